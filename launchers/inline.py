@@ -1,0 +1,26 @@
+"""Everything in this process, one task after the other: for tests, debugging and very small corpora."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launchers.devices import devices
+from pipeline.plan import Plan
+from pipeline.recipes import SEGMENT
+from pipeline.tasks import Event, PartTask, SegmentTask
+
+
+def run(plan: Plan) -> Iterator[Event]:
+    """Visit waiting parts, then segment chunks and visit their parts as they appear."""
+    visits = [stage for stage in plan.stages if stage != SEGMENT]
+    visit = PartTask(plan.config, devices()[0], plan.stages) if visits else None
+    for ref in plan.parts_to_visit():
+        if visit:
+            yield visit(ref)
+    chunks = plan.chunks_to_segment()
+    segment = SegmentTask(plan.config) if chunks else None
+    for chunk in chunks:
+        for event in segment(chunk) if segment else ():
+            yield event
+            if event.ref and visit:
+                yield visit(event.ref)

@@ -1,0 +1,143 @@
+"""Ray Data on this machine: a pool of CPU actors that segment, and one actor a device that visits parts.
+
+Only descriptors (JSON texts of about 100 bytes) go through Ray; sentences and embeddings go through storage, so the
+object store stays empty and a killed run loses at most the parts in flight. `target_max_block_size = 1` makes every
+descriptor flow on at once. Cost: about 6 seconds to start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from launchers.devices import devices
+from pipeline.config import RunConfig
+from pipeline.inputs import Chunk
+from pipeline.plan import Plan
+from pipeline.receipts import PartRef
+from pipeline.recipes import SEGMENT
+from pipeline.tasks import Event, PartTask, SegmentTask, failure
+
+Batch = dict[str, Any]
+
+WAVE = 10_000  # descriptors given to Ray at once
+RESTARTS = 2  # of an actor that dies
+
+
+class _Segment:
+    """Chunk descriptors → events; part descriptors go through."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._task = SegmentTask(config)
+
+    def __call__(self, batch: Batch) -> Iterator[Batch]:
+        for text in batch["item"]:
+            item = json.loads(text)
+            if "chunk" in item:
+                for event in self._task(Chunk.from_json(item["chunk"])):
+                    yield _row({"event": event.model_dump_json()})
+            else:
+                yield _row(item)
+
+
+class _Visit:
+    """Part descriptors and `segmented` events → events; others go through."""
+
+    def __init__(self, config: RunConfig, device: str, stages: tuple[str, ...], threads: int) -> None:
+        if device == "cpu":
+            import torch
+
+            torch.set_num_threads(threads)
+        self._task = PartTask(config, device, stages)
+
+    def __call__(self, batch: Batch) -> Iterator[Batch]:
+        for text in batch["item"]:
+            item = json.loads(text)
+            if "part" in item:
+                yield _row({"event": self._task(PartRef.model_validate(item["part"])).model_dump_json()})
+                continue
+            yield _row(item)
+            event = Event.model_validate_json(item["event"])
+            if event.kind == "segmented" and event.ref:
+                yield _row({"event": self._task(event.ref).model_dump_json()})
+
+
+def _row(item: dict[str, Any]) -> Batch:
+    return {"item": np.asarray([json.dumps(item)], dtype=object)}
+
+
+def run(plan: Plan) -> Iterator[Event]:
+    """Start Ray, send the descriptors through, yield events as they come back, stop Ray."""
+    items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
+    items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
+    try:
+        for start in range(0, len(items), WAVE):
+            yield from _wave(plan, items[start : start + WAVE])
+    finally:
+        ray.shutdown()
+
+
+def _cpus() -> float:
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get("CPU", 1)
+
+
+def _wave(plan: Plan, items: list[str]) -> Iterator[Event]:
+    import ray
+    from ray.data import ActorPoolStrategy
+
+    context = ray.data.DataContext.get_current()
+    context.target_max_block_size = 1
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.verbose_progress = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+    cpus = max(1, int(_cpus()))
+    found = devices()
+    on_gpu = found[0] != "cpu"
+    flight = plan.config.launcher.parts_in_flight
+    visits = any(stage != SEGMENT for stage in plan.stages)
+    segmenters = plan.config.launcher.segmenters or max(1, cpus - 1)
+    remote: dict[str, Any] = {"max_restarts": RESTARTS, "max_task_retries": RESTARTS}
+    data: ray.data.Dataset = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
+    data = data.map_batches(
+        _Segment,
+        fn_constructor_args=(plan.config,),
+        batch_size=1,
+        compute=ActorPoolStrategy(size=min(segmenters, len(items)), max_tasks_in_flight_per_actor=1),
+        num_cpus=0.5 * cpus / segmenters,  # half of the machine to each pool: neither can starve the other
+        **remote,
+    )
+    if visits:
+        data = data.map_batches(
+            _Visit,
+            fn_constructor_args=(plan.config, found[0], plan.stages, cpus),
+            batch_size=1,
+            compute=ActorPoolStrategy(
+                size=len(found),
+                max_tasks_in_flight_per_actor=flight,
+                max_concurrent_calls_per_actor=flight,
+                enable_true_multi_threading=True,
+            ),
+            num_cpus=0.5 * cpus / len(found),
+            num_gpus=1 if on_gpu else 0,
+            **remote,
+        )
+    try:
+        for row in data.iter_rows():
+            yield Event.model_validate_json(json.loads(row["item"])["event"])
+    except ray.exceptions.RayError as error:
+        yield failure("Ray", error)

@@ -1,0 +1,263 @@
+"""corpus.yaml → a checked, frozen `RunConfig`; every mistake is reported at once, with its line.
+
+One section a stage, named like the stage's folder; leave a section out and the stage does not run. Loading takes
+milliseconds: nothing here imports torch, Ray or spaCy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError, field_validator, model_validator
+
+from pipeline import layout
+from pipeline.errors import ConfigError
+from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
+from stages.autobleu.settings import AutobleuSettings
+from stages.encode.settings import EncodeSettings
+from stages.segment.settings import SegmentSettings
+from stages.stage import Settings, StageSettings, execution, meaning
+
+STAGES = ("segment", "encode", "autobleu")  # in the order in which data goes through them
+
+
+class LauncherSettings(Settings):
+    """Where the work happens."""
+
+    kind: Literal["local", "inline"] = execution(
+        "local", description="local: Ray on this machine; inline: this process"
+    )
+    segmenters: int | None = execution(None, ge=1, description="processes that segment (default: by the CPUs)")
+    parts_in_flight: int = execution(3, ge=1, le=16, description="parts a worker reads, computes and writes at once")
+
+
+class RunConfig(Settings):
+    """A whole corpus.yaml."""
+
+    name: str = meaning(min_length=1, description="name of the corpus")
+    output: str = execution(min_length=1, description="folder of the corpus: any fsspec URL, or relative to the file")
+    input: tuple[InputSettings, ...] = meaning(min_length=1, description="where documents come from")
+    part_sentences: int = meaning(100_000, ge=100, description="a part closes at the document end that reaches this")
+    chunk_bytes: int = meaning(64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size")
+    split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
+    segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")
+    encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
+    autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
+    seed: int = execution(0, ge=0, description="seed of the order in which chunks are worked on")
+    launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
+
+    @field_validator("input")
+    @classmethod
+    def _keep_is_free(cls, inputs: tuple[InputSettings, ...]) -> tuple[InputSettings, ...]:
+        for one in inputs:
+            clash = layout.RESERVED_COLUMNS.intersection(one.keep)
+            if clash:
+                raise ValueError(f"keep names {sorted(clash)}, which the corpus itself uses; leave them out")
+        return inputs
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> RunConfig:
+        if self.autobleu and not self.encode:
+            raise ValueError("autobleu needs embeddings: add a section `encode: {}`")
+        if self.encode and self.segment.model != self.encode.model:
+            raise ValueError(
+                f"segment.model is {self.segment.model} but encode.model is {self.encode.model}; the length cap counts "
+                "the encoder's tokens: leave segment.model out"
+            )
+        return self
+
+    def row_stages(self) -> tuple[StageSettings, ...]:
+        """The row-wise stages that the file asks for, in order."""
+        return tuple(stage for stage in (self.encode, self.autobleu) if stage)
+
+    def keep_columns(self) -> tuple[str, ...]:
+        """Metadata columns of all inputs, so that every part has the same schema."""
+        return tuple(sorted({column for one in self.input for column in one.keep}))
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a corpus.yaml, apply `--set a.b=c` overrides, check everything.
+
+    Relative inputs and outputs are relative to the file's folder. Raises `ConfigError` with one line a mistake.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a corpus.yaml") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path} holds {type(data).__name__}; a corpus.yaml is keys and values (name, output, input …)"
+        )
+    lines: dict[tuple[str, ...], int] = {}
+    mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
+    for override in overrides:
+        _apply(data, override)
+    _defaults(data)
+    try:
+        config = RunConfig.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        mistakes += [_explain(path, dict(one), lines, data) for one in error.errors()]
+        raise ConfigError("\n".join(dict.fromkeys(mistakes))) from None
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    base = str(path.resolve().parent)
+    try:
+        inputs = tuple(resolve_inputs(config.input, base))
+    except InputError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return config.model_copy(update={"output": _resolve(config.output, base), "input": inputs})
+
+
+def _resolve(url: str, base: str) -> str:
+    return url if "://" in url or url.startswith("/") else str(Path(base, url))
+
+
+def _defaults(data: dict[str, Any]) -> None:
+    """Short forms: `launcher: local`, `encode:` (empty), and models that follow encode.model."""
+    if isinstance(data.get("launcher"), str):
+        data["launcher"] = {"kind": data["launcher"]}
+    for name in (*STAGES, "split", "launcher"):
+        if name in data and data[name] is None:
+            data[name] = {}
+    encode = data.get("encode")
+    if isinstance(encode, dict) and "model" in encode:
+        for follower in ("segment", "autobleu"):
+            section = data.setdefault(follower, {}) if follower == "segment" else data.get(follower)
+            if isinstance(section, dict):
+                section.setdefault("model", encode["model"])
+
+
+def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Iterator[tuple[int, str]]:
+    """Fill `lines` (path of keys → line) and yield keys that stand twice, which YAML itself would silently drop."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                yield line, f"the key {key.value} stands twice (first in line {seen[key.value]}); keep one"
+            seen[key.value] = line
+            lines[(*where, key.value)] = line
+            yield from _walk(value, (*where, key.value), lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            lines[(*where, str(index))] = value.start_mark.line + 1
+            yield from _walk(value, (*where, str(index)), lines)
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    """Apply one `a.b=c`; list entries by number: `input.0.limit=100`."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
+    *parents, last = key.split(".")
+    target: Any = data
+    for depth, step in enumerate(parents):
+        if isinstance(target, list):
+            target = _entry(target, step, override)
+        else:
+            if step == "launcher" and isinstance(target.get(step), str):
+                target[step] = {"kind": target[step]}
+            if target.get(step) is None:
+                target[step] = {}
+            target = target[step]
+        if not isinstance(target, dict | list):
+            raise ConfigError(f"--set {override}: {'.'.join(parents[: depth + 1])} is {target!r}, which has no keys")
+    if isinstance(target, list):
+        _entry(target, last, override)
+        target[int(last)] = value
+    else:
+        target[last] = value
+
+
+def _entry(target: list[Any], step: str, override: str) -> Any:
+    if not step.isdigit() or int(step) >= len(target):
+        raise ConfigError(f"--set {override}: {step} is no entry; allowed are 0 to {len(target) - 1}")
+    return target[int(step)]
+
+
+def _explain(path: Path, error: dict[str, Any], lines: dict[tuple[str, ...], int], data: Any) -> str:
+    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`."""
+    full = tuple(str(step) for step in error["loc"])
+    where = _in_file(full, data)
+    line = next((lines[where[:n]] for n in range(len(where), 0, -1) if where[:n] in lines), None)
+    key = ".".join(where)
+    place = f"{path}:{line}" if line else str(path)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        allowed = _allowed(full[:-1])
+        near = difflib.get_close_matches(where[-1], allowed, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"
+    if kind == "missing":
+        return f"{place}: {key} is missing; {_description(full)}"
+    value = error.get("input")
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    shown = shown if len(shown) <= 80 else shown[:77] + "…"
+    if kind == "value_error":
+        return f"{place}: {str(context.get('error', error['msg'])) if not key else f'{key}: ' + str(context['error'])}"
+    return f"{place}: {key} is {shown}; allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"
+
+
+def _in_file(where: tuple[str, ...], data: Any) -> tuple[str, ...]:
+    """The steps of pydantic's location that are keys of the file (it adds the names of union members)."""
+    steps: list[str] = []
+    for index, step in enumerate(where):
+        if isinstance(data, dict) and step in data:
+            data = data[step]
+        elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
+            data = data[int(step)]
+        elif index < len(where) - 1 or not isinstance(data, dict):
+            continue
+        steps.append(step)
+    return tuple(steps)
+
+
+def _limits(error: dict[str, Any]) -> str:
+    text = str(error["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _models(where: tuple[str, ...]) -> list[type[BaseModel]]:
+    """The settings classes along a path of keys."""
+    models: list[type[BaseModel]] = [RunConfig]
+    for step in where:
+        info = models[-1].model_fields.get(step)
+        found = _model_in(info.annotation) if info else None
+        if found:
+            models.append(found)
+    return models
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)
+
+
+def _allowed(where: tuple[str, ...]) -> list[str]:
+    return list(_models(where)[-1].model_fields)
+
+
+def _description(where: tuple[str, ...]) -> str:
+    for model in reversed(_models(where)):
+        for step in reversed(where):
+            if step in model.model_fields:
+                return model.model_fields[step].description or ""
+    return ""

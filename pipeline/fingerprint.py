@@ -1,0 +1,56 @@
+"""Fingerprints: what a result depends on, as one hash; and digests of what is in a column.
+
+fingerprint = hash(recipe, digests of the columns read); recipe = hash(stage, its version, the settings that carry
+meaning, digests of models and fits). Because the *content* of columns goes in, not the way it was made, re-segmented
+but unchanged text keeps its embeddings. Hashing costs about 1 second per GB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pyarrow as pa
+
+
+def fingerprint(value: Any) -> str:
+    """32 hex digits of a JSON-serialisable value, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def content_digest(data: bytes | memoryview | pa.Buffer) -> str:
+    """32 hex digits of a file's bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def column_digest(column: pa.ChunkedArray) -> str:
+    """32 hex digits of a column's type and values, however it is chunked or sliced."""
+    digest = hashlib.blake2b(str(column.type).encode(), digest_size=16)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps chunks only for columns of 2 GB and more
+        raise ValueError(f"a column of {array.nbytes} bytes is too large for one part; use a smaller part_sentences")
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([array], names=["column"])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:  # IPC writes a slice's own values, rebased
+        writer.write_batch(batch)
+    digest.update(sink.getvalue())
+    return digest.hexdigest()
+
+
+def difference(old: Any, new: Any, path: str = "") -> list[str]:
+    """Where two JSON values differ, one line a key: `encode.model: sonar-tiny → sonar`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines = []
+        for key in sorted(old.keys() | new.keys()):
+            lines += difference(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+        return lines
+    return [] if old == new else [f"{path}: {_short(old)} → {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = "(none)" if value is None else json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,34 @@
+"""Documents that go in: found, cut into chunks, counted, and read, from files of any fsspec store.
+
+`resolve_inputs` → `plan_chunks` → `order_chunks` happen once per run; `count_documents` and `read_documents` once per
+chunk, on the worker. JSONL, Parquet, text and Markdown; gzip, bz2, xz and zstd.
+"""
+
+from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.chunks import CHUNK_BYTES, order_chunks, plan_chunks
+from pipeline.inputs.counting import Counted, count_documents
+from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.listing import InputFile, list_files
+from pipeline.inputs.readers import read_documents
+from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings, resolve_inputs
+from pipeline.inputs.splits import SPLITS
+
+__all__ = [
+    "CHUNK_BYTES",
+    "SPLITS",
+    "Chunk",
+    "Counted",
+    "Document",
+    "InputError",
+    "InputFile",
+    "InputSettings",
+    "LangColumn",
+    "Rejected",
+    "SplitSettings",
+    "count_documents",
+    "list_files",
+    "order_chunks",
+    "plan_chunks",
+    "read_documents",
+    "resolve_inputs",
+]

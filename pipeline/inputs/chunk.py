@@ -1,0 +1,50 @@
+"""A chunk: the piece of one input file that a worker takes at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+TO_THE_END = -1
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A range of one file. Its id knows only input name, relative path and start, so other files change nothing.
+
+    `start`, `end`: bytes of plain JSONL; row groups of Parquet; 0 and −1 for whole files (text, compressed, and Parquet
+    whose footer could not be read when planning). `bytes`: stored bytes of the range.
+    `take`: no more than so many records (from `limit`); None for all.
+    """
+
+    id: str
+    input: str
+    path: str
+    url: str
+    format: str
+    compression: str
+    start: int
+    end: int
+    bytes: int
+    take: int | None
+    stamp: str
+
+    @property
+    def source(self) -> str:
+        """Where the documents say they come from: input name and relative path."""
+        return f"{self.input}:{self.path}"
+
+    def to_json(self) -> str:
+        """A JSON object of strings, integers and null, for descriptors and receipts."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, value: str) -> Chunk:
+        """The inverse of `to_json`; raises TypeError on missing or unknown keys."""
+        return cls(**json.loads(value))
+
+
+def chunk_id(input_name: str, path: str, start: int) -> str:
+    """12 hex digits of a hash of what stays the same when files are added or appended to."""
+    return hashlib.blake2b(f"{input_name}\0{path}\0{start}".encode(), digest_size=6).hexdigest()

@@ -1,0 +1,165 @@
+"""Which chunks an input is cut into, and in which order they are worked on.
+
+Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into runs of row groups that reach it, everything else
+is one chunk per file. A cut depends only on what stands before it, so appending to a file or adding files changes no
+other chunk's id. Costs a listing, one footer per Parquet file (sixteen at a time), and, with `limit`, a count of as
+many chunks as the limit needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from pipeline.inputs.chunk import TO_THE_END, Chunk, chunk_id
+from pipeline.inputs.counting import count_documents
+from pipeline.inputs.listing import InputFile, list_files
+from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+from pipeline.inputs.records import needed_columns
+from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
+
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Footer:
+    columns: frozenset[str]
+    row_groups: tuple[int, ...]  # stored bytes of each
+
+
+def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
+    """The chunks of a resolved input in path order.
+
+    With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
+    records count too. Raises InputError if nothing is found, a format cannot be told, or a column is in no file.
+    """
+    files = list_files(settings)
+    _check_text_files(settings, files)
+    parquet = [file for file in files if file.format == "parquet"]
+    with ThreadPoolExecutor(16) as pool:
+        footers = dict(
+            zip((file.path for file in parquet), pool.map(lambda f: _footer(settings, f), parquet), strict=True)
+        )
+    _check_columns(settings, [footer for footer in footers.values() if footer is not None])
+    chunks = (
+        _chunk(settings, file, start, end, size)
+        for file in files
+        for start, end, size in _ranges(file, footers.get(file.path), chunk_bytes)
+    )
+    return list(chunks if settings.limit is None else _first(chunks, settings.limit))
+
+
+def order_chunks(chunks: Sequence[Chunk], seed: int) -> list[Chunk]:
+    """Seeded random order in which every input advances at the same pace.
+
+    Each input's chunks are shuffled and spread over [0, 1) in proportion to their bytes, with a random offset inside
+    their own stretch: any beginning of the order holds about the same share of every input's bytes.
+    """
+    inputs: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        inputs[chunk.input].append(chunk)
+    keyed: list[tuple[float, str, Chunk]] = []
+    for name, members in inputs.items():
+        rng = random.Random(hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=8).digest())
+        members = sorted(members, key=lambda chunk: chunk.id)
+        rng.shuffle(members)
+        weights = [max(chunk.bytes, 1) for chunk in members]
+        total, before = sum(weights), 0
+        for chunk, weight in zip(members, weights, strict=True):
+            keyed.append(((before + rng.random() * weight) / total, chunk.id, chunk))
+            before += weight
+    return [chunk for _, _, chunk in sorted(keyed, key=lambda entry: entry[:2])]
+
+
+def _first(chunks: Iterator[Chunk], limit: int) -> Iterator[Chunk]:
+    """As many chunks as hold the first `limit` documents."""
+    left = limit
+    for chunk in chunks:
+        documents = count_documents(replace(chunk, take=left)).documents
+        if documents == left:
+            yield replace(chunk, take=left)
+            return
+        left -= documents
+        yield chunk
+
+
+def _chunk(settings: InputSettings, file: InputFile, start: int, end: int, size: int) -> Chunk:
+    return Chunk(
+        id=chunk_id(settings.input_name, file.path, start),
+        input=settings.input_name,
+        path=file.path,
+        url=file.url,
+        format=file.format,
+        compression=file.compression,
+        start=start,
+        end=end,
+        bytes=size,
+        take=None,
+        stamp=file.stamp,
+    )
+
+
+def _ranges(file: InputFile, footer: _Footer | None, chunk_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Start, end and stored bytes of each chunk of a file; an empty file has one, so that it shows in the books."""
+    if file.format == "jsonl" and not file.compression:
+        for start in range(0, max(file.size, 1), chunk_bytes):
+            end = min(start + chunk_bytes, file.size)
+            yield start, end, end - start
+    elif file.format == "parquet" and footer is not None:
+        start = size = 0
+        for group, stored in enumerate(footer.row_groups):
+            size += stored
+            if size >= chunk_bytes:
+                yield start, group + 1, size
+                start, size = group + 1, 0
+        if start < len(footer.row_groups) or not footer.row_groups:
+            yield start, len(footer.row_groups), size
+    else:
+        yield 0, TO_THE_END, file.size
+
+
+def _footer(settings: InputSettings, file: InputFile) -> _Footer | None:
+    """None if the footer is unreadable: the file becomes one chunk that the reader rejects."""
+    try:
+        with open_parquet(_chunk(settings, file, 0, TO_THE_END, file.size)) as (opened, _):
+            metadata = opened.metadata
+            groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
+            sizes = tuple(sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups)
+            return _Footer(frozenset(opened.schema_arrow.names), sizes)
+    except BrokenParquetError:
+        return None
+
+
+def _check_columns(settings: InputSettings, footers: list[_Footer]) -> None:
+    if not footers:
+        return
+    there = frozenset[str]().union(*(footer.columns for footer in footers))
+    missing = [name for name in needed_columns(settings, SplitSettings()) if name not in there]
+    if missing:
+        raise InputError(
+            f"input {settings.input_name}: no Parquet file has a column {', '.join(map(repr, missing))}; "
+            f"there are {', '.join(sorted(there))}"
+        )
+
+
+def _check_text_files(settings: InputSettings, files: list[InputFile]) -> None:
+    """Text files have no columns to take an id, a language or anything kept from."""
+    text = next((file for file in files if file.format == "text"), None)
+    asked = [
+        key
+        for key, value in (
+            ("id", settings.id),
+            ("keep", settings.keep),
+            ("lang", isinstance(settings.lang, LangColumn)),
+        )
+        if value
+    ]
+    if text is not None and asked:
+        raise InputError(
+            f"input {settings.input_name}: {text.path} is a text file, which has no columns, but "
+            f"{', '.join(asked)} ask for some; leave them out (lang: a code such as eng_Latn), or give `format:`"
+        )

@@ -1,0 +1,61 @@
+"""Parquet files through fsspec: opened, their footers read, broken files told apart from a failing store.
+
+pyarrow raises OSError both for corrupt pages and for failed reads. `_Watched` remembers what the store itself raised,
+so a lost connection fails the run and can be tried again, while corrupt bytes are quarantined and the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.streams import open_chunk
+
+PAGE_BUFFER = 8 << 20  # bytes asked for at once, per column
+
+
+class BrokenParquetError(Exception):
+    """The footer cannot be read: this is no Parquet file, or it was cut off."""
+
+
+class _Watched:
+    """A file for pyarrow that keeps the exception of a failed read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.failure: Exception | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self.file.read(size)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+@contextmanager
+def open_parquet(chunk: Chunk) -> Iterator[tuple[pq.ParquetFile, _Watched]]:
+    """The file and the handle whose `failure` tells a failing store from broken pages.
+
+    Pages are read through buffers of 8 MiB per column instead of whole row groups, and their checksums, where the
+    writer left any, are checked. Raises BrokenParquetError if the footer is unreadable.
+    """
+    with open_chunk(chunk, random_access=True) as opened:
+        handle = _Watched(opened)
+        try:
+            file = pq.ParquetFile(
+                handle, pre_buffer=False, buffer_size=PAGE_BUFFER, page_checksum_verification=True, memory_map=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            if handle.failure is not None:
+                raise handle.failure from error
+            raise BrokenParquetError(str(error)) from error
+        yield file, handle

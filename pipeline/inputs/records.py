@@ -1,0 +1,148 @@
+"""From the values of one record to a document, or to the reason why it is none.
+
+The same for all formats: a reader gives the record's values by column name and where the record stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.documents import PAYLOAD, BadRecordError, Document, Rejected, as_text, encode
+from pipeline.inputs.settings import LANGUAGE_CODE, InputSettings, LangColumn, SplitSettings
+from pipeline.inputs.splits import split_column, splitter
+
+_MISSING = object()
+
+
+class NotUtf8:
+    """Stands for a value of a column whose bytes are not UTF-8."""
+
+    def __init__(self, raw: bytes, error: str) -> None:
+        self.raw = raw
+        self.error = error
+
+    def __repr__(self) -> str:
+        return repr(self.raw)
+
+
+class RecordMaker:
+    """Makes documents of one chunk. `columns`: the columns that it looks at, each once."""
+
+    def __init__(self, chunk: Chunk, settings: InputSettings, split: SplitSettings) -> None:
+        self.chunk = chunk
+        self.settings = settings
+        self.source = chunk.source
+        self.lang_column = settings.lang.column if isinstance(settings.lang, LangColumn) else None
+        self.split_column = split_column(split)
+        self.splitter = splitter(split)
+        self.columns = needed_columns(settings, split)
+
+    def make(self, values: Mapping[str, Any], place: int, raw: bytes | None = None) -> Document | Rejected:
+        """`place`: byte offset or row, counted in the whole file. `raw`: the record as it stands, if there is one."""
+        doc_id: str | None = None
+        try:
+            doc_id = self._doc_id(values, place)
+            text = self._text(values)
+            encoded = encode(text, self.settings.text)
+            lang = self._lang(values)
+            shared = None if self.split_column is None else _checked(values.get(self.split_column), self.split_column)
+            split = self.splitter(doc_id, encoded, shared)
+            kept = {name: self._kept(values, name) for name in self.settings.keep}
+        except BadRecordError as bad:
+            payload = raw if raw is not None else json.dumps(dict(values), default=repr).encode()
+            return Rejected(doc_id, self.where(place), bad.reason, bad.error, payload[:PAYLOAD])
+        return Document(doc_id, text, lang, split, self.source, kept)
+
+    def reject(
+        self,
+        place: int,
+        reason: str,
+        error: str,
+        payload: bytes = b"",
+        *,
+        kind: Literal["dropped", "quarantined"] = "quarantined",
+        records: int = 1,
+        bytes_unreadable: int = 0,
+    ) -> Rejected:
+        """A record that has no values to look at."""
+        doc_id = self.generated_id(place) if self.settings.id is None and records == 1 else None
+        return Rejected(doc_id, self.where(place), reason, error, payload[:PAYLOAD], kind, records, bytes_unreadable)
+
+    def where(self, place: int) -> str:
+        """Where a record stands, for people."""
+        if self.chunk.format == "text":
+            return self.chunk.path
+        return f"{self.chunk.path} row {place}" if self.chunk.format == "parquet" else f"{self.chunk.path}:{place}"
+
+    def generated_id(self, place: int) -> str:
+        """16 hex digits of a hash of input, path and place; the path itself for a text file."""
+        if self.chunk.format == "text":
+            return self.chunk.path
+        name = f"{self.chunk.input}\0{self.chunk.path}\0{place}"
+        return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+    def _doc_id(self, values: Mapping[str, Any], place: int) -> str:
+        column = self.settings.id
+        if column is None:
+            return self.generated_id(place)
+        value = _checked(values.get(column, _MISSING), column)
+        if value is _MISSING or value is None or value == "":
+            state = "missing" if value is _MISSING else "null" if value is None else "empty"
+            raise BadRecordError(
+                f"id {'column missing' if state == 'missing' else 'is ' + state}", f"{column} is {state}"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise BadRecordError("id is not a string or integer", f"{column} is {_short(value)}")
+        doc_id = str(value)
+        encode(doc_id, column)
+        return doc_id
+
+    def _text(self, values: Mapping[str, Any]) -> str:
+        column = self.settings.text
+        value = _checked(values.get(column, _MISSING), column)
+        if isinstance(value, str):
+            return value
+        if value is _MISSING:
+            raise BadRecordError("text column missing", f"no {column!r} among {', '.join(values) or 'no columns'}")
+        if value is None:
+            raise BadRecordError("text is null", f"{column} is null")
+        raise BadRecordError("text is not a string", f"{column} is {_short(value)}")
+
+    def _lang(self, values: Mapping[str, Any]) -> str:
+        if self.lang_column is None:
+            return str(self.settings.lang)
+        value = _checked(values.get(self.lang_column, _MISSING), self.lang_column)
+        if value is _MISSING:
+            raise BadRecordError("lang column missing", f"no {self.lang_column!r}")
+        if not isinstance(value, str) or not LANGUAGE_CODE.fullmatch(value):
+            raise BadRecordError(
+                "lang is not a language code",
+                f"{self.lang_column} is {_short(value)}; a SONAR code looks like eng_Latn",
+            )
+        return value
+
+    def _kept(self, values: Mapping[str, Any], column: str) -> str | None:
+        value = _checked(values.get(column), column)
+        return None if value is None else as_text(value, column)
+
+
+def needed_columns(settings: InputSettings, split: SplitSettings) -> list[str]:
+    """Every column that is looked at, once, in a fixed order."""
+    lang = settings.lang.column if isinstance(settings.lang, LangColumn) else None
+    names = [settings.text, settings.id, lang, split_column(split), *settings.keep]
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _checked(value: Any, column: str) -> Any:
+    if isinstance(value, NotUtf8):
+        raise BadRecordError("not UTF-8", f"{column}: {value.error}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:80]}{'…' if len(text) > 80 else ''}"

@@ -1,0 +1,154 @@
+"""Settings of the documents that go in: one entry of `input:` and the `split:` section of corpus.yaml.
+
+Everything here carries meaning: another path, column or fraction gives another corpus. Nothing is opened here;
+`resolve_inputs` only makes paths absolute and names unique, so it costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, StringConstraints, model_validator
+
+from stages.stage import Settings, meaning
+
+LANGUAGE_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
+
+
+class InputError(Exception):
+    """Something about an input that a person has to put right: the message says what, where and how."""
+
+
+def _language_code(value: str) -> str:
+    if not LANGUAGE_CODE.fullmatch(value):
+        raise ValueError(f"{value!r} is not a SONAR language code; give one such as eng_Latn, or {{column: NAME}}")
+    return value
+
+
+def _regex_with_group(value: str) -> str:
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from error
+    if not groups:
+        raise ValueError(f"{value!r} has no group; put what documents of one split share in parentheses: ^([^/]+)/")
+    return value
+
+
+def _distinct(values: list[str]) -> list[str]:
+    twice = [value for value, times in Counter(values).items() if times > 1]
+    if twice:
+        raise ValueError(f"{', '.join(twice)} given more than once; name each column once")
+    return values
+
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+class LangColumn(Settings):
+    """`lang: {column: NAME}`: each document says its own language."""
+
+    column: Name = meaning(description="column that holds each document's SONAR language code")
+
+
+class InputSettings(Settings):
+    """One entry of `input:`: where documents are, and which columns they have."""
+
+    path: Name = meaning(description="glob, directory, file or fsspec URL; relative to the YAML's folder")
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = meaning(
+        None, description="name of the input in ids and in `source`; made from `path` as written when left out"
+    )
+    format: Literal["auto", "jsonl", "parquet", "text"] = meaning("auto", description="auto: by the file's extension")
+    text: Name = meaning("text", description="column that holds the text")
+    id: Name | None = meaning(None, description="column that holds the id; left out: a hash of input, path and place")
+    lang: Annotated[str, AfterValidator(_language_code)] | LangColumn = meaning(
+        description="SONAR language code of all documents (eng_Latn), or {column: NAME}"
+    )
+    keep: Annotated[list[Name], AfterValidator(_distinct)] = meaning([], description="columns kept as metadata")
+    limit: int | None = meaning(None, description="first so many documents of the input in path order", ge=1)
+
+    @property
+    def input_name(self) -> str:
+        """The name given, or one made from the path as it stands now."""
+        return self.name or _name_from(self.path)
+
+    def resolve(self, base: str) -> InputSettings:
+        """The same input with an absolute path (`base`: the YAML's folder, a path or a URL) and a fixed name.
+
+        The name comes from the path as written, so moving YAML and data together changes no id.
+        """
+        return self.model_copy(update={"name": self.input_name, "path": _absolute(self.path, base)})
+
+
+class ColumnSplit(Settings):
+    """`by: {column: NAME}`: the column says train, validation or test; other values are quarantined."""
+
+    column: Name = meaning(description="column that holds train, validation or test")
+
+
+class ColumnHashSplit(Settings):
+    """`by: {column_hash: NAME}`: documents with the same value (a site, a book) are in the same split."""
+
+    column_hash: Name = meaning(description="column whose value is hashed")
+
+
+class IdGroupSplit(Settings):
+    """`by: {id_group: REGEX}`: documents whose ids agree in the first group are in the same split."""
+
+    id_group: Annotated[str, AfterValidator(_regex_with_group)] = meaning(
+        description="regular expression, searched in the id; its first group is hashed"
+    )
+
+
+class SplitSettings(Settings):
+    """`split:`: how documents are shared out to train, validation and test.
+
+    Fractions are of the hashed values, so they hold on average. Validation takes the low end of the hashes and test
+    the high end: changing one fraction moves no document in or out of the other. With `by: {column: NAME}` the
+    column decides and the fractions are not used.
+    """
+
+    validation: float = meaning(0.01, description="fraction of validation documents", ge=0, le=1)
+    test: float = meaning(0.01, description="fraction of test documents", ge=0, le=1)
+    by: Literal["text"] | ColumnSplit | ColumnHashSplit | IdGroupSplit = meaning(
+        "text", description="text (copies stay together), {column: NAME}, {column_hash: NAME} or {id_group: REGEX}"
+    )
+
+    @model_validator(mode="after")
+    def _fractions_fit(self) -> SplitSettings:
+        if self.validation + self.test > 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} add up to more than 1; lower one")
+        return self
+
+
+def resolve_inputs(inputs: Sequence[InputSettings], base: str) -> list[InputSettings]:
+    """All inputs resolved. Raises InputError if two have the same name: ids and sources would be mixed up."""
+    resolved = [settings.resolve(base) for settings in inputs]
+    for name, times in Counter(settings.input_name for settings in resolved).items():
+        if times > 1:
+            raise InputError(f"input: {times} entries are named {name!r}; give each its own `name:`")
+    return resolved
+
+
+def _name_from(path: str) -> str:
+    """`sample/*.jsonl.gz` → `sample-1f2e3d`: the last word of the path without wildcards, and a hash of all of it."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", re.split(r"[*?\[]", path)[0]) if word]
+    return f"{words[-1] if words else 'input'}-{hashlib.blake2b(path.encode(), digest_size=3).hexdigest()}"
+
+
+def _absolute(path: str, base: str) -> str:
+    if "::" in path:
+        raise InputError(f"input: path {path} is a chained URL; give the plain URL (s3://…, https://…) of the files")
+    if "://" in path:
+        return path
+    if path.startswith("~"):
+        return str(Path(path).expanduser())
+    if "://" in base:
+        return path if path.startswith("/") else f"{base.rstrip('/')}/{path}"
+    return posixpath.normpath(posixpath.join(str(Path(base).absolute()), path))

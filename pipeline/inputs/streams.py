@@ -1,0 +1,126 @@
+"""Bytes of input files in blocks: ranges of plain files, and decompressed streams that say where they broke.
+
+Decompression is done block by block here, not by the libraries' file objects: those lose what was decoded just before a
+break, stop after the first zstd frame, or end without a word when a zstd file is truncated. Memory is one raw
+block and what 64 KiB of it decompress to. Errors of the store (network, permissions) are never taken for broken
+files: they are raised as they are.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, Protocol, cast
+
+import zstandard
+from fsspec.core import url_to_fs
+
+from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.listing import stamp
+from pipeline.inputs.settings import InputError
+
+BLOCK = 1 << 20
+PIECE = 1 << 16  # compressed bytes given to a decompressor at once: bounds what one call can blow up to
+
+DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
+
+
+class BrokenStreamError(Exception):
+    """The stored bytes cannot be decompressed further. Everything decodable was given out before.
+
+    `bytes_unreadable`: stored bytes from the piece that failed to the end of the file; 0 when the file simply stops
+    too early, because what is missing has no size.
+    """
+
+    def __init__(self, error: str, bytes_unreadable: int) -> None:
+        super().__init__(error)
+        self.bytes_unreadable = bytes_unreadable
+
+
+class Decompressor(Protocol):
+    """What zlib, bz2, lzma and zstandard have in common: one member, frame or stream."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
+    """The chunk's file, if it is still the one that was planned.
+
+    `random_access`: for Parquet, whose reader asks for exactly what it needs; otherwise 8 MiB are read ahead.
+    Raises InputError when the file has changed since, because ranges and counts no longer fit.
+    """
+    fs, path = url_to_fs(chunk.url)
+    fs.invalidate_cache(path)
+    now = stamp(fs, path, fs.info(path))
+    if now != chunk.stamp:
+        raise InputError(
+            f"input {chunk.input}: {chunk.path} has changed since the run was planned (stamp {chunk.stamp} → {now}); "
+            "start the run again, and leave input files alone while it goes on"
+        )
+    cache = "none" if random_access else "readahead"
+    return cast(IO[bytes], fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
+
+
+def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[bytes]:
+    """The stored bytes of [start, end) (to the end of the file: None) in blocks of up to 1 MiB."""
+    with open_chunk(chunk) as file:
+        file.seek(start)
+        left = end - start if end is not None else None
+        while left is None or left > 0:
+            block = file.read(BLOCK if left is None else min(BLOCK, left))
+            if not block:
+                if left is not None:
+                    raise InputError(f"input {chunk.input}: {chunk.path} ends {left} bytes before {end}; run again")
+                return
+            yield block
+            left = left - len(block) if left is not None else None
+
+
+def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
+    """The whole file, decompressed (as it is when plain). Raises BrokenStreamError after the last good bytes."""
+    if not chunk.compression:
+        yield from raw_blocks(chunk, 0)
+        return
+    decompressor: Decompressor | None = None
+    done = 0  # stored bytes of the pieces that were decoded
+    members = 0  # gzip members, zstd frames, … that ended properly
+    for block in raw_blocks(chunk, 0):
+        for begin in range(0, len(block), PIECE):
+            data = piece = block[begin : begin + PIECE]
+            while data:
+                if decompressor is None:
+                    if members and not data.strip(b"\0"):  # padding between or after members
+                        break
+                    decompressor = _decompressor(chunk.compression)
+                try:
+                    out = decompressor.decompress(data)
+                except DECODE_ERRORS as error:
+                    raise BrokenStreamError(f"{chunk.compression}: {error}", chunk.bytes - done) from error
+                if out:
+                    yield out
+                data = b""
+                if decompressor.eof:
+                    data, decompressor = decompressor.unused_data, None
+                    members += 1
+            done += len(piece)
+    if decompressor is not None or not members:
+        raise BrokenStreamError(f"{chunk.compression}: the file ends in the middle of the compressed stream", 0)
+
+
+def _decompressor(compression: str) -> Decompressor:
+    made: Any
+    if compression == "gzip":
+        made = zlib.decompressobj(wbits=31)
+    elif compression == "bz2":
+        made = bz2.BZ2Decompressor()
+    elif compression == "xz":
+        made = lzma.LZMADecompressor()
+    else:
+        made = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # files of `zstd --long=31`
+    return cast(Decompressor, made)

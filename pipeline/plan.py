@@ -1,0 +1,166 @@
+"""What a run would do and why, how much it is and how long it takes, decided from receipts alone: no torch, no Ray.
+
+Stale means: the receipt that the present configuration asks for is not there, but one of another fingerprint is. The
+reason is what differs between the two recipes (`encode.model: sonar-tiny → sonar`), or that the columns read changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipeline import layout
+from pipeline.config import STAGES, RunConfig
+from pipeline.errors import ConfigError
+from pipeline.fingerprint import difference, fingerprint
+from pipeline.inputs import Chunk, order_chunks, plan_chunks
+from pipeline.receipts import PartRef, Receipt, read_chunk_receipt, read_receipt
+from pipeline.recipes import SEGMENT
+from pipeline.state import ChunkState, View, in_parallel, read_state, saved_recipe
+from pipeline.store import Store
+
+NEW = "new"
+
+
+@dataclass
+class StageWork:
+    """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured)."""
+
+    stage: str
+    done: int = 0
+    left: int = 0
+    sentences_done: int = 0
+    sentences_left: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    rate: float | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time that the known sentences take at the measured rate."""
+        return self.sentences_left / self.rate if self.rate else None
+
+
+@dataclass
+class Plan:
+    """The state of a corpus against a configuration, and the work that follows."""
+
+    config: RunConfig
+    view: View
+    stages: tuple[str, ...]  # those that this run may do
+    chunks: list[ChunkState]
+    work: dict[str, StageWork]
+
+    def chunks_to_segment(self) -> list[Chunk]:
+        """Chunks without a receipt, in the run's order."""
+        return [one.chunk for one in self.chunks if not one.receipt] if SEGMENT in self.stages else []
+
+    def parts_to_visit(self) -> list[PartRef]:
+        """Parts that are segmented and lack a stage of this run."""
+        wanted = set(self.stages)
+        return [part.ref for one in self.chunks for part in one.parts if wanted.intersection(part.missing)]
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether everything that this run may do is done."""
+        return not self.chunks_to_segment() and not self.parts_to_visit()
+
+
+def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
+    """The stages a run may do. Raises `ConfigError` for a stage that is not in the file."""
+    present = tuple(name for name in STAGES if name == SEGMENT or getattr(config, name) is not None)
+    for option, name in (("--only", only), ("--until", until)):
+        if name is not None and name not in present:
+            raise ConfigError(f"{option} {name}: no such section in the file; allowed: {', '.join(present)}")
+    if only and until:
+        raise ConfigError("--only and --until exclude each other; give one of them")
+    if only:
+        return (only,)
+    return present[: present.index(until) + 1] if until else present
+
+
+def make_plan(config: RunConfig, only: str | None = None, until: str | None = None) -> Plan:
+    """Compare a configuration with what is on disk. Raises `ConfigError` if an input matches nothing."""
+    stages = choose_stages(config, only, until)
+    chunks = [chunk for one in config.input for chunk in plan_chunks(one, chunk_bytes=config.chunk_bytes)]
+    view = View.of(config, order_chunks(chunks, seed=config.seed))
+    store = Store(config.output)
+    state = read_state(store, view)
+    work = {stage: StageWork(stage) for stage in stages}
+    if SEGMENT in work:
+        _segment_work(store, view, state, work[SEGMENT])
+    for stage in stages:
+        if stage != SEGMENT:
+            _stage_work(store, view, state, work[stage])
+    return Plan(config, view, stages, state, work)
+
+
+def _segment_work(store: Store, view: View, state: Sequence[ChunkState], work: StageWork) -> None:
+    older: dict[str, list[str]] = {}
+    if any(not one.receipt for one in state):
+        for path in store.find("chunks"):
+            older.setdefault(layout.data_owner(path)[0], []).append(path)
+    seconds = 0.0
+    for one in state:
+        if one.receipt:
+            work.done += 1
+            work.sentences_done += one.receipt.sentences
+            seconds += one.receipt.seconds
+            continue
+        work.left += 1
+        previous = [read_chunk_receipt(store, path) for path in older.get(one.chunk.id, [])]
+        if not previous:
+            work.reasons[NEW] += 1
+            continue
+        last = max(previous, key=lambda receipt: receipt.created)
+        work.sentences_left += last.sentences
+        now = view.segment[one.chunk.input]
+        if last.recipe == fingerprint(now):
+            work.reasons[f"{one.chunk.path}: the input changed"] += 1
+        else:
+            work.reasons.update(difference(saved_recipe(store, SEGMENT, last.recipe), now) or ["recipe changed"])
+    work.rate = work.sentences_done / seconds if seconds else None
+
+
+def _stage_work(store: Store, view: View, state: Sequence[ChunkState], work: StageWork) -> None:
+    seconds = 0.0
+    waiting: list[tuple[PartRef, int]] = []
+    for one in state:
+        for part in one.parts:
+            if work.stage in part.missing:
+                waiting.append((part.ref, part.rows))
+            else:
+                receipt = part.receipts[work.stage]
+                work.done += 1
+                work.sentences_done += receipt.rows
+                seconds += _busy(receipt)
+    older: dict[str, list[str]] = {}
+    if waiting:
+        for path in store.find(f"receipts/{work.stage}"):
+            older.setdefault(layout.data_owner(path)[0], []).append(path)
+    reasons = in_parallel(lambda entry: _why(store, view, work.stage, older.get(entry[0].part, [])), waiting)
+    sentences = work.sentences_done
+    for (_, rows), (reason, last) in zip(waiting, reasons, strict=True):
+        work.left += 1
+        work.sentences_left += rows
+        work.reasons.update(reason)
+        if last and not work.sentences_done:
+            sentences += last.rows
+            seconds += _busy(last)
+    work.rate = sentences / seconds if seconds else None
+
+
+def _why(store: Store, view: View, stage: str, older: Sequence[str]) -> tuple[list[str], Receipt | None]:
+    """Why a part lacks a stage, and the receipt of its last time."""
+    if not older:
+        return [NEW], None
+    last = max((read_receipt(store, path) for path in older), key=lambda receipt: receipt.created)
+    now = view.stages[stage]
+    if last.recipe != fingerprint(now):
+        return difference(saved_recipe(store, stage, last.recipe), now) or ["recipe changed"], last
+    return [f"{', '.join(sorted(last.inputs))}: the content changed"], last
+
+
+def _busy(receipt: Receipt) -> float:
+    """Seconds of work on a part; waiting for the device is not work."""
+    return sum(value for key, value in receipt.seconds.items() if key != "wait")

@@ -1,0 +1,101 @@
+"""Progress of a run: bars with rates and time left on a terminal, a plain line every few seconds in a log."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pipeline.plan import Plan
+from pipeline.recipes import SEGMENT
+from pipeline.show import duration, number
+from pipeline.tasks import Event
+
+LINE_SECONDS = 5.0
+
+
+class RunProgress:
+    """Follows events; the total is estimated from the chunks that are segmented until all of them are."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self._console = console
+        self._chunks = len(plan.chunks_to_segment())
+        self._visits = any(stage != SEGMENT for stage in plan.stages)
+        waiting = {ref.part for ref in plan.parts_to_visit()}
+        self._segmented = sum(part.rows for one in plan.chunks for part in one.parts if part.ref.part in waiting)
+        self._before = self._segmented
+        self._chunks_done = 0
+        self._visited = 0
+        self._failed = 0
+        self._started = time.monotonic()
+        self._last_line = self._started
+        self._bars: Progress | None = None
+        if console.is_terminal:
+            self._bars = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description:<9}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                console=console,
+            )
+            self._segment_bar = self._bars.add_task("chunks", total=self._chunks, note="", visible=self._chunks > 0)
+            self._visit_bar = self._bars.add_task("sentences", total=None, note="starting", visible=self._visits)
+
+    def __enter__(self) -> RunProgress:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        if self._bars:
+            self._bars.stop()
+        elif kind is None:
+            self._console.print(self._line())
+
+    def see(self, event: Event) -> None:
+        """Count an event."""
+        if event.kind == "segmented":
+            self._segmented += event.rows
+        elif event.kind == "chunk":
+            self._chunks_done += 1
+        elif event.kind == "part":
+            self._visited += event.rows
+        else:
+            self._failed += 1
+            self._console.print(f"[bold red]failed[/] {event.where}: ", end="")
+            self._console.print(event.error, markup=False)
+        if self._bars:
+            self._bars.update(self._segment_bar, completed=self._chunks_done)
+            self._bars.update(self._visit_bar, completed=self._visited, total=self._total(), note=self._note())
+        elif time.monotonic() - self._last_line >= LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._console.print(self._line())
+
+    def _total(self) -> int:
+        if self._chunks_done in (0, self._chunks):
+            return self._segmented
+        new = self._segmented - self._before
+        return self._before + max(new, round(new * self._chunks / self._chunks_done))
+
+    def _rate(self) -> float:
+        return self._visited / max(1e-9, time.monotonic() - self._started)
+
+    def _note(self) -> str:
+        if not self._visited:
+            return "computing"
+        left = max(0, self._total() - self._visited) / self._rate()
+        return f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
+
+    def _line(self) -> str:
+        parts = [f"{duration(time.monotonic() - self._started)}:"]
+        if self._chunks:
+            parts.append(f"{self._chunks_done}/{self._chunks} chunks segmented,")
+        if self._visits:
+            parts.append(f"{number(self._visited)} of {number(self._total())} sentences done, {self._note()}")
+        else:
+            parts.append(f"{number(self._segmented)} sentences")
+        return " ".join(parts) + (f", {self._failed} failed" if self._failed else "")

@@ -1,0 +1,75 @@
+"""What each result depends on, from the configuration alone: recipes of stages, fingerprints of chunks and parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config import RunConfig
+from pipeline.fingerprint import fingerprint
+from pipeline.inputs import Chunk, InputSettings
+from stages.sonar.card import load_card
+from stages.stage import StageSettings
+
+SEGMENT = "segment"
+_WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; a limit stands in the chunk
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order."""
+
+    segment: dict[str, dict[str, Any]]
+    stages: dict[str, dict[str, Any]]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Recipes:
+        """The recipes of a configuration."""
+        return cls(
+            segment={str(one.name): _segment(config, one) for one in config.input},
+            stages={stage.name: _stage(stage) for stage in config.row_stages()},
+        )
+
+    def chunk_fingerprint(self, chunk: Chunk) -> str:
+        """What the segmentation of a chunk depends on: its recipe and the bytes it stands for."""
+        recipe = fingerprint(self.segment[chunk.input])
+        return fingerprint([recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp])
+
+
+def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+    card = load_card(config.segment.model)
+    reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
+    return {
+        "stage": SEGMENT,
+        "version": config.segment.version,
+        "segment": config.segment.meaningful(),
+        "split": config.split.meaningful(),
+        "input": reading,
+        "keep": list(config.keep_columns()),
+        "part_sentences": config.part_sentences,
+        "tokenizer": card.tokenizer_digest,
+    }
+
+
+def _stage(stage: StageSettings) -> dict[str, Any]:
+    return {
+        "stage": stage.name,
+        "version": stage.version,
+        stage.name: stage.meaningful(),
+        "artifacts": stage.artifacts(),
+    }
+
+
+def segment_part_fingerprint(chunk_fingerprint: str, number: int) -> str:
+    """Fingerprint of the segmentation of the number-th part of a chunk."""
+    return fingerprint([chunk_fingerprint, number])
+
+
+def part_fingerprint(recipe: dict[str, Any], inputs: dict[str, str]) -> str:
+    """Fingerprint of one row-wise stage on one part. `inputs`: digests of the columns that it reads."""
+    return fingerprint([recipe, inputs])
+
+
+def recipe_path(recipe: dict[str, Any]) -> str:
+    """Where a recipe is kept, so that `plan` can say what changed."""
+    return f"recipes/{recipe['stage']}.{fingerprint(recipe)}.json"

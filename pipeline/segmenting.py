@@ -1,0 +1,315 @@
+"""One chunk of input → parts of sentences on disk, and the chunk's books.
+
+Documents stream through in batches; a part closes at the document end that reaches `part_sentences`. Segmenting a chunk
+is deterministic, so after a crash it is done again from the chunk's start and the parts that are already there are
+recognised by their receipts. Memory: one part and one batch of documents.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.config import RunConfig
+from pipeline.errors import CorpusError
+from pipeline.fingerprint import column_digest, fingerprint
+from pipeline.inputs import Chunk, Document, Rejected, count_documents, read_documents
+from pipeline.receipts import (
+    ChunkReceipt,
+    PartRef,
+    Receipt,
+    commit,
+    commit_chunk,
+    read_receipt,
+    summed,
+    write_family,
+)
+from pipeline.recipes import SEGMENT, Recipes, segment_part_fingerprint
+from pipeline.store import Store
+from stages.segment.segmenter import Segmented, Segmenter
+from stages.sonar.card import load_card
+from stages.sonar.tokenizer import SonarTokenizer
+
+BATCH_DOCUMENTS = 512
+BATCH_CHARACTERS = 2_000_000
+PAYLOAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """A part that is on disk and ready for the row-wise stages."""
+
+    ref: PartRef
+    rows: int
+
+
+@dataclass
+class _Part:
+    """The open part: rows of documents and pieces of the sentence table, in order."""
+
+    documents: dict[str, list[object]]
+    sentences: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    counts: dict[str, float] = field(default_factory=dict)
+    since: float = field(default_factory=time.perf_counter)
+
+
+class ChunkSegmenter:
+    """Segments chunks; holds the segmenter and its tokenizer, so make one a process."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.store = Store(config.output)
+        self.recipes = Recipes.of(config)
+        self.card = load_card(config.segment.model)
+        self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count)
+        self.keep = config.keep_columns()
+
+    def run(self, chunk: Chunk) -> Iterator[Segmentation | ChunkReceipt]:
+        """Yield each part as soon as it is on disk, and at the end the chunk's receipt.
+
+        Raises `CorpusError` if the books do not balance or a part differs from what an earlier attempt wrote.
+        """
+        started = time.perf_counter()
+        print_of_chunk = self.recipes.chunk_fingerprint(chunk)
+        recipe = fingerprint(self.recipes.segment[chunk.input])
+        books = _Books()
+        parts: list[Receipt] = []
+        part = self._open()
+        for batch in _batches(self._documents(chunk, books)):
+            for document, table, counts in self._segment(batch, books):
+                self._add(part, document, table)
+                part.counts = summed([part.counts, counts])
+                if part.rows >= self.config.part_sentences:
+                    parts.append(self._close(part, chunk, print_of_chunk, recipe, len(parts)))
+                    yield _segmentation(parts[-1])
+                    part = self._open()
+        if part.rows:
+            parts.append(self._close(part, chunk, print_of_chunk, recipe, len(parts)))
+            yield _segmentation(parts[-1])
+        counted = count_documents(chunk)
+        quarantine = None
+        if books.rejects:
+            table = pa.Table.from_pylist(books.rejects, schema=layout.schema("quarantine"))
+            quarantine, _ = write_family(self.store, "quarantine", chunk.id, print_of_chunk, table)
+        receipt = ChunkReceipt(
+            chunk=chunk.id,
+            fingerprint=print_of_chunk,
+            recipe=recipe,
+            input=chunk.input,
+            source=chunk.path,
+            parts=[PartRef(part=one.part, fingerprint=one.fingerprint) for one in parts],
+            documents_in=counted.documents,
+            kept=books.kept,
+            dropped=dict(books.dropped),
+            quarantined=dict(books.quarantined),
+            quarantine=quarantine,
+            sentences=sum(one.rows for one in parts),
+            counts=summed([one.counts for one in parts]),
+            bytes_read=counted.bytes_read,
+            bytes_unreadable=counted.bytes_unreadable,
+            seconds=round(time.perf_counter() - started, 3),
+            created=time.time(),
+        )
+        yield commit_chunk(self.store, receipt)
+
+    def _documents(self, chunk: Chunk, books: _Books) -> Iterator[Document]:
+        settings = next(one for one in self.config.input if one.name == chunk.input)
+        for item in read_documents(chunk, settings, self.config.split):
+            if isinstance(item, Rejected):
+                books.reject(item)
+            elif item.lang not in self.card.languages:
+                near = difflib.get_close_matches(item.lang, self.card.languages, n=3, cutoff=0.3)
+                allowed = ", ".join(near or self.card.languages[:5])
+                error = f"{item.lang!r} is no language of {self.card.name}; nearest: {allowed}"
+                books.quarantine(item, "unknown language", error)
+            else:
+                yield item
+
+    def _segment(self, batch: list[Document], books: _Books) -> Iterator[tuple[Document, pa.Table, dict[str, float]]]:
+        """Each document of the batch that has text, with its sentences; the batch's counts go with its first one."""
+        try:
+            segmented = self.segmenter.segment([one.text for one in batch], [one.lang for one in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                books.quarantine(batch[0], "segmentation failed", f"{type(error).__name__}: {error}")
+            else:
+                for one in batch:
+                    yield from self._segment([one], books)
+            return
+        table, edges = _sentence_table(segmented, batch)
+        counts = {
+            "cap_splits": float(segmented.cap_splits),
+            "hard_cuts": float(segmented.hard_cuts),
+            "over_cap": float(segmented.over_cap),
+        }
+        for index, document in enumerate(batch):
+            first, rows = int(edges[index]), int(edges[index + 1] - edges[index])
+            if not rows:
+                books.dropped["no text"] += 1
+                continue
+            books.kept += 1
+            yield document, table.slice(first, rows), counts
+            counts = {}
+
+    def _open(self) -> _Part:
+        return _Part({name: [] for name in (*layout.DOCUMENT_COLUMNS, *self.keep)})
+
+    def _add(self, part: _Part, document: Document, table: pa.Table) -> None:
+        """Append a document; more than `max_document_sentences` become numbered sub-documents."""
+        limit = self.config.segment.max_document_sentences
+        text_hash = int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "little")
+        for number, first in enumerate(range(0, table.num_rows, limit)):
+            piece = table.slice(first, limit)
+            row = {
+                "doc": len(part.documents["doc"]),
+                "doc_id": document.doc_id,
+                "subdocument": number,
+                "lang": document.lang,
+                "split": document.split,
+                "source": document.source,
+                "text_hash": text_hash,
+                "first_row": part.rows,
+                "rows": piece.num_rows,
+                **{name: document.kept.get(name) for name in self.keep},
+            }
+            for name, value in row.items():
+                part.documents[name].append(value)
+            doc = pa.array(np.full(piece.num_rows, row["doc"], np.int32))
+            part.sentences.append(piece.add_column(0, "doc", doc))
+            part.rows += piece.num_rows
+            if number:
+                part.counts["split_documents"] = part.counts.get("split_documents", 0) + 1
+
+    def _close(self, part: _Part, chunk: Chunk, print_of_chunk: str, recipe: str, number: int) -> Receipt:
+        """Commit a part, or recognise the one that an earlier attempt committed."""
+        name = layout.part_name(chunk.id, number)
+        print_of_part = segment_part_fingerprint(print_of_chunk, number)
+        documents = layout.schema("documents", keep=self.keep)
+        sentences = layout.schema("sentences")
+        table = pa.concat_tables(part.sentences).combine_chunks()
+        families = {
+            "documents": layout.checked("documents", pa.table(part.documents, schema=documents), documents, None),
+            "sentences": layout.checked("sentences", table, sentences, part.rows),
+        }
+        path = layout.receipt_path(SEGMENT, name, print_of_part)
+        if self.store.exists(path):
+            receipt, ours = read_receipt(self.store, path), False
+        else:
+            tokens = float(np.asarray(table["tokens"]).sum())
+            receipt, ours = commit(
+                self.store,
+                stage=SEGMENT,
+                part=name,
+                fingerprint=print_of_part,
+                recipe=recipe,
+                inputs={},
+                families=families,
+                counts={**part.counts, "documents": float(len(part.documents["doc"])), "tokens": tokens},
+                seconds={"compute": round(time.perf_counter() - part.since, 4)},
+                device="cpu",
+            )
+        if not ours:
+            _same(families, receipt, f"{chunk.path}: {path}")
+        return receipt
+
+
+def _same(families: dict[str, pa.Table], receipt: Receipt, where: str) -> None:
+    digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
+    changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))
+    if changed:
+        raise CorpusError(
+            f"{where} was written before with other {', '.join(changed)}; the input changed during the run, or a "
+            "library did: delete that file and run again"
+        )
+
+
+class _Books:
+    """Documents of one chunk that do not become sentences, by reason."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self.dropped: Counter[str] = Counter()
+        self.quarantined: Counter[str] = Counter()
+        self.rejects: list[dict[str, object]] = []
+
+    def reject(self, item: Rejected) -> None:
+        """Count what the reader refused; quarantined records are kept with their reason."""
+        if item.kind == "dropped":
+            self.dropped[item.reason] += 1
+            return
+        self._keep(item.record, item.doc_id, "input", item.reason, item.error, item.payload)
+
+    def quarantine(self, document: Document, reason: str, error: str) -> None:
+        """Set a document aside with its text."""
+        payload = document.text.encode("utf-8", "surrogatepass")[:PAYLOAD_BYTES]
+        self._keep(document.source, document.doc_id, SEGMENT, reason, error, payload)
+
+    def _keep(self, record: str, doc_id: str | None, stage: str, reason: str, error: str, payload: bytes) -> None:
+        self.quarantined[reason] += 1
+        self.rejects.append(
+            {"record": record, "doc_id": doc_id, "stage": stage, "reason": reason, "error": error, "payload": payload}
+        )
+
+
+def _segmentation(receipt: Receipt) -> Segmentation:
+    return Segmentation(PartRef(part=receipt.part, fingerprint=receipt.fingerprint), receipt.rows)
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if len(batch) >= BATCH_DOCUMENTS or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Sentences of a batch without `doc`, and the rows where each document begins."""
+    owner = np.asarray(segmented.document)
+    edges = np.searchsorted(owner, np.arange(len(batch) + 1)).astype(np.int64)
+    position = np.arange(len(owner)) - edges[owner] if len(owner) else np.empty(0, np.int64)
+    langs = pa.array([one.lang for one in batch]).dictionary_encode()
+    seeds = np.asarray([_seed(one.doc_id) for one in batch], dtype=np.uint64)
+    table = pa.table(
+        {
+            "position": pa.array(position.astype(np.int32)),
+            "text": segmented.text,
+            "lang": langs.take(pa.array(owner)).dictionary_decode(),
+            "start": pa.array(np.asarray(segmented.start).astype(np.int32)),
+            "end": pa.array(np.asarray(segmented.end).astype(np.int32)),
+            "chars": pa.array(np.asarray(segmented.chars).astype(np.int32)),
+            "tokens": pa.array(np.asarray(segmented.tokens).astype(np.int32)),
+            "u": pa.array(uniform(seeds[owner] if len(owner) else seeds[:0], position)),
+        }
+    )
+    return table, edges
+
+
+def _seed(doc_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8, person=b"row-u").digest(), "little")
+
+
+def uniform(seeds: npt.NDArray[np.uint64], position: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """hash(doc_id, position) in [0, 1): the finaliser of SplitMix64, 53 bits."""
+    with np.errstate(over="ignore"):
+        z = seeds + (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    u: npt.NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return u

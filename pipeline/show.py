@@ -1,0 +1,164 @@
+"""What commands print: tables of a plan, of the books, of quality. Text of documents is data, never markup."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.books import Books
+from pipeline.plan import Plan, StageWork
+from pipeline.quality import Group as QualityGroup
+from pipeline.quality import Quality, Row
+
+
+def number(value: float) -> str:
+    """1234567 → `1 234 567`."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def size(value: float) -> str:
+    """Bytes in words: `12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: `42 s`, `3 min 05 s`, `2 h 10 min`."""
+    whole = math.ceil(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{number(whole // 3600)} h {whole % 3600 // 60:02d} min"
+
+
+def plain(text: str, width: int) -> str:
+    """One line of a document's text that cannot steer a terminal, cut to `width` characters."""
+    safe = "".join(" " if unicodedata.category(sign) in {"Cc", "Zl", "Zp"} else sign for sign in text)
+    return safe if len(safe) <= width else safe[: width - 1] + "…"
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """The table of `pipeline plan`."""
+    table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("stage", "done", "to do", "sentences to do", "measured", "time", "why"):
+        table.add_column(column, justify="right" if column not in ("stage", "why") else "left", overflow="fold")
+    unknown = bool(plan.chunks_to_segment())
+    for work in plan.work.values():
+        table.add_row(*_plan_row(work, unknown))
+    console.print(table)
+    if plan.nothing_to_do:
+        console.print("Nothing to do.")
+
+
+def _plan_row(work: StageWork, unknown: bool) -> tuple[str, ...]:
+    unit = "chunks" if work.stage == "segment" else "parts"
+    why = "; ".join(f"{escape(reason)} ({count})" for reason, count in work.reasons.most_common(4))
+    more = " + what segmenting brings" if unknown and work.stage != "segment" else ""
+    return (
+        work.stage,
+        f"{number(work.done)} {unit}",
+        f"{number(work.left)} {unit}",
+        number(work.sentences_left) + more,
+        f"{number(work.rate)}/s" if work.rate else "–",
+        duration(work.seconds_left) if work.seconds_left else "–",
+        why,
+    )
+
+
+def show_books(console: Console, books: Books, title: str) -> None:
+    """Where every document and sentence went."""
+    table = Table(title=escape(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    segment, encode = books.counts.get("segment", {}), books.counts.get("encode", {})
+    table.add_row(
+        "documents",
+        f"{number(books.documents_in)} in = {number(books.kept)} kept + {_reasons(books.dropped)} dropped + "
+        f"{_reasons(books.quarantined)} quarantined",
+    )
+    tokens = segment.get("tokens", 0) / books.sentences if books.sentences else 0
+    extra = [
+        f"{number(segment[key])} {label}"
+        for key, label in (("cap_splits", "split by the cap"), ("hard_cuts", "cut without a boundary"))
+        if segment.get(key)
+    ]
+    table.add_row(
+        "sentences",
+        f"{number(books.sentences)} in {books.parts} parts, {tokens:.1f} tokens on average"
+        + (f", {', '.join(extra)}" if extra else ""),
+    )
+    if encode:
+        stored, norm = books.data_bytes["embeddings"], encode["norm_sum"] / max(1, books.sentences)
+        table.add_row(
+            "embeddings",
+            f"{size(stored)} FP16, norm {norm:.3f}, {number(encode['duplicates_saved'])} duplicates not computed, "
+            f"{number(encode['truncated'])} truncated, {number(encode['non_finite'])} not finite",
+        )
+    score = books.counts.get("autobleu")
+    if score and score["scored"]:
+        table.add_row(
+            "autobleu",
+            f"{score['score_sum'] / score['scored']:.1f} on average over {number(score['scored'])} sentences; "
+            f"{number(score['stopped_at_length'])} stopped at the length bound",
+        )
+    rates = [
+        f"{stage} {number(books.sentences / seconds)}/s" for stage, seconds in books.seconds.items() if seconds > 0
+    ]
+    table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
+    console.print(table)
+    for problem in books.problems:
+        console.print(Text(f"wrong: {problem}", style="bold red"))
+
+
+def _reasons(counter: dict[str, int]) -> str:
+    total = sum(counter.values())
+    inside = ", ".join(f"{escape(key)} {number(value)}" for key, value in sorted(counter.items()))
+    return f"{number(total)} ({inside})" if total else "0"
+
+
+def show_quality(console: Console, quality: Quality, bleu: dict[str, float], *, lengths: bool = True) -> None:
+    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language."""
+    columns = ("sentences", "tokens", "corpus BLEU", "mean", "p10", "p25", "p50", "p75", "p90", "below 20")
+    tables = [("language", quality.by_lang)]
+    if lengths:
+        tables.append(("characters", quality.by_length))
+    for title, groups in tables:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column(title)
+        for column in columns:
+            if column != "corpus BLEU" or title == "language":
+                table.add_column(column, justify="right")
+        for group in groups:
+            table.add_row(escape(group.name), *_quality_cells(group, bleu if title == "language" else None))
+        console.print(Group("", table))
+    if quality.parts_read < quality.parts:
+        console.print(f"(from {quality.parts_read} of {quality.parts} parts; --max-rows reads more)")
+
+
+def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> list[str]:
+    def shown(value: float, form: str = ".1f") -> str:
+        return "–" if math.isnan(value) else f"{value:{form}}"
+
+    cells = [number(group.sentences), shown(group.tokens)]
+    if bleu is not None:
+        cells.append(shown(bleu.get(group.name, float("nan"))))
+    return [*cells, shown(group.mean), *(shown(value) for value in group.quantiles), shown(group.poor, ".0%")]
+
+
+def show_rows(console: Console, title: str, rows: list[Row]) -> None:
+    """Sentences with what came back from their embeddings."""
+    console.print(Group("", Text(title, style="bold")))
+    width = max(40, console.width - 12)
+    for row in rows:
+        console.print(Text(f"{row.autobleu:6.1f}  ", style="bold") + Text(plain(row.text, width)))
+        console.print(Text(f"     →  {plain(row.decoded, width)}", style="dim"))
+        console.print(Text(f"        {row.lang}, part {row.part}, row {row.row}", style="dim italic"))

@@ -1,0 +1,118 @@
+"""Files of a corpus on any fsspec filesystem: whole-object writes and create-if-absent, nothing else.
+
+Every data file gets a name that was never used before, so a file that is half written by a killed process is never
+mistaken for a whole one: readers open only what a receipt names. A receipt is made by `create`, which succeeds for one
+writer only: a hard link on local disks, a conditional PUT (`If-None-Match`) on S3. Cost: one request a write, one
+listing a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from pipeline.errors import CorpusError
+
+
+class Store:
+    """The folder of one corpus. All paths given to it are relative, with forward slashes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        fs, root = fsspec.core.url_to_fs(url)
+        self._fs: Any = fs
+        self._root: str = str(root).rstrip("/")
+        self._local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
+
+    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
+        return Store, (self.url,)
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file. Raises `CorpusError` if it is not there."""
+        try:
+            return bytes(self._fs.cat_file(self._full(path)))
+        except FileNotFoundError:
+            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+
+    def open(self, path: str) -> Any:
+        """A seekable file for reading (Parquet footers, single row groups)."""
+        try:
+            return Path(self._full(path)).open("rb") if self._local else self._fs.open(self._full(path), "rb")
+        except FileNotFoundError:
+            raise CorpusError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there now."""
+        if self._local:
+            return Path(self._full(path)).exists()
+        self._fs.invalidate_cache(self._full(path).rpartition("/")[0])
+        return bool(self._fs.exists(self._full(path)))
+
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
+        if self._local:
+            with self._temporary(path, data) as temporary:
+                temporary.rename(self._full(path))
+        else:
+            self._fs.pipe_file(self._full(path), bytes(data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file unless the name exists. True for the one writer that made it."""
+        if self._local:
+            with self._temporary(path, data) as temporary:
+                try:
+                    os.link(temporary, self._full(path))
+                except FileExistsError:
+                    return False
+            _sync_folder(Path(self._full(path)).parent)
+            return True
+        try:
+            self._fs.pipe_file(self._full(path), data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _temporary(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
+        target = Path(self._full(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def delete(self, path: str) -> None:
+        """Remove a file; nothing happens if it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._full(path))
+
+    def find(self, folder: str) -> list[str]:
+        """All files below a folder, sorted, as paths relative to the corpus; empty if there is no such folder."""
+        full = self._full(folder)
+        if not self._local:
+            self._fs.invalidate_cache()
+        found = self._fs.find(full) if self._fs.exists(full) else []
+        cut = len(self._root) + 1
+        return sorted(str(path)[cut:] for path in found if not str(path).endswith(".tmp"))
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

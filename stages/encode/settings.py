@@ -1,0 +1,36 @@
+"""Settings of the encode stage (no torch here, so that a plan is quick)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from stages.sonar.card import load_card
+from stages.stage import Stage, StageSettings, execution, meaning
+
+
+class EncodeSettings(StageSettings):
+    """Sentences → embeddings: `embeddings.embedding` (rows, dim) float16 and `status.status`."""
+
+    name: ClassVar[str] = "encode"
+    version: ClassVar[int] = 1
+    reads: ClassVar[tuple[str, ...]] = ("sentences.text", "sentences.lang")
+    writes: ClassVar[tuple[str, ...]] = ("embeddings", "status")
+
+    model: str = meaning("sonar-tiny", description="model card: a name that ships, or the path of a card's YAML file")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
+        "auto",
+        description="number format of the computation; auto: float16 on GPUs, on CPUs bfloat16 where they multiply it, "
+        "else float32 (embeddings are stored as float16 in any case)",
+    )
+    batch_tokens: int = execution(16_384, ge=1, description="tokens a batch; lower it if a GPU runs out of memory")
+
+    def artifacts(self) -> dict[str, str]:
+        """The encoder's and the tokenizer's weights."""
+        card = load_card(self.model)
+        return {"encoder": card.encoder_digest, "tokenizer": card.tokenizer_digest}
+
+    def build(self) -> Stage:
+        """The stage, with torch."""
+        from stages.encode.encoder import Encode
+
+        return Encode(self)

@@ -1,0 +1,124 @@
+"""Where sentences start, by spaCy's tokenizers and its rule-based sentencizer; nothing trained is loaded.
+
+spaCy knows the abbreviations of about 70 languages. Its tokenizers for Japanese, Korean, Thai and Vietnamese need
+further packages, its Chinese one makes every character a token (3.14 would be two sentences), and some SONAR
+languages it does not know: these get its multi-language tokenizer (`xx`). `spacy_code` tells what a language gets.
+
+Three things are put right afterwards: opening quotes and bullets go with the sentence that they open, a sentence goes
+on after a quotation that ends in `?"`, and an ellipsis ends a sentence where a new one starts. On UD English EWT (dev)
+this finds the boundaries inside paragraphs with F1 0.896, against 0.861 as spaCy gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import cast
+
+import spacy
+from spacy.tokenizer import Tokenizer
+from spacy.tokens import Doc
+from spacy.util import compile_infix_regex
+
+from stages.segment import marks
+
+# ISO 639-3, the first part of a SONAR language code, to spaCy's code.
+SPACY_CODES = {
+    **dict.fromkeys(("ara", "acm", "acq", "aeb", "ajp", "apc", "arb", "ars", "ary", "arz"), "ar"),
+    **dict.fromkeys(("fas", "pes", "prs"), "fa"),
+    "afr": "af", "als": "sq", "amh": "am", "azj": "az", "ben": "bn", "bod": "bo", "bul": "bg", "cat": "ca",
+    "ces": "cs", "dan": "da", "deu": "de", "ell": "el", "eng": "en", "est": "et", "eus": "eu", "fao": "fo",
+    "fin": "fi", "fra": "fr", "gla": "gd", "gle": "ga", "guj": "gu", "hat": "ht", "heb": "he", "hin": "hi",
+    "hrv": "hr", "hun": "hu", "hye": "hy", "ind": "id", "isl": "is", "ita": "it", "kan": "kn", "kir": "ky",
+    "kmr": "kmr", "lij": "lij", "lit": "lt", "ltz": "lb", "lug": "lg", "lvs": "lv", "mal": "ml", "mar": "mr",
+    "mkd": "mk", "nld": "nl", "nno": "nn", "nob": "nb", "npi": "ne", "pol": "pl", "por": "pt", "ron": "ro",
+    "rus": "ru", "san": "sa", "sin": "si", "slk": "sk", "slv": "sl", "spa": "es", "srp": "sr", "swe": "sv",
+    "tam": "ta", "tat": "tt", "tel": "te", "tgl": "tl", "tir": "ti", "tsn": "tn", "tur": "tr", "ukr": "uk",
+    "urd": "ur", "yor": "yo", "zsm": "ms",
+}  # fmt: skip
+MULTI_LANGUAGE = "xx"
+GREEK_QUESTION_MARK = ";"  # in Greek only
+
+BLOCK_CHARS = 20_000  # spaCy's tokenizer takes quadratic time for long text without spaces, so it gets blocks
+MAX_STRINGS = 1_000_000  # spaCy keeps every word that it has seen; a pipeline is made anew at this many (about 0.2 GB)
+
+# Tokens of their own inside what has no spaces: sentence ends of all scripts, East Asian brackets, ASCII marks between
+# East Asian characters.
+_EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_INFIXES = (
+    f"[{re.escape(marks.FINAL)}\u3008-\u3011\u3014-\u301b\uff08\uff09\uff3b\uff3d\uff5b\uff5d\uff5f-\uff63]",
+    f"(?<=[{_EAST_ASIAN}])[.!?](?=[{_EAST_ASIAN}])",
+)
+_ELLIPSES = ("…", *("." * dots for dots in range(2, 10)))
+
+# Opening quotes and brackets, and bullets, right before a sentence. A mark that can also close opens after a space.
+_OPENING = re.compile(
+    r"(?:(?<=\s)[-–—*•·#]+\s?|(?<=\s)[\"'`_»›’”]+|(?<=\s)«\s?|[" + re.escape(marks.OPENERS) + r"])+\Z"
+)  # fmt: skip
+_SOFT_END = re.compile(r"(?:(?P<ellipsis>\.\.|…)|[\"'”’»“])(?P<space>\s*)\Z")
+_NEAR = 12  # characters around a boundary that are looked at
+
+
+def spacy_code(lang: str) -> str:
+    """The spaCy language that segments a SONAR language code (`deu_Latn` → `de`); `xx` is the multi-language one."""
+    return SPACY_CODES.get(lang.split("_")[0], MULTI_LANGUAGE)
+
+
+class SpacyRules:
+    """The rules of one spaCy language: tokenizer and sentencizer."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        self._load()
+
+    def _load(self) -> None:
+        final = {*marks.SPACED_FINAL, *marks.FINAL, *_ELLIPSES}
+        if self.code == "el":
+            final.add(GREEK_QUESTION_MARK)
+        nlp = spacy.blank(self.code)
+        self._tokenizer = cast(Tokenizer, nlp.tokenizer)
+        infixes = [*(nlp.Defaults.infixes or []), *_INFIXES]
+        self._tokenizer.infix_finditer = compile_infix_regex(infixes).finditer
+        self._sentencizer = nlp.add_pipe("sentencizer", config={"punct_chars": sorted(final)})
+
+    def starts(self, paragraph: str) -> list[int]:
+        """Offsets at which the sentences of a paragraph start; the first is 0."""
+        if len(self._tokenizer.vocab.strings) > MAX_STRINGS:
+            self._load()
+        if len(paragraph) <= BLOCK_CHARS:
+            doc = self._tokenizer(paragraph)
+        else:
+            doc = Doc.from_docs([self._tokenizer(block) for block in blocks(paragraph)], ensure_whitespace=False)
+        starts = [0]
+        for sentence in self._sentencizer(doc).sents:
+            start = before_openers(paragraph, starts[-1], sentence.start_char)
+            if start > starts[-1] and not goes_on(paragraph, start):
+                starts.append(start)
+        return starts
+
+
+def before_openers(text: str, floor: int, start: int) -> int:
+    """The sentencizer leaves opening quotes with the sentence before; this moves a start to before them."""
+    found = _OPENING.search(text, max(floor + 1, start - _NEAR), start)
+    return found.start() if found else start
+
+
+def goes_on(text: str, start: int) -> bool:
+    """Whether a sentence only seems to end before `start`: `"Why?" said she`, `well... yes`, `他……走了`."""
+    end = _SOFT_END.search(text, max(0, start - _NEAR), start)
+    if end is None:
+        return False
+    if end["ellipsis"] and not end["space"]:
+        return True
+    return next((letter.islower() for letter in text[start : start + _NEAR] if letter.isalnum()), False)
+
+
+def blocks(text: str) -> Iterator[str]:
+    """Consecutive pieces of at most BLOCK_CHARS characters, cut after white space where there is some."""
+    start = 0
+    while start < len(text):
+        end = min(start + BLOCK_CHARS, len(text))
+        if end < len(text):
+            end = next((at + 1 for at in range(end - 1, end - 1_000, -1) if text[at].isspace()), end)
+        yield text[start:end]
+        start = end

@@ -1,0 +1,229 @@
+"""The SONAR text encoder and decoder in plain PyTorch: pre-norm Transformers around one vector per sentence.
+
+Encoder: embeddings times √dim plus sinusoidal positions, layers, a final norm, the mean over all tokens (language tag and
+`</s>` included). Batches of equal token count need no padding and no mask, which is the path that inference takes: no
+work is wasted and a row's result does not depend on its neighbours. Padded batches, for training, pass a mask.
+
+Decoder: attends to one vector, so the softmax of its cross-attention is 1 whatever the query: the cross-attention is
+`out_proj(v_proj(x))`, a constant per sentence and layer. Its query, key and norm do not exist here, and decoding adds the
+constant instead of attending at every step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FIRST_POSITION = 2  # positions are counted from 2, as in the published models
+
+
+def sinusoids(positions: int, dim: int) -> Tensor:
+    """(positions, dim) float32: sines in the first half of the columns, cosines in the second."""
+    half = dim // 2
+    rates = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
+    angles = torch.outer(torch.arange(FIRST_POSITION, FIRST_POSITION + positions, dtype=torch.float32), rates)
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+class Embedding(nn.Module):
+    """Token embeddings times √dim plus sinusoidal positions."""
+
+    positions: Tensor
+
+    def __init__(self, vocab_size: int, dim: int, max_tokens: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, dim))
+        nn.init.normal_(self.weight, std=dim**-0.5)
+        self.scale = math.sqrt(dim)
+        self.register_buffer("positions", sinusoids(max_tokens, dim), persistent=False)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        """ids: (rows, length), the first at position `start` → (rows, length, dim)."""
+        end = start + ids.shape[1]
+        if end > self.positions.shape[0]:
+            raise ValueError(f"a sequence of {end} tokens is longer than the model's {self.positions.shape[0]}; cut it")
+        return F.embedding(ids, self.weight) * self.scale + self.positions[start:end]
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself; one matmul makes queries, keys and values."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv_proj = nn.Linear(dim, 3 * dim)
+        self.out_proj = nn.Linear(dim, dim)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows, length, dim) → queries, keys, values, each (rows, heads, length, dim / heads)."""
+        rows, length, dim = x.shape
+        qkv = self.qkv_proj(x).view(rows, length, 3, self.heads, dim // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return query, key, value
+
+    def merge(self, attended: Tensor) -> Tensor:
+        """(rows, heads, length, dim / heads) → (rows, length, dim)."""
+        joined: Tensor = self.out_proj(attended.transpose(1, 2).flatten(2))
+        return joined
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        query, key, value = self.split(x)
+        return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.inner_proj = nn.Linear(dim, ffn_dim)
+        self.out_proj = nn.Linear(ffn_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out_proj(F.relu(self.inner_proj(x)))
+        return y
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = SelfAttention(dim, heads)
+        self.ffn_norm = nn.LayerNorm(dim)
+        self.ffn = FeedForward(dim, ffn_dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        x = x + self.ffn(self.ffn_norm(x))
+        return x
+
+
+class SonarTextEncoder(nn.Module):
+    """Token ids → one embedding per sentence."""
+
+    def __init__(self, *, dim: int, layers: int, heads: int, ffn_dim: int, vocab_size: int, max_tokens: int) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocab_size, dim, max_tokens)
+        self.layers = nn.ModuleList(EncoderLayer(dim, heads, ffn_dim) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids: (rows, length) int64 → (rows, dim).
+
+        Without a mask every row has `length` tokens. mask: (rows, length) bool, true where a token is, for padded rows.
+        """
+        x = self.embedding(ids)
+        attended = None if mask is None else mask[:, None, None, :]
+        for layer in self.layers:
+            x = layer(x, attended)
+        x = self.norm(x)
+        if mask is None:
+            return x.mean(dim=1)
+        kept = mask.unsqueeze(2).to(x.dtype)
+        return (x * kept).sum(dim=1) / kept.sum(dim=1)
+
+
+class CrossConstant(nn.Module):
+    """Attention to a single vector: what its value and output projections make of it."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.v_proj = nn.Linear(dim, dim)
+        self.out_proj = nn.Linear(dim, dim)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        constant: Tensor = self.out_proj(self.v_proj(embeddings))
+        return constant
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = SelfAttention(dim, heads)
+        self.cross = CrossConstant(dim)
+        self.ffn_norm = nn.LayerNorm(dim)
+        self.ffn = FeedForward(dim, ffn_dim)
+
+    def forward(self, x: Tensor, constant: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), causal=True) + constant
+        x = x + self.ffn(self.ffn_norm(x))
+        return x
+
+    def step(self, x: Tensor, constant: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
+        """One token per row, (rows, 1, dim). keys, values: (rows, heads, capacity, dim / heads), filled in place."""
+        query, key, value = self.attention.split(self.attention_norm(x))
+        keys[:, :, position : position + 1] = key
+        values[:, :, position : position + 1] = value
+        seen = slice(0, position + 1)
+        attended = F.scaled_dot_product_attention(query, keys[:, :, seen], values[:, :, seen])
+        x = x + self.attention.merge(attended) + constant
+        x = x + self.ffn(self.ffn_norm(x))
+        return x
+
+
+@dataclass
+class DecoderState:
+    """What incremental decoding remembers of each row.
+
+    constants: (layers, rows, 1, dim); keys and values: (layers, rows, heads, capacity, dim / heads), filled up to `length`.
+    """
+
+    constants: Tensor
+    keys: Tensor
+    values: Tensor
+    length: int = 0
+
+    def select(self, rows: Tensor) -> DecoderState:
+        """The state of the given rows, in that order: rows may be dropped, swapped or repeated."""
+        return DecoderState(
+            self.constants.index_select(1, rows),
+            self.keys.index_select(1, rows),
+            self.values.index_select(1, rows),
+            self.length,
+        )
+
+
+class SonarTextDecoder(nn.Module):
+    """One embedding per sentence → logits of its tokens. The output projection is the embedding table (tied)."""
+
+    def __init__(self, *, dim: int, layers: int, heads: int, ffn_dim: int, vocab_size: int, max_tokens: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.embedding = Embedding(vocab_size, dim, max_tokens)
+        self.layers = nn.ModuleList(DecoderLayer(dim, heads, ffn_dim) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+
+    def hidden(self, ids: Tensor, embeddings: Tensor) -> Tensor:
+        """ids: (rows, length) int64, embeddings: (rows, dim) → (rows, length, dim), ready for `logits`."""
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = layer(x, layer.cross(embeddings).unsqueeze(1))
+        y: Tensor = self.norm(x)
+        return y
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, dim) → (…, vocab_size)."""
+        return F.linear(hidden, self.embedding.weight)
+
+    def forward(self, ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Teacher-forced: ids (rows, length) int64, embeddings (rows, dim) → logits (rows, length, vocab_size)."""
+        return self.logits(self.hidden(ids, embeddings))
+
+    def start(self, embeddings: Tensor, capacity: int) -> DecoderState:
+        """embeddings: (rows, dim) → an empty state with room for `capacity` tokens per row."""
+        rows, dim = embeddings.shape
+        constants = torch.stack([layer.cross(embeddings).unsqueeze(1) for layer in self.layers])
+        shape = (len(self.layers), rows, self.heads, capacity, dim // self.heads)
+        return DecoderState(constants, embeddings.new_empty(shape), embeddings.new_empty(shape))
+
+    def step(self, ids: Tensor, state: DecoderState) -> Tensor:
+        """ids: (rows,) the next token of each row → (rows, dim), ready for `logits`; `state` grows by one token."""
+        x = self.embedding(ids.unsqueeze(1), state.length)
+        for i, layer in enumerate(self.layers):
+            x = layer.step(x, state.constants[i], state.keys[i], state.values[i], state.length)
+        state.length += 1
+        y: Tensor = self.norm(x).squeeze(1)
+        return y

@@ -1,0 +1,69 @@
+"""Text to token ids and back, in the id layout of the published SONAR models.
+
+pad 0, unknown 1, begin 2, end 3, then the sentencepiece pieces shifted by one, then the languages in the card's order.
+A source is `[language] pieces </s>`, a target starts with `</s> [language]`. Batches go through sentencepiece's own
+threads; nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+
+from sentencepiece import SentencePieceProcessor
+
+from stages.sonar.card import CardError, ModelCard
+
+PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+
+
+class SonarTokenizer:
+    """The tokenizer of one model card. Cheap to make, and safe to pickle by making it anew from the card."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self.card = card
+        self._pieces = SentencePieceProcessor(model_file=str(card.verify("tokenizer")))
+        self._first_language = self._pieces.vocab_size() + 1
+        self._threads = len(os.sched_getaffinity(0))
+        after = self._first_language + len(card.languages)
+        if after > card.vocab_size:
+            raise CardError(
+                f"card {card.name}: {self._pieces.vocab_size()} pieces and {len(card.languages)} languages need ids up to "
+                f"{after - 1}, vocab_size is {card.vocab_size}; correct vocab_size, languages or files.tokenizer"
+            )
+        self._language_ids = {code: self._first_language + i for i, code in enumerate(card.languages)}
+
+    def language_id(self, lang: str) -> int:
+        """The id of a language code. Raises ValueError, with the nearest codes, if the model does not know it."""
+        if lang in self._language_ids:
+            return self._language_ids[lang]
+        near = difflib.get_close_matches(lang, self.card.languages, n=5, cutoff=0.3) or self.card.languages[:5]
+        raise ValueError(
+            f"model {self.card.name} does not know the language {lang!r}; nearest of its {len(self.card.languages)} "
+            f"codes: {', '.join(near)}"
+        )
+
+    def encode(self, texts: Sequence[str], lang: str) -> list[list[int]]:
+        """`[language] pieces </s>` of each text, at most `max_tokens` long: the text is cut, `</s>` is kept."""
+        tag = self.language_id(lang)
+        room = self.card.max_tokens - 2
+        return [[tag, *(piece + 1 for piece in ids[:room]), END] for ids in self._encode(texts)]
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text before any cut, language tag and `</s>` included."""
+        return [len(ids) + 2 for ids in self._encode(texts)]
+
+    def target_prefix(self, lang: str) -> tuple[int, int]:
+        """What the decoder is given to start with: `</s> [language]`."""
+        return END, self.language_id(lang)
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids; control symbols and languages are dropped."""
+        pieces = [[i - 1 for i in ids if END < i < self._first_language or i == UNKNOWN] for ids in sequences]
+        texts: list[str] = self._pieces.decode(pieces, num_threads=self._threads)
+        return texts
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = self._pieces.encode(list(texts), num_threads=self._threads)
+        return ids

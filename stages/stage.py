@@ -1,0 +1,86 @@
+"""What every stage has: settings that know their role, a name, a version, the columns it reads and writes.
+
+A stage is a function of tables: it knows no path, no Ray and no SLURM. Its settings describe it without loading
+anything heavy (no torch), so that a plan is made in milliseconds; `settings.build()` gives the stage itself. The worker
+(`pipeline/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`, checks the result
+against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part is on the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Settings(BaseModel):
+    """Frozen, strict settings of one section of corpus.yaml. Every field is declared with `meaning` or `execution`."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    def meaningful(self) -> dict[str, Any]:
+        """The settings that decide what the result is; only these go into fingerprints."""
+        keep = {name for name, info in type(self).model_fields.items() if role(info.json_schema_extra) == "meaning"}
+        return self.model_dump(mode="json", include=keep)
+
+
+def role(extra: Any) -> str:
+    """`meaning` or `execution`, as declared on a field."""
+    return str(extra["role"]) if isinstance(extra, dict) and "role" in extra else "undeclared"
+
+
+def meaning(default: Any = ..., *, description: str, **limits: Any) -> Any:
+    """A setting that changes what comes out: changing it makes the stage's results stale."""
+    return Field(default, description=description, json_schema_extra={"role": "meaning"}, **limits)
+
+
+def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
+    """A setting that changes only how the work is done (batch sizes, threads, devices): nothing becomes stale."""
+    return Field(default, description=description, json_schema_extra={"role": "execution"}, **limits)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a stage hands to the worker for one part.
+
+    `families`: name of a column family → table with the part's rows in the part's order.
+    `counts`: numbers for the receipt (truncated, duplicates saved, …), summed over parts in the summary.
+    """
+
+    families: dict[str, pa.Table]
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+class Stage(Protocol):
+    """A row-wise stage: same rows, same order, new columns."""
+
+    def setup(self, device: str) -> None:
+        """Load models onto `device` ("cpu", "cuda"); once per worker."""
+
+    def prepare(self, part: pa.Table) -> Any:
+        """CPU: tokenise, plan batches. `part` has the columns of `reads`, named "family.column"."""
+
+    def compute(self, prepared: Any) -> Any:
+        """The device: nothing but the networks."""
+
+    def finish(self, computed: Any) -> Computed:
+        """CPU: columns in the order of the part's rows."""
+
+
+class StageSettings(Settings):
+    """Settings of a row-wise stage, and what a plan must know of it."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]  # raised when the code changes what comes out
+    reads: ClassVar[tuple[str, ...]]  # columns as "family.column"
+    writes: ClassVar[tuple[str, ...]]  # families
+
+    def artifacts(self) -> dict[str, str]:
+        """Digests of the models, tokenizers and fits that the result depends on."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it depends on")
+
+    def build(self) -> Stage:
+        """The stage itself; heavy imports happen here."""
+        raise NotImplementedError(f"{type(self).__name__} builds no stage")

@@ -1,0 +1,387 @@
+"""Every format and compression, bad records one by one, broken files: read = counted."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from fsspec.implementations.local import LocalFileSystem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.inputs import (
+    Chunk,
+    Document,
+    InputError,
+    InputSettings,
+    Rejected,
+    SplitSettings,
+    count_documents,
+    plan_chunks,
+    read_documents,
+)
+from pipeline.inputs.listing import stamp
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": lambda raw: bz2.compress(raw, 1),
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+TEXTS = [
+    "First document.",
+    "Zweites, mit Umlaut: ä",
+    "第三个文档。",
+    "emoji 👩‍👩‍👧",
+    "  ",
+    "",
+    "nul \x00 inside",
+    "line\nbreak",
+]
+
+
+def entry(path: Path | str, **values: Any) -> InputSettings:
+    return InputSettings(**{"path": str(path), "lang": "eng_Latn", "name": "in", **values})
+
+
+def read(chunks: list[Chunk], source: InputSettings, split: SplitSettings | None = None) -> list[Document | Rejected]:
+    """All records; fails unless every chunk's books balance."""
+    out: list[Document | Rejected] = []
+    for chunk in chunks:
+        records = list(read_documents(chunk, source, split or SplitSettings()))
+        found = sum(record.records if isinstance(record, Rejected) else 1 for record in records)
+        assert found == count_documents(chunk).documents, chunk
+        out += records
+    return out
+
+
+def read_all(source: InputSettings, split: SplitSettings | None = None, **plan: Any) -> list[Document | Rejected]:
+    return read(plan_chunks(source, **plan), source, split)
+
+
+def texts(records: list[Document | Rejected]) -> list[str]:
+    assert all(isinstance(record, Document) for record in records), records
+    return [record.text for record in records if isinstance(record, Document)]
+
+
+def only_rejected(records: list[Document | Rejected]) -> Rejected:
+    (rejected,) = (record for record in records if isinstance(record, Rejected))
+    return rejected
+
+
+def jsonl(values: list[Any]) -> bytes:
+    return b"".join(json.dumps(value, ensure_ascii=False).encode() + b"\n" for value in values)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("extension", [".jsonl", ".ndjson", ".json"])
+def test_jsonl_in_every_compression(tmp_path: Path, extension: str, suffix: str) -> None:
+    path = tmp_path / f"a{extension}{suffix}"
+    path.write_bytes(COMPRESS[suffix](jsonl([{"text": text} for text in TEXTS])))
+    assert texts(read_all(entry(path))) == TEXTS
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("extension", [".txt", ".md"])
+def test_a_text_file_is_one_document_named_by_its_path(tmp_path: Path, extension: str, suffix: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / f"a{extension}{suffix}").write_bytes(
+        COMPRESS[suffix](b"\xef\xbb\xbf# Title\r\n\r\nText \xc3\xa4")
+    )
+    (document,) = read_all(entry(tmp_path))
+    assert isinstance(document, Document)
+    assert document.text == "# Title\r\n\r\nText ä"
+    assert document.doc_id == f"sub/a{extension}{suffix}"
+    assert document.source == f"in:sub/a{extension}{suffix}"
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
+)
+def test_parquet_in_every_string_type(tmp_path: Path, kind: pa.DataType, compression: str) -> None:
+    table = pa.table({"text": pa.array(TEXTS).cast(kind), "unused": list(range(len(TEXTS)))})
+    pq.write_table(table, tmp_path / "a.parquet", compression=compression, row_group_size=3)
+    assert texts(read_all(entry(tmp_path / "a.parquet"))) == TEXTS
+    assert texts(read_all(entry(tmp_path / "a.parquet"), chunk_bytes=1)) == TEXTS
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_files_of_several_members_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
+    members = [COMPRESS[suffix](jsonl([{"text": text}])) for text in TEXTS]
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(b"".join(members))
+    assert texts(read_all(entry(tmp_path))) == TEXTS
+
+
+def test_zero_padding_after_gzip_is_no_document(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text":"a"}\n') + bytes(512))
+    assert texts(read_all(entry(tmp_path))) == ["a"]
+
+
+def test_bom_crlf_and_a_last_line_without_newline(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text":"a"}\r\n{"text":"b"}\r\n{"text":"c"}')
+    assert texts(read_all(entry(tmp_path))) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"text": "a"', "invalid JSON"),
+        (b'{"text": 1' + b"0" * 5000 + b"}", "invalid JSON"),
+        (b"[" * 100_000, "invalid JSON"),
+        (b'{"text": "\xff"}', "not UTF-8"),
+        (b'{"text": "\xed\xa0\x80"}', "not UTF-8"),
+        (b'["a"]', "not a JSON object"),
+        (b'{"body": "a"}', "text column missing"),
+        (b'{"text": null}', "text is null"),
+        (b'{"text": 3}', "text is not a string"),
+        (b'{"text": ["a"]}', "text is not a string"),
+        (b'{"text": "\\ud800"}', "not encodable"),
+        (b'{"text": "a", "title": {"deep": "\\udfff"}}', "not encodable"),
+    ],
+)
+def test_a_bad_line_is_quarantined_and_its_neighbours_survive(tmp_path: Path, line: bytes, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
+    records = read_all(entry(tmp_path, keep=["title"]))
+    rejected = only_rejected(records)
+    assert (rejected.reason, rejected.kind, rejected.record) == (reason, "quarantined", "a.jsonl:19")
+    assert rejected.payload == line[: 64 << 10]
+    assert rejected.error and rejected.doc_id
+    assert texts([records[0], records[2]]) == ["before", "after"]
+
+
+@pytest.mark.parametrize("line", [b"", b" \t", b"\r"])
+def test_blank_lines_are_dropped_and_counted(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n' + line + b"\n")
+    rejected = only_rejected(read_all(entry(tmp_path)))
+    assert (rejected.reason, rejected.kind) == ("blank line", "dropped")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({}, "id column missing"),
+        ({"id": None}, "id is null"),
+        ({"id": ""}, "id is empty"),
+        ({"id": True}, "id is not a string or integer"),
+        ({"id": 1.5}, "id is not a string or integer"),
+        ({"id": "\ud800"}, "not encodable"),
+        ({"id": "a", "lang": "en"}, "lang is not a language code"),
+        ({"id": "a", "lang": None}, "lang is not a language code"),
+        ({"id": "a"}, "lang column missing"),
+    ],
+)
+def test_bad_ids_and_languages(tmp_path: Path, value: dict[str, Any], reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "t", **value}) + "\n")
+    rejected = only_rejected(read_all(entry(tmp_path, id="id", lang={"column": "lang"})))
+    assert rejected.reason == reason
+    assert rejected.doc_id == ("a" if value.get("id") == "a" else None)
+
+
+def test_columns_ids_languages_and_kept_values(tmp_path: Path) -> None:
+    value = {"body": "t", "nr": 7, "l": "deu_Latn", "title": "T", "tags": ["a", "ä"], "score": 0.5, "none": None}
+    (tmp_path / "a.jsonl").write_bytes(jsonl([value]))
+    pq.write_table(pa.Table.from_pylist([value]), tmp_path / "b.parquet")
+    keep = ["title", "tags", "score", "none"]
+    source = entry(tmp_path, text="body", id="nr", lang={"column": "l"}, keep=keep)
+    kept = {"title": "T", "tags": '["a", "ä"]', "score": "0.5", "none": None}
+    split = SplitSettings(validation=0, test=0)
+    assert read_all(source, split) == [
+        Document("7", "t", "deu_Latn", "train", "in:a.jsonl", kept),
+        Document("7", "t", "deu_Latn", "train", "in:b.parquet", kept),
+    ]
+
+
+def test_generated_ids_differ_by_place_and_stay_when_lines_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl([{"text": "same"}, {"text": "same"}]))
+    before = [record.doc_id for record in read_all(entry(path))]
+    path.write_bytes(jsonl([{"text": "same"}] * 3))
+    after = [record.doc_id for record in read_all(entry(path))]
+    assert len(set(after)) == 3
+    assert after[:2] == before
+
+
+def test_parquet_values_that_are_not_utf8_spoil_only_their_row(tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"\xff\xfe", b"fine", None]).view(pa.string())
+    nested = pa.array([["a"], ["b"], ["c"], ["d"]])
+    pq.write_table(pa.table({"text": raw, "tags": nested}), tmp_path / "a.parquet")
+    records = read_all(entry(tmp_path, keep=["tags"]))
+    assert [getattr(record, "reason", "") for record in records] == ["", "not UTF-8", "", "text is null"]
+    assert records[1].record == "a.parquet row 1"  # type: ignore[union-attr]
+    bad_nested = pa.ListArray.from_arrays([0, 1, 2], pa.array([b"ok", b"\xff"]).view(pa.string()))
+    pq.write_table(pa.table({"text": ["a", "b"], "tags": bad_nested}), tmp_path / "a.parquet")
+    records = read_all(entry(tmp_path, keep=["tags"]))
+    assert [getattr(record, "reason", "") for record in records] == ["", "not UTF-8"]
+
+
+def test_a_parquet_file_without_the_text_column_among_others(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"body": ["b", "c"]}), tmp_path / "b.parquet")
+    records = read_all(entry(tmp_path))
+    assert [getattr(record, "reason", "") for record in records] == ["", "text column missing", "text column missing"]
+
+
+def test_a_very_long_line(tmp_path: Path) -> None:
+    long = "x" * (100 << 20)
+    (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a"}, {"text": long}, {"text": "b"}]))
+    assert texts(read_all(entry(tmp_path), chunk_bytes=32 << 20)) == ["a", long, "b"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_a_truncated_file_gives_what_is_readable_and_one_rejected(tmp_path: Path, suffix: str) -> None:
+    values = [{"text": f"{i} " + os.urandom(2000).hex()} for i in range(400)]
+    whole = COMPRESS[suffix](jsonl(values))
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(whole[: len(whole) * 2 // 3])
+    records = read_all(entry(tmp_path))
+    rejected = only_rejected(records)
+    assert records[-1] is rejected
+    assert (rejected.reason, rejected.bytes_unreadable) == ("unreadable", 0)
+    good = texts(records[:-1])
+    assert good == [value["text"] for value in values[: len(good)]]
+    assert 100 < len(good) < 400
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_a_damaged_file_accounts_for_the_bytes_it_could_not_read(tmp_path: Path, suffix: str) -> None:
+    whole = bytearray(COMPRESS[suffix](jsonl([{"text": os.urandom(2000).hex()} for _ in range(400)])))
+    middle = len(whole) // 2
+    whole[middle : middle + 64] = bytes(64)
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(whole)
+    records = read_all(entry(tmp_path))
+    rejected = [record for record in records if isinstance(record, Rejected)]
+    assert [record.reason == "unreadable" for record in rejected] == [False] * (len(rejected) - 1) + [True]
+    assert rejected[-1] is records[-1]
+    (chunk,) = plan_chunks(entry(tmp_path))
+    counted = count_documents(chunk)
+    assert 0 < rejected[-1].bytes_unreadable == counted.bytes_unreadable < len(whole)
+    assert counted.bytes_read + counted.bytes_unreadable == len(whole)
+    assert len(records) - len(rejected) > 100
+
+
+def test_garbage_instead_of_a_compressed_text_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(b"this is no gzip")
+    rejected = only_rejected(read_all(entry(tmp_path)))
+    assert (rejected.reason, rejected.bytes_unreadable, rejected.record) == ("unreadable", 15, "a.txt.gz")
+
+
+def test_a_broken_parquet_page_costs_its_row_group_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = [os.urandom(50).hex() for _ in range(3000)]
+    pq.write_table(pa.table({"text": values}), path, row_group_size=1000, compression="zstd", use_dictionary=False)
+    column = pq.read_metadata(path).row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    begin = column.data_page_offset + 200
+    data[begin : begin + 5000] = os.urandom(5000)
+    path.write_bytes(data)
+    records = read_all(entry(path))
+    rejected = only_rejected(records)
+    assert (rejected.reason, rejected.records) == ("unreadable", 1000)
+    assert rejected.bytes_unreadable == column.total_compressed_size
+    assert texts([record for record in records if record is not rejected]) == values[:1000] + values[2000:]
+
+
+def test_a_parquet_file_without_a_footer_is_one_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
+    rejected = only_rejected(read_all(entry(tmp_path)))
+    assert (rejected.reason, rejected.bytes_unreadable) == ("unreadable", 19)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.txt"])
+def test_a_file_that_changed_since_planning_is_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": ["a"]}), path)
+    else:
+        path.write_bytes(b'{"text": "a"}\n')
+    source = entry(path)
+    (chunk,) = plan_chunks(source)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(InputError, match="has changed since"):
+        list(read_documents(chunk, source, SplitSettings()))
+
+
+class _LosingFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """A store whose connection is lost in the middle of a file."""
+
+    protocol = "losing"
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **kwargs: Any) -> Any:
+        file = super()._open(path, mode, block_size, **kwargs)
+        size = Path(path).stat().st_size
+
+        class Losing:
+            def read(self, length: int = -1) -> bytes:
+                if file.tell() < size // 2:
+                    raise ConnectionResetError("connection lost")
+                return bytes(file.read(length))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def __enter__(self) -> Losing:
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                file.close()
+
+        return Losing()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt.zst", "a.parquet"])
+def test_a_failing_store_is_not_taken_for_a_broken_file(tmp_path: Path, name: str) -> None:
+    fsspec.register_implementation("losing", _LosingFileSystem, clobber=True)
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(10_000)]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(
+            COMPRESS["" if name == "a.jsonl" else Path(name).suffix](b'{"text": "a"}\n' * 100)
+        )
+    source = entry(tmp_path / name)
+    (chunk,) = plan_chunks(source)
+    fs = _LosingFileSystem()
+    path = str(tmp_path / name)
+    chunk = replace(chunk, url=f"losing://{path}", stamp=stamp(fs, path, fs.info(path)))
+    with pytest.raises(ConnectionResetError, match="connection lost"):
+        list(read_documents(chunk, source, SplitSettings()))
+
+
+LINES = st.lists(
+    st.one_of(
+        st.builds(lambda text: json.dumps({"text": text}).encode(), st.text(max_size=20)),
+        st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"")),
+        st.sampled_from([b"", b"\r", b" ", b'{"text": "x"}\r', b"\xef\xbb\xbf", b'{"text": null}']),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(LINES, st.booleans(), st.integers(1, 40), st.sampled_from(sorted(COMPRESS)), st.none() | st.integers(1, 8))
+def test_records_equal_the_count_for_any_file(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[bytes],
+    ended: bool,
+    chunk_bytes: int,
+    suffix: str,
+    limit: int | None,
+) -> None:
+    data = b"\n".join(lines) + (b"\n" if ended and lines else b"")
+    path = tmp_path_factory.mktemp("any") / f"a.jsonl{suffix}"
+    path.write_bytes(COMPRESS[suffix](data))
+    expected = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+    records = read_all(entry(path, limit=limit), chunk_bytes=chunk_bytes)
+    assert len(records) == (expected if limit is None else min(expected, limit))

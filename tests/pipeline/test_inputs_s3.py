@@ -1,0 +1,68 @@
+"""The same from S3: a real endpoint, served by moto on this machine's loopback."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.inputs import InputError, SplitSettings, list_files, plan_chunks, read_documents
+from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    log = (tmp_path / "moto.log").open("wb")
+    server = subprocess.Popen(
+        [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "moto.log").read_text()
+            time.sleep(0.1)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        fsspec.filesystem("s3").mkdir("corpus")
+        yield "s3://corpus"
+    finally:
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        server.terminate()
+        server.wait()
+        log.close()
+
+
+def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
+    fs = fsspec.filesystem("s3")
+    values = [f"text {i}" for i in range(50)]
+    fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": text} for text in values]))
+    fs.pipe_file("corpus/in/b.jsonl.zst", COMPRESS[".zst"](jsonl([{"text": text} for text in values])))
+    pq.write_table(pa.table({"text": values}), tmp_path / "c.parquet", row_group_size=20)
+    fs.put_file(str(tmp_path / "c.parquet"), "corpus/in/sub/c.parquet")
+    assert [file.path for file in list_files(entry(f"{bucket}/in"))] == ["a.jsonl", "b.jsonl.zst", "sub/c.parquet"]
+    assert texts(read_all(entry(f"{bucket}/in"), chunk_bytes=100)) == values * 3
+    assert texts(read_all(entry(f"{bucket}/in/*.jsonl*"))) == values * 2
+    with pytest.raises(InputError, match="nothing matches s3://corpus/in/none/"):
+        list_files(entry(f"{bucket}/in/none/*"))
+
+    source = entry(f"{bucket}/in/a.jsonl")
+    (chunk,) = plan_chunks(source)
+    fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": "other"}] * 50))
+    with pytest.raises(InputError, match="has changed since"):
+        list(read_documents(chunk, source, SplitSettings()))
