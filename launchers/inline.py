@@ -10,15 +10,15 @@ from pipeline.recipes import SEGMENT
 from pipeline.tasks import Event, PartTask, SegmentTask
 
 
-def run(plan: Plan) -> Iterator[Event]:
+def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Visit waiting parts, then segment chunks and visit their parts as they appear."""
     visits = [stage for stage in plan.stages if stage != SEGMENT]
-    visit = PartTask(plan.config, devices()[0], plan.stages) if visits else None
+    visit = PartTask(plan.config, folder, devices()[0], plan.stages) if visits else None
     for ref in plan.parts_to_visit():
         if visit:
             yield visit(ref)
     chunks = plan.chunks_to_segment()
-    segment = SegmentTask(plan.config) if chunks else None
+    segment = SegmentTask(plan.config, folder) if chunks else None
     for chunk in chunks:
         for event in segment(chunk) if segment else ():
             yield event

@@ -26,14 +26,13 @@ from pipeline.tasks import Event, PartTask, SegmentTask, failure
 Batch = dict[str, Any]
 
 WAVE = 10_000  # descriptors given to Ray at once
-RESTARTS = 2  # of an actor that dies
 
 
 class _Segment:
     """Chunk descriptors → events; part descriptors go through."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self._task = SegmentTask(config)
+    def __init__(self, config: RunConfig, folder: str) -> None:
+        self._task = SegmentTask(config, folder)
 
     def __call__(self, batch: Batch) -> Iterator[Batch]:
         for text in batch["item"]:
@@ -48,12 +47,12 @@ class _Segment:
 class _Visit:
     """Part descriptors and `segmented` events → events; others go through."""
 
-    def __init__(self, config: RunConfig, device: str, stages: tuple[str, ...], threads: int) -> None:
+    def __init__(self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...], threads: int) -> None:
         if device == "cpu":
             import torch
 
             torch.set_num_threads(threads)
-        self._task = PartTask(config, device, stages)
+        self._task = PartTask(config, folder, device, stages)
 
     def __call__(self, batch: Batch) -> Iterator[Batch]:
         for text in batch["item"]:
@@ -71,30 +70,24 @@ def _row(item: dict[str, Any]) -> Batch:
     return {"item": np.asarray([json.dumps(item)], dtype=object)}
 
 
-def run(plan: Plan) -> Iterator[Event]:
+def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Start Ray, send the descriptors through, yield events as they come back, stop Ray."""
     items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
     items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         for start in range(0, len(items), WAVE):
-            yield from _wave(plan, items[start : start + WAVE])
+            yield from _wave(plan, folder, items[start : start + WAVE])
     finally:
         ray.shutdown()
 
 
-def _cpus() -> float:
-    import ray
-
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return resources.get("CPU", 1)
-
-
-def _wave(plan: Plan, items: list[str]) -> Iterator[Event]:
+def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
     import ray
     from ray.data import ActorPoolStrategy
 
@@ -102,29 +95,26 @@ def _wave(plan: Plan, items: list[str]) -> Iterator[Event]:
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.execution_options.verbose_progress = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    cpus = max(1, int(_cpus()))
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    cpus = max(1, int(resources.get("CPU", 1)))
     found = devices()
-    on_gpu = found[0] != "cpu"
     flight = plan.config.launcher.parts_in_flight
-    visits = any(stage != SEGMENT for stage in plan.stages)
-    segmenters = plan.config.launcher.segmenters or max(1, cpus - 1)
-    remote: dict[str, Any] = {"max_restarts": RESTARTS, "max_task_retries": RESTARTS}
+    segmenters = min(plan.config.launcher.segmenters or max(1, cpus - 1), len(items))
     data: ray.data.Dataset = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
     data = data.map_batches(
         _Segment,
-        fn_constructor_args=(plan.config,),
+        fn_constructor_args=(plan.config, folder),
         batch_size=1,
-        compute=ActorPoolStrategy(size=min(segmenters, len(items)), max_tasks_in_flight_per_actor=1),
+        compute=ActorPoolStrategy(size=segmenters, max_tasks_in_flight_per_actor=1),
         num_cpus=0.5 * cpus / segmenters,  # half of the machine to each pool: neither can starve the other
-        **remote,
     )
-    if visits:
+    if any(stage != SEGMENT for stage in plan.stages):
         data = data.map_batches(
             _Visit,
-            fn_constructor_args=(plan.config, found[0], plan.stages, cpus),
+            fn_constructor_args=(plan.config, folder, found[0], plan.stages, cpus),
             batch_size=1,
             compute=ActorPoolStrategy(
                 size=len(found),
@@ -133,8 +123,7 @@ def _wave(plan: Plan, items: list[str]) -> Iterator[Event]:
                 enable_true_multi_threading=True,
             ),
             num_cpus=0.5 * cpus / len(found),
-            num_gpus=1 if on_gpu else 0,
-            **remote,
+            num_gpus=1 if found[0] != "cpu" else 0,
         )
     try:
         for row in data.iter_rows():

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from pipeline.errors import ConfigError, CorpusError, PipelineError
+from stages.sonar.card import CardError
 
 if TYPE_CHECKING:
     from pipeline.books import Books
@@ -27,8 +28,9 @@ app = typer.Typer(
     "Start with [bold]pipeline run corpus.yaml[/]; run it again after anything went wrong: what is finished is never "
     "done twice.",
 )
-out = Console()
-err = Console(stderr=True)
+LOG_WIDTH = 160  # where the output is no terminal
+out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+err = Console(stderr=True, soft_wrap=True)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="the corpus's configuration")]
 Overrides = Annotated[
@@ -172,7 +174,7 @@ def _work(plan: Plan) -> None:
     )
     failures: list[str] = []
     with RunProgress(out, plan) as progress:
-        for event in launch(plan):
+        for event in launch(plan, record.folder):
             record.log(event.model_dump_json())
             progress.see(event)
             if event.kind == "failed":
@@ -228,7 +230,7 @@ def main() -> None:
     """Entry point: errors become words and exit codes."""
     try:
         result: Any = app(standalone_mode=True)
-    except ConfigError as error:
+    except (ConfigError, CardError) as error:
         err.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(2)
     except PipelineError as error:

@@ -50,6 +50,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
     "quarantine": [
         ("record", pa.string()),  # where it stands: file and byte offset or row
+        ("records", pa.int64()),  # how many records this row stands for (the rest of a broken Parquet row group)
         ("doc_id", pa.string()),
         ("stage", pa.string()),
         ("reason", pa.string()),

@@ -116,7 +116,8 @@ def _segment_work(store: Store, view: View, state: Sequence[ChunkState], work: S
         work.sentences_left += last.sentences
         now = view.segment[one.chunk.input]
         if last.recipe == fingerprint(now):
-            work.reasons[f"{one.chunk.path}: the input changed"] += 1
+            old = {"stamp": last.stamp, "take": last.take}
+            work.reasons.update(difference(old, {"stamp": one.chunk.stamp, "take": one.chunk.take}, one.chunk.path))
         else:
             work.reasons.update(difference(saved_recipe(store, SEGMENT, last.recipe), now) or ["recipe changed"])
     work.rate = work.sentences_done / seconds if seconds else None

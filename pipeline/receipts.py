@@ -72,6 +72,8 @@ class ChunkReceipt(_Record):
     recipe: str
     input: str
     source: str
+    stamp: str  # of the input file; another stamp means another content
+    take: int | None  # documents taken of it, where a limit cut it
     parts: list[PartRef]
     documents_in: int  # counted independently of the reader
     kept: int

@@ -107,6 +107,8 @@ class ChunkSegmenter:
             recipe=recipe,
             input=chunk.input,
             source=chunk.path,
+            stamp=chunk.stamp,
+            take=chunk.take,
             parts=[PartRef(part=one.part, fingerprint=one.fingerprint) for one in parts],
             documents_in=counted.documents,
             kept=books.kept,
@@ -116,7 +118,7 @@ class ChunkSegmenter:
             sentences=sum(one.rows for one in parts),
             counts=summed([one.counts for one in parts]),
             bytes_read=counted.bytes_read,
-            bytes_unreadable=counted.bytes_unreadable,
+            bytes_unreadable=max(books.bytes_unreadable, counted.bytes_unreadable),
             seconds=round(time.perf_counter() - started, 3),
             created=time.time(),
         )
@@ -241,24 +243,25 @@ class _Books:
         self.dropped: Counter[str] = Counter()
         self.quarantined: Counter[str] = Counter()
         self.rejects: list[dict[str, object]] = []
+        self.bytes_unreadable = 0
 
     def reject(self, item: Rejected) -> None:
         """Count what the reader refused; quarantined records are kept with their reason."""
+        self.bytes_unreadable += item.bytes_unreadable
         if item.kind == "dropped":
-            self.dropped[item.reason] += 1
-            return
-        self._keep(item.record, item.doc_id, "input", item.reason, item.error, item.payload)
+            self.dropped[item.reason] += item.records
+        else:
+            self._keep(item, "input")
 
     def quarantine(self, document: Document, reason: str, error: str) -> None:
         """Set a document aside with its text."""
         payload = document.text.encode("utf-8", "surrogatepass")[:PAYLOAD_BYTES]
-        self._keep(document.source, document.doc_id, SEGMENT, reason, error, payload)
+        self._keep(Rejected(document.doc_id, document.source, reason, error, payload), SEGMENT)
 
-    def _keep(self, record: str, doc_id: str | None, stage: str, reason: str, error: str, payload: bytes) -> None:
-        self.quarantined[reason] += 1
-        self.rejects.append(
-            {"record": record, "doc_id": doc_id, "stage": stage, "reason": reason, "error": error, "payload": payload}
-        )
+    def _keep(self, item: Rejected, stage: str) -> None:
+        self.quarantined[item.reason] += item.records
+        row = {name: getattr(item, name) for name in ("record", "records", "doc_id", "reason", "error", "payload")}
+        self.rejects.append(row | {"stage": stage})
 
 
 def _segmentation(receipt: Receipt) -> Segmentation:

@@ -5,6 +5,7 @@ Descriptors and events are small JSON texts; embeddings never travel, they go fr
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Iterator
 from typing import Literal
@@ -12,10 +13,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
+from pipeline.errors import CorpusError
 from pipeline.inputs import Chunk
 from pipeline.receipts import ChunkReceipt, PartRef
 from pipeline.segmenting import ChunkSegmenter
+from pipeline.store import Store
 from pipeline.worker import PartWorker
+
+MAX_STARTS = 3
 
 
 class Event(BaseModel):
@@ -39,14 +44,18 @@ class Event(BaseModel):
 
 
 class SegmentTask:
-    """Chunk → events, one a part and one for the chunk."""
+    """Chunk → events, one a part and one for the chunk. `folder`: where the run counts starts."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self._segmenter = ChunkSegmenter(config)
+    def __init__(self, config: RunConfig, folder: str) -> None:
+        self._config = config
+        self._starts = _Starts(config, folder)
+        self._segmenter: ChunkSegmenter | None = None
 
     def __call__(self, chunk: Chunk) -> Iterator[Event]:
         """Segment a chunk."""
         try:
+            self._starts.count(chunk.id)
+            self._segmenter = self._segmenter or ChunkSegmenter(self._config)
             for item in self._segmenter.run(chunk):
                 if isinstance(item, ChunkReceipt):
                     yield Event(
@@ -63,18 +72,42 @@ class SegmentTask:
 
 
 class PartTask:
-    """A part → an event; makes the part up to date."""
+    """A part → an event; makes the part up to date. May be called from several threads."""
 
-    def __init__(self, config: RunConfig, device: str, stages: tuple[str, ...]) -> None:
-        self._worker = PartWorker(config, device, stages)
+    def __init__(self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...]) -> None:
+        self._config = config
+        self._starts = _Starts(config, folder)
+        self._device = device
+        self._stages = stages
+        self._loading = threading.Lock()
+        self._worker: PartWorker | None = None
 
     def __call__(self, ref: PartRef) -> Event:
         """Visit a part."""
         try:
+            self._starts.count(ref.part)
+            with self._loading:
+                self._worker = self._worker or PartWorker(self._config, self._device, self._stages)
             visit = self._worker.visit(ref)
         except Exception as error:
             return failure(ref.part, error)
         return Event(kind="part", where=visit.part, rows=visit.rows, computed=visit.computed)
+
+
+class _Starts:
+    """Counts how often a run began each task, so that one that kills its worker is set aside, not tried for ever."""
+
+    def __init__(self, config: RunConfig, folder: str) -> None:
+        self._store = Store(config.output)
+        self._folder = folder
+
+    def count(self, name: str) -> None:
+        """Raises `CorpusError` at the fourth start in one run."""
+        if not any(self._store.create(f"{self._folder}/starts/{name}-{number}", b"") for number in range(MAX_STARTS)):
+            raise CorpusError(
+                f"{name} killed its worker {MAX_STARTS} times and is set aside for this run; look for the cause "
+                "(memory?) in the machine's log, then run again"
+            )
 
 
 def failure(where: str, error: BaseException) -> Event:

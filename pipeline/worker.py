@@ -44,6 +44,7 @@ class PartWorker:
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self._allowed = stages
+        self._dim = load_card(config.encode.model).dim if config.encode else None
         self._stages: dict[str, Stage] = {}
         self._loading = threading.Lock()
         self._computing = threading.Lock()
@@ -81,9 +82,8 @@ class PartWorker:
             clock.lap("compute")
         result = stage.finish(computed)
         clock.lap("finish")
-        dim = load_card(self.config.encode.model).dim if self.config.encode else None
         families = {
-            family: layout.checked(family, result.families[family], layout.schema(family, dim=dim), part.rows)
+            family: layout.checked(family, result.families[family], layout.schema(family, dim=self._dim), part.rows)
             for family in settings.writes
         }
         receipt, ours = commit(

@@ -16,12 +16,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, StringConstraints, model_validator
 
+from pipeline.errors import ConfigError
 from stages.stage import Settings, meaning
 
 LANGUAGE_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 
-class InputError(Exception):
+class InputError(ConfigError):
     """Something about an input that a person has to put right: the message says what, where and how."""
 
 

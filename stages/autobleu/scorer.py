@@ -48,12 +48,14 @@ class Autobleu:
         self.card = load_card(settings.model)
         self.tokenizer = SonarTokenizer(self.card)
         self.device = "cpu"
+        self.dtype = torch.float32
         self.network: SonarTextDecoder
 
     def setup(self, device: str) -> None:
         """Load the decoder."""
         self.device = device
-        self.network = load_decoder(self.card, compute_dtype(self.settings.precision, device), device)
+        self.dtype = compute_dtype(self.settings.precision, device)
+        self.network = load_decoder(self.card, self.dtype, device)
 
     def prepare(self, part: pa.Table) -> Prepared:
         """Choose the rows to score and bound each decoding by the length of its source."""
@@ -79,7 +81,7 @@ class Autobleu:
         order = np.argsort(-prepared.max_new, kind="stable")
         for start in range(0, len(order), self.settings.batch_rows):
             batch = order[start : start + self.settings.batch_rows]
-            embeddings = torch.from_numpy(prepared.embeddings[batch]).to(self.device)
+            embeddings = torch.from_numpy(prepared.embeddings[batch]).to(self.device, self.dtype)
             generated = greedy(
                 self.network,
                 embeddings,

@@ -35,7 +35,12 @@ _CLASSES = (
     _after(re.escape(marks.SPACED_COMMAS), marks.COMMAS),
     rf"[\s{marks.WORD_ENDS}]++",
 )
-_BOUNDARY = re.compile("|".join(f"(?P<class{rank}>{pattern})" for rank, pattern in enumerate(_CLASSES)))
+_MARKS = marks.SPACED_FINAL + marks.FINAL + marks.SPACED_BREAKS + marks.BREAKS + marks.COMMAS + marks.WORD_ENDS + ",-–"
+_BOUNDARY = re.compile(
+    rf"(?=[\s{re.escape(_MARKS)}])(?:"  # for speed: letters are passed over at once
+    + "|".join(f"(?P<class{rank}>{pattern})" for rank, pattern in enumerate(_CLASSES))
+    + ")"
+)
 _CLUSTER = regex.compile(r"\X")
 
 

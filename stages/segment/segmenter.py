@@ -134,7 +134,8 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
 
 def _break(piece: Piece, limit: int, document: str) -> Iterator[tuple[Piece, bool]]:
     """The fragments of a piece, and whether each ends without a boundary."""
-    where = _original_positions(document[piece.start : piece.end])
+    plain = piece.end - piece.start == len(piece.text)
+    where = range(len(piece.text)) if plain else _original_positions(document[piece.start : piece.end])
     for start, end, hard in fragments(piece.text, limit):
         original = (piece.start + where[start], piece.start + where[end - 1] + 1)
         yield Piece(piece.document, *original, piece.text[start:end], False), hard

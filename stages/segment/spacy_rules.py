@@ -12,7 +12,7 @@ this finds the boundaries inside paragraphs with F1 0.896, against 0.861 as spaC
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from itertools import pairwise
 from typing import cast
 
 import spacy
@@ -39,7 +39,8 @@ SPACY_CODES = {
 MULTI_LANGUAGE = "xx"
 GREEK_QUESTION_MARK = ";"  # in Greek only
 
-BLOCK_CHARS = 20_000  # spaCy's tokenizer takes quadratic time for long text without spaces, so it gets blocks
+LONGEST_WORD = 500  # spaCy's tokenizer takes cubic time for some words (20 s for 20 000 dots), so it gets them in parts
+CACHED_WORDS = 100_000  # spaCy's own limit is 10 000; technical text is then a third slower
 MAX_STRINGS = 1_000_000  # spaCy keeps every word that it has seen; a pipeline is made anew at this many (about 0.2 GB)
 
 # Tokens of their own inside what has no spaces: sentence ends of all scripts, East Asian brackets, ASCII marks between
@@ -49,13 +50,16 @@ _INFIXES = (
     f"[{re.escape(marks.FINAL)}\u3008-\u3011\u3014-\u301b\uff08\uff09\uff3b\uff3d\uff5b\uff5d\uff5f-\uff63]",
     f"(?<=[{_EAST_ASIAN}])[.!?](?=[{_EAST_ASIAN}])",
 )
-_ELLIPSES = ("…", *("." * dots for dots in range(2, 10)))
+_ELLIPSES = tuple("." * dots for dots in range(2, 10))
+_FINAL_MARKS = marks.SPACED_FINAL + marks.FINAL + GREEK_QUESTION_MARK + "…"
 
 # Opening quotes and brackets, and bullets, right before a sentence. A mark that can also close opens after a space.
 _OPENING = re.compile(
     r"(?:(?<=\s)[-–—*•·#]+\s?|(?<=\s)[\"'`_»›’”]+|(?<=\s)«\s?|[" + re.escape(marks.OPENERS) + r"])+\Z"
 )  # fmt: skip
 _SOFT_END = re.compile(r"(?:(?P<ellipsis>\.\.|…)|[\"'”’»“])(?P<space>\s*)\Z")
+_ONE_SENTENCE = re.compile("[^{0}]*+[{0}{1}]*+".format(*map(re.escape, (_FINAL_MARKS, marks.CLOSERS))))
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}")
 _NEAR = 12  # characters around a boundary that are looked at
 
 
@@ -72,29 +76,34 @@ class SpacyRules:
         self._load()
 
     def _load(self) -> None:
-        final = {*marks.SPACED_FINAL, *marks.FINAL, *_ELLIPSES}
-        if self.code == "el":
-            final.add(GREEK_QUESTION_MARK)
+        final = {*_FINAL_MARKS, *_ELLIPSES}
+        if self.code != "el":
+            final.remove(GREEK_QUESTION_MARK)
         nlp = spacy.blank(self.code)
         self._tokenizer = cast(Tokenizer, nlp.tokenizer)
+        self._tokenizer.max_cache_size = CACHED_WORDS
         infixes = [*(nlp.Defaults.infixes or []), *_INFIXES]
         self._tokenizer.infix_finditer = compile_infix_regex(infixes).finditer
         self._sentencizer = nlp.add_pipe("sentencizer", config={"punct_chars": sorted(final)})
 
     def starts(self, paragraph: str) -> list[int]:
         """Offsets at which the sentences of a paragraph start; the first is 0."""
+        if _ONE_SENTENCE.fullmatch(paragraph):  # a third of real paragraphs are spared the tokenizer
+            return [0]
         if len(self._tokenizer.vocab.strings) > MAX_STRINGS:
             self._load()
-        if len(paragraph) <= BLOCK_CHARS:
-            doc = self._tokenizer(paragraph)
-        else:
-            doc = Doc.from_docs([self._tokenizer(block) for block in blocks(paragraph)], ensure_whitespace=False)
+        doc = self._tokenizer(paragraph) if max(map(len, paragraph.split())) <= LONGEST_WORD else self._long(paragraph)
         starts = [0]
         for sentence in self._sentencizer(doc).sents:
             start = before_openers(paragraph, starts[-1], sentence.start_char)
-            if start > starts[-1] and not goes_on(paragraph, start):
+            if start > starts[-1] and not goes_on(paragraph, start) and not marks.EXTENDS.match(paragraph, start):
                 starts.append(start)
         return starts
+
+    def _long(self, paragraph: str) -> Doc:
+        ends = [found.end() for found in _LONG_WORD.finditer(paragraph)]
+        parts = [self._tokenizer(paragraph[start:end]) for start, end in pairwise([0, *ends, len(paragraph)])]
+        return Doc.from_docs(parts, ensure_whitespace=False)
 
 
 def before_openers(text: str, floor: int, start: int) -> int:
@@ -111,14 +120,3 @@ def goes_on(text: str, start: int) -> bool:
     if end["ellipsis"] and not end["space"]:
         return True
     return next((letter.islower() for letter in text[start : start + _NEAR] if letter.isalnum()), False)
-
-
-def blocks(text: str) -> Iterator[str]:
-    """Consecutive pieces of at most BLOCK_CHARS characters, cut after white space where there is some."""
-    start = 0
-    while start < len(text):
-        end = min(start + BLOCK_CHARS, len(text))
-        if end < len(text):
-            end = next((at + 1 for at in range(end - 1, end - 1_000, -1) if text[at].isspace()), end)
-        yield text[start:end]
-        start = end

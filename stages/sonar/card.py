@@ -67,7 +67,6 @@ class ModelCard(BaseModel):
     ffn_dim: _Count
     vocab_size: _Count = Field(description="rows of the embedding table")
     max_tokens: int = Field(514, ge=4, description="longest source, language tag and </s> included")
-    pad_idx: int = Field(0, ge=0, description="row of the embedding table that stands for padding and is never learned")
     languages: tuple[str, ...] = Field(min_length=1, description="in the order of their ids, which follow the pieces")
     files: ModelFiles
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → language → value, held out")
@@ -80,8 +79,6 @@ class ModelCard(BaseModel):
             raise ValueError(f"dim is {self.dim} with {self.heads} heads; dim must be even and a multiple of heads")
         if len(set(self.languages)) != len(self.languages):
             raise ValueError("languages holds a code twice; each code owns one id")
-        if self.pad_idx >= self.vocab_size:
-            raise ValueError(f"pad_idx is {self.pad_idx}; it must be below vocab_size, {self.vocab_size}")
         return self
 
     def path(self, role: FileRole) -> Path:

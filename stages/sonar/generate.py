@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -46,3 +48,74 @@ def greedy(
             state, alive, token, open_rows = state.select(kept), alive[kept], token[kept], open_rows[kept]
         hidden = decoder.step(token, state)
     return [row[: row.index(PAD)] if PAD in row else row for row in out.tolist()]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """New ids, `</s>` included, and their score: the sum of log-probabilities over (length − 1)^penalty, prefix counted."""
+
+    ids: list[int]
+    score: float
+
+
+@torch.inference_mode()
+def beam_search(
+    decoder: SonarTextDecoder,
+    embeddings: Tensor,
+    prefixes: Tensor,
+    *,
+    beam: int = 5,
+    max_seq_len: int = 514,
+    length_penalty: float = 1.0,
+) -> list[list[Hypothesis]]:
+    """The `beam` best hypotheses of each row, best first, as the official generator finds them.
+
+    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`. A sentence is finished when `beam` hypotheses
+    ended; at `max_seq_len`, prefix included, `</s>` is forced. The score holds the language tag's log-probability too.
+    """
+    rows, prefix_length = prefixes.shape
+    vocab = decoder.embedding.weight.shape[0]
+    if beam < 1 or 2 * beam > vocab or max_seq_len <= prefix_length:
+        raise ValueError(
+            f"beam is {beam} and max_seq_len {max_seq_len}; allowed are 1 to {vocab // 2} and more than {prefix_length}"
+        )
+    found: list[list[Hypothesis]] = [[] for _ in range(rows)]
+    if rows == 0:
+        return found
+    state = decoder.start(embeddings, capacity=max_seq_len - 1)
+    first = decoder.logits(decoder.step(prefixes[:, 0], state)).float().log_softmax(dim=1)
+    scores = first.gather(1, prefixes[:, 1:])[:, 0]  # one per hypothesis: `width` of them for each open row
+    hidden = decoder.step(prefixes[:, 1], state)
+    open_rows, width = list(range(rows)), 1
+    ids: list[list[int]] = [[] for _ in range(rows)]
+    for length in range(prefix_length, max_seq_len):  # tokens so far, prefix included
+        likely = decoder.logits(hidden).float().log_softmax(dim=1)
+        if length == max_seq_len - 1:
+            forced = likely[:, END].clone()
+            likely.fill_(-torch.inf)[:, END] = forced
+        likely[:, PAD] = -torch.inf
+        flat = (likely + scores[:, None]).view(len(open_rows), width * vocab)
+        best = flat.topk(2 * beam, dim=1)
+        still_open: list[int] = []
+        parents: list[int] = []
+        tokens: list[int] = []
+        kept_scores: list[float] = []
+        for i, (row, totals, places) in enumerate(zip(open_rows, best.values.tolist(), best.indices.tolist(), strict=True)):
+            candidates = [(total, i * width + at // vocab, at % vocab) for total, at in zip(totals, places, strict=True)]
+            for total, parent, token in candidates[:beam]:
+                if token == END and total > -torch.inf and len(found[row]) < beam:
+                    found[row].append(Hypothesis([*ids[parent], END], total / length**length_penalty))
+            if len(found[row]) < beam:
+                still_open.append(row)
+                for total, parent, token in [c for c in candidates if c[2] != END][:beam]:
+                    parents.append(parent)
+                    tokens.append(token)
+                    kept_scores.append(total)
+        if not still_open or length == max_seq_len - 1:
+            break
+        open_rows, width = still_open, beam
+        ids = [[*ids[parent], token] for parent, token in zip(parents, tokens, strict=True)]
+        scores = torch.tensor(kept_scores, dtype=torch.float32, device=scores.device)
+        state = state.select(torch.tensor(parents, device=scores.device))
+        hidden = decoder.step(torch.tensor(tokens, device=scores.device), state)
+    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in found]

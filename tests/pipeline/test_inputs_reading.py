@@ -126,6 +126,15 @@ def test_files_of_several_members_are_read_to_the_end(tmp_path: Path, suffix: st
     assert texts(read_all(entry(tmp_path))) == TEXTS
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_a_file_cut_off_in_its_second_member_is_broken(tmp_path: Path, suffix: str) -> None:
+    first, second = (COMPRESS[suffix](jsonl([{"text": text}])) for text in "ab")
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(first + second[:-3])
+    records = read_all(entry(tmp_path))
+    assert only_rejected(records).reason == "unreadable"
+    assert texts(records[:1]) == ["a"]
+
+
 def test_zero_padding_after_gzip_is_no_document(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text":"a"}\n') + bytes(512))
     assert texts(read_all(entry(tmp_path))) == ["a"]
