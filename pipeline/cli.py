@@ -32,7 +32,7 @@ LOG_WIDTH = 160  # where the output is no terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
 err = Console(stderr=True, soft_wrap=True)
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="the corpus's configuration")]
+ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml, or `sample`, which ships")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. --set encode.batch_tokens=4096"),

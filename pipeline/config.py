@@ -7,7 +7,9 @@ milliseconds: nothing here imports torch, Ray or spaCy.
 from __future__ import annotations
 
 import difflib
+import importlib.resources
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -83,9 +85,13 @@ class RunConfig(Settings):
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a corpus.yaml, apply `--set a.b=c` overrides, check everything.
 
-    Relative inputs and outputs are relative to the file's folder. Raises `ConfigError` with one line a mistake.
+    Relative inputs and outputs are relative to the file's folder. A bare name (`sample`) is a configuration that ships
+    with the package; its output goes to `runs/<name>` below the working directory. Raises `ConfigError` with one line
+    a mistake.
     """
     path = Path(path)
+    shipped = _shipped(path)
+    path = shipped or path
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -118,11 +124,23 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         inputs = tuple(resolve_inputs(config.input, base))
     except InputError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return config.model_copy(update={"output": _resolve(config.output, base), "input": inputs})
+    output = str(Path.cwd() / "runs" / config.name) if shipped else _resolve(config.output, base)
+    return config.model_copy(update={"output": output, "input": inputs})
+
+
+def _shipped(path: Path) -> Path | None:
+    """The file of a configuration that ships, if `path` is its bare name and no file here."""
+    if path.suffix or path.name != str(path) or path.exists():
+        return None
+    folder = Path(str(importlib.resources.files("conf")))
+    names = sorted(file.stem for file in folder.glob("*.yaml"))
+    if path.name not in names:
+        raise ConfigError(f"{path} is no file, and no configuration that ships; those are: {', '.join(names)}")
+    return folder / f"{path.name}.yaml"
 
 
 def _resolve(url: str, base: str) -> str:
-    return url if "://" in url or url.startswith("/") else str(Path(base, url))
+    return url if "://" in url else os.path.normpath(Path(base, url))
 
 
 def _defaults(data: dict[str, Any]) -> None:

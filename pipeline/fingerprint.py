@@ -27,12 +27,12 @@ def content_digest(data: bytes | memoryview | pa.Buffer) -> str:
 
 def column_digest(column: pa.ChunkedArray) -> str:
     """32 hex digits of a column's type and values, however it is chunked or sliced."""
-    digest = hashlib.blake2b(str(column.type).encode(), digest_size=16)
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps chunks only for columns of 2 GB and more
         raise ValueError(f"a column of {array.nbytes} bytes is too large for one part; use a smaller part_sentences")
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
+    digest = hashlib.blake2b(str(array.type).encode(), digest_size=16)
     sink = pa.BufferOutputStream()
     batch = pa.record_batch([array], names=["column"])
     with pa.ipc.new_stream(sink, batch.schema) as writer:  # IPC writes a slice's own values, rebased

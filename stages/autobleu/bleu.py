@@ -55,6 +55,11 @@ def corpus_bleu(statistics: Sequence[float]) -> float:
 
 def _score(row: list[int], *, effective_order: bool) -> float:
     score = BLEU.compute_bleu(
-        correct=row[2:6], total=row[6:10], sys_len=row[0], ref_len=row[1], effective_order=effective_order
+        correct=row[2:6],
+        total=row[6:10],
+        sys_len=row[0],
+        ref_len=row[1],
+        smooth_method="exp",
+        effective_order=effective_order,
     ).score
     return float(score)

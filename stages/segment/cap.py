@@ -30,7 +30,7 @@ def _after(spaced: str, anywhere: str) -> str:
 
 # A full stop after three letters or fewer is an abbreviation more often than a sentence end.
 _CLASSES = (
-    _after(r"(?:[!?…]|\.\.|(?:(?<=[^\W_]{4})|(?<=[)\]\"”’»]))\.)++", marks.FINAL),
+    _after(r"(?<![.!?…])(?:[!?…]|\.\.|(?:(?<=[^\W_]{4})|(?<=[)\]\"”’»]))\.)++", marks.FINAL),
     _after(rf"(?:[{re.escape(marks.SPACED_BREAKS)}]|--+|(?<=\s)[-–])", marks.BREAKS) + "|--++",
     _after(re.escape(marks.SPACED_COMMAS), marks.COMMAS),
     rf"[\s{marks.WORD_ENDS}]++",
@@ -86,8 +86,9 @@ def _cut(text: str, start: int, limit: int, boundaries: tuple[list[int], ...]) -
 def _cluster_cut(text: str, start: int, target: int, last: int) -> int:
     """The last end of a grapheme cluster up to `target`; else the first one up to `last`; else `last`."""
     cut = start
-    for cluster in _CLUSTER.finditer(text, start, last + 1):
-        if cluster.end() > (target if cut > start else last):
+    for cluster in _CLUSTER.finditer(text[start : last + 1]):  # a slice: to pair flags, \X reads from the beginning
+        end = start + cluster.end()
+        if end > (target if cut > start else last):
             break
-        cut = cluster.end()
+        cut = end
     return cut if cut > start else last

@@ -39,9 +39,9 @@ SPACY_CODES = {
 MULTI_LANGUAGE = "xx"
 GREEK_QUESTION_MARK = ";"  # in Greek only
 
-LONGEST_WORD = 500  # spaCy's tokenizer takes cubic time for some words (20 s for 20 000 dots), so it gets them in parts
+LONGEST_WORD = 200  # spaCy's tokenizer takes quadratic time for a word, so longer ones are given to it in parts
 CACHED_WORDS = 100_000  # spaCy's own limit is 10 000; technical text is then a third slower
-MAX_STRINGS = 1_000_000  # spaCy keeps every word that it has seen; a pipeline is made anew at this many (about 0.2 GB)
+MAX_STRINGS = 500_000  # spaCy keeps every word that it has seen; a pipeline is made anew at this many (about 0.15 GB)
 
 # Tokens of their own inside what has no spaces: sentence ends of all scripts, East Asian brackets, ASCII marks between
 # East Asian characters.
@@ -57,9 +57,9 @@ _FINAL_MARKS = marks.SPACED_FINAL + marks.FINAL + GREEK_QUESTION_MARK + "…"
 _OPENING = re.compile(
     r"(?:(?<=\s)[-–—*•·#]+\s?|(?<=\s)[\"'`_»›’”]+|(?<=\s)«\s?|[" + re.escape(marks.OPENERS) + r"])+\Z"
 )  # fmt: skip
-_SOFT_END = re.compile(r"(?:(?P<ellipsis>\.\.|…)|[\"'”’»“])(?P<space>\s*)\Z")
+_SOFT_END = re.compile(r"(?:(?P<ellipsis>\.\.|…)|(?P<comma>[,;،؛，；])|[\"'”’»“)\]])(?P<space>\s*)\Z")
 _ONE_SENTENCE = re.compile("[^{0}]*+[{0}{1}]*+".format(*map(re.escape, (_FINAL_MARKS, marks.CLOSERS))))
-_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}")
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD - 100},{LONGEST_WORD - 1}}}(?<=\w)(?=\w)|\S{{{LONGEST_WORD}}}")
 _NEAR = 12  # characters around a boundary that are looked at
 
 
@@ -84,7 +84,7 @@ class SpacyRules:
         self._tokenizer.max_cache_size = CACHED_WORDS
         infixes = [*(nlp.Defaults.infixes or []), *_INFIXES]
         self._tokenizer.infix_finditer = compile_infix_regex(infixes).finditer
-        self._sentencizer = nlp.add_pipe("sentencizer", config={"punct_chars": sorted(final)})
+        self._sentencizer = nlp.add_pipe("sentencizer", config={"punct_chars": sorted(final), "overwrite": True})
 
     def starts(self, paragraph: str) -> list[int]:
         """Offsets at which the sentences of a paragraph start; the first is 0."""
@@ -113,10 +113,10 @@ def before_openers(text: str, floor: int, start: int) -> int:
 
 
 def goes_on(text: str, start: int) -> bool:
-    """Whether a sentence only seems to end before `start`: `"Why?" said she`, `well... yes`, `他……走了`."""
+    """Whether a sentence only seems to end before `start`: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`."""
     end = _SOFT_END.search(text, max(0, start - _NEAR), start)
     if end is None:
         return False
-    if end["ellipsis"] and not end["space"]:
+    if end["comma"] or (end["ellipsis"] and not end["space"]):
         return True
     return next((letter.islower() for letter in text[start : start + _NEAR] if letter.isalnum()), False)

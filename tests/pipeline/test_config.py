@@ -1,0 +1,112 @@
+"""Every mistake in a corpus.yaml is reported at once: file, line, key, value, what is allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from pipeline.config import RunConfig, load_config
+from pipeline.errors import ConfigError
+from stages.stage import Settings, role
+from tests.conftest import ROOT
+
+GOOD = """\
+name: test
+output: out
+input:
+  - {path: in/*.jsonl, lang: eng_Latn}
+encode: {}
+autobleu:
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "corpus.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_short_forms_and_relative_paths(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD + "launcher: inline\n"))
+    assert config.output == str(tmp_path / "out")
+    assert config.input[0].path == str(tmp_path / "in/*.jsonl")
+    assert config.launcher.kind == "inline"
+    assert [stage.name for stage in config.row_stages()] == ["encode", "autobleu"]
+    assert load_config(write(tmp_path, GOOD.replace("output: out", "output: s3://b/c"))).output == "s3://b/c"
+
+
+def test_all_mistakes_at_once_with_line_key_value_and_what_is_allowed(tmp_path: Path) -> None:
+    text = GOOD + "segment: {method: spacey, max_chars: 0, max_chrs: 3}\npart_sentences: many\nsplitt: {}\n"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    message = str(caught.value)
+    assert re.search(r"corpus\.yaml:7: segment\.max_chars is 0; allowed: greater than or equal to 10", message)
+    assert re.search(r"corpus\.yaml:7: segment\.method is \"spacey\"; allowed: 'spacy'", message)
+    assert re.search(r"corpus\.yaml:7: unknown key segment\.max_chrs; did you mean max_chars\?", message)
+    assert re.search(r'corpus\.yaml:8: part_sentences is "many"; allowed: integer', message)
+    assert re.search(r"corpus\.yaml:9: unknown key splitt; did you mean split\?", message)
+    assert len(message.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n- b\n", "keys and values"),
+        ("name: [", "not YAML"),
+        (GOOD + "name: again\n", "corpus.yaml:7: the key name stands twice .first in line 1"),
+        (GOOD.replace("encode: {}\n", ""), "autobleu needs embeddings"),
+        (GOOD.replace("name: test\n", ""), "name is missing; name of the corpus"),
+        (GOOD.replace("eng_Latn", "english"), "eng_Latn"),
+        (GOOD.replace("lang: eng_Latn", "lang: eng_Latn, keep: [text]"), "which the corpus itself uses"),
+        (GOOD + "segment: {model: other}\nencode: {model: sonar-tiny}\n", "stands twice"),
+        (GOOD.replace("encode: {}", "encode: {model: a}") + "segment: {model: b}\n", "segment.model is b"),
+    ],
+)
+def test_what_cannot_be(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read .*nowhere.yaml"):
+        load_config(tmp_path / "nowhere.yaml")
+
+
+def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    config = load_config(path, ["encode.batch_tokens=4096", "input.0.limit=5", "segment.max_tokens=null"])
+    assert config.encode and config.encode.batch_tokens == 4096
+    assert config.input[0].limit == 5
+    assert config.segment.max_tokens is None
+    for wrong, message in (("encode", "key=value"), ("input.7.limit=1", "0 to 0"), ("name.x=1", "has no keys")):
+        with pytest.raises(ConfigError, match=message):
+            load_config(path, [wrong])
+
+
+def test_the_tokenizer_of_segment_and_the_decoder_follow_encode(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD.replace("encode: {}", "encode: {model: other}")))
+    assert config.segment.model == "other"
+    assert config.autobleu and config.autobleu.model == "other"
+
+
+def models(kind: type[BaseModel]) -> set[type[Settings]]:
+    found = {one for one in Settings.__subclasses__()}
+    for one in list(found):
+        found |= set(one.__subclasses__())
+    return {one for one in found if one.model_fields}
+
+
+def test_every_setting_says_whether_it_carries_meaning() -> None:
+    for model in models(RunConfig):
+        for name, info in model.model_fields.items():
+            assert role(info.json_schema_extra) in ("meaning", "execution"), f"{model.__name__}.{name}"
+            assert info.description, f"{model.__name__}.{name} has no description"
+
+
+def test_the_sample_configuration_loads() -> None:
+    config = load_config(ROOT / "conf/sample.yaml")
+    assert config.name == "sample"
+    assert config.output == str(ROOT / "runs/sample")

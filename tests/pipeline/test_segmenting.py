@@ -1,0 +1,148 @@
+"""Parts close at document ends; the books balance; bad documents are set aside with their reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline.segmenting as segmenting
+from pipeline.config import RunConfig, load_config
+from pipeline.errors import CorpusError
+from pipeline.inputs import Chunk, Document, InputSettings, Rejected, SplitSettings, plan_chunks, read_documents
+from pipeline.receipts import ChunkReceipt
+from pipeline.segmenting import ChunkSegmenter, Segmentation, uniform
+from pipeline.store import Store
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
+
+
+def run(config: RunConfig) -> tuple[list[Segmentation], list[ChunkReceipt]]:
+    segmenter = ChunkSegmenter(config)
+    chunks = [chunk for one in config.input for chunk in plan_chunks(one)]
+    items = [item for chunk in chunks for item in segmenter.run(chunk)]
+    return (
+        [item for item in items if isinstance(item, Segmentation)],
+        [item for item in items if isinstance(item, ChunkReceipt)],
+    )
+
+
+def only_file(tmp_path: Path, lines: list[str]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x.jsonl").write_text("".join(line + "\n" for line in lines), "utf-8")
+
+
+def test_parts_hold_whole_documents_in_order(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = load_config(make_config())
+    parts, receipts = run(config)
+    assert len(parts) > len(receipts) == 3
+    ids: list[str] = []
+    for receipt in receipts:
+        for number, ref in enumerate(receipt.parts):
+            assert ref.part == f"{receipt.chunk}-{number:05d}"
+            documents = pq.read_table(next((tmp_path / "out/documents").glob(f"{ref.part}.*"))).to_pylist()
+            sentences = pq.read_table(next((tmp_path / "out/sentences").glob(f"{ref.part}.*")))
+            ids += [one["doc_id"] for one in documents]
+            for one in documents:
+                rows = sentences.slice(one["first_row"], one["rows"])
+                assert set(rows["doc"].to_pylist()) == {one["doc"]}
+                assert rows["position"].to_pylist() == list(range(one["rows"]))
+            assert sum(one["rows"] for one in documents) == sentences.num_rows
+            if number < len(receipt.parts) - 1:
+                assert sentences.num_rows >= config.part_sentences
+                assert sentences.num_rows - documents[-1]["rows"] < config.part_sentences
+    expected = [
+        one["id"]
+        for name, count in (("libreoffice-deu", 4), ("libreoffice-eng", 6), ("libreoffice-fra", 4))
+        for one in sample_documents(name, count)
+    ]
+    assert ids == expected
+
+
+def test_every_bad_document_has_a_reason(make_config: MakeConfig, tmp_path: Path) -> None:
+    good = {"id": "good", "lang": "eng_Latn", "text": "It works. It does."}
+    lines = [
+        json.dumps(good),
+        "not json",
+        json.dumps(good | {"id": "blank", "text": " \n\t "}),
+        json.dumps(good | {"id": "no-lang", "lang": "eng_Lat"}),
+        json.dumps({"id": "no-text", "lang": "eng_Latn"}),
+        "",
+        json.dumps(good | {"id": "unknown", "lang": "swh_Latn"}),
+    ]
+    only_file(tmp_path, lines)
+    _, (receipt,) = run(load_config(make_config()))
+    assert receipt.documents_in == 7
+    assert receipt.kept == 1
+    assert sum(receipt.dropped.values()) == 2 and receipt.dropped["no text"] == 1
+    assert sum(receipt.quarantined.values()) == 4
+    assert receipt.quarantine
+    rows = pq.read_table(tmp_path / "out" / receipt.quarantine.path).to_pylist()
+    assert len(rows) == 4
+    unknown = next(row for row in rows if row["doc_id"] == "unknown")
+    assert unknown["reason"] == "unknown language" and "eng_Latn" in unknown["error"]
+    assert b"It works." in unknown["payload"]
+
+
+def test_a_chunk_without_any_document_has_a_receipt(make_config: MakeConfig, tmp_path: Path) -> None:
+    only_file(tmp_path, [])
+    parts, (receipt,) = run(load_config(make_config()))
+    assert not parts and receipt.documents_in == 0 and receipt.balance() is None
+
+
+def test_a_long_document_becomes_numbered_sub_documents(make_config: MakeConfig, tmp_path: Path) -> None:
+    text = " ".join(f"This is sentence {n}." for n in range(25))
+    only_file(tmp_path, [json.dumps({"id": "long", "lang": "eng_Latn", "text": text})])
+    config = load_config(make_config(segment={"max_document_sentences": 10}))
+    _, (receipt,) = run(config)
+    documents = pq.read_table(next((tmp_path / "out/documents").glob("*.parquet"))).to_pylist()
+    assert [(one["doc_id"], one["subdocument"], one["rows"]) for one in documents] == [
+        ("long", 0, 10),
+        ("long", 1, 10),
+        ("long", 2, 5),
+    ]
+    assert receipt.kept == 1 and receipt.counts["split_documents"] == 2
+    sentences = pq.read_table(next((tmp_path / "out/sentences").glob("*.parquet")))
+    assert sentences["position"].to_pylist() == list(range(25))
+    assert all(text[row["start"] : row["end"]] == row["text"] for row in sentences.to_pylist())
+
+
+def test_a_reader_that_skips_records_makes_the_chunk_fail(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [json.dumps({"id": str(n), "lang": "eng_Latn", "text": f"Line {n}."}) for n in range(2500)]
+    only_file(tmp_path, lines)
+
+    def skipping(chunk: Chunk, settings: InputSettings, split: SplitSettings) -> Iterator[Document | Rejected]:
+        for number, item in enumerate(read_documents(chunk, settings, split), start=1):
+            if number % 1000:
+                yield item
+
+    monkeypatch.setattr(segmenting, "read_documents", skipping)
+    with pytest.raises(CorpusError, match="2500 documents in, but 2498 kept"):
+        run(load_config(make_config()))
+    assert not Store(str(tmp_path / "out")).find("chunks")
+
+
+def test_an_input_that_changes_under_a_run_is_noticed(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = load_config(make_config(input=[{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}}]))
+    write_jsonl(tmp_path / "in/libreoffice-eng.jsonl", sample_documents("libreoffice-eng", 3))
+    chunk = next(chunk for one in config.input for chunk in plan_chunks(one) if "eng" in chunk.path)
+    first = next(iter(ChunkSegmenter(config).run(chunk)))
+    assert isinstance(first, Segmentation)
+    write_jsonl(tmp_path / "in/libreoffice-eng.jsonl", list(reversed(sample_documents("libreoffice-eng", 3))))
+    with pytest.raises(Exception, match="changed"):
+        list(ChunkSegmenter(config).run(chunk))
+
+
+def test_u_is_uniform_and_depends_on_document_and_position() -> None:
+    u = uniform(np.full(100_000, 12345, np.uint64), np.arange(100_000))
+    assert 0 <= u.min() and u.max() < 1
+    counts, _ = np.histogram(u, bins=20, range=(0, 1))
+    assert abs(counts - 5000).max() < 350  # five standard deviations
+    assert len(np.unique(u)) == len(u)
+    other = uniform(np.full(100_000, 54321, np.uint64), np.arange(100_000))
+    assert abs(np.corrcoef(u, other)[0, 1]) < 0.02

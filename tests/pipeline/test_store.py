@@ -1,0 +1,104 @@
+"""Create-if-absent and whole-object writes, on a local disk and on a real S3 endpoint."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import CorpusError
+from pipeline.store import Store
+
+PORT = 5617
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A moto server on loopback; yields its address."""
+    address = f"http://127.0.0.1:{PORT}"
+    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(PORT)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(address, timeout=1)
+                break
+            except OSError:
+                time.sleep(0.2)
+        else:
+            pytest.fail(f"moto_server did not answer on {address}")
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A fresh store of each kind."""
+    if request.param == "local":
+        return Store(str(tmp_path / "corpus"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    import s3fs
+
+    bucket = f"bucket-{time.time_ns()}"
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(f"/{bucket}")
+    return Store(f"s3://{bucket}/corpus")
+
+
+def test_only_the_first_creates(store: Store) -> None:
+    assert store.create("receipts/a.json", b"first")
+    assert not store.create("receipts/a.json", b"second")
+    assert store.read("receipts/a.json") == b"first"
+
+
+def test_of_many_writers_one_wins(store: Store) -> None:
+    results: list[bool] = []
+    writers = [threading.Thread(target=lambda n=n: results.append(store.create("one", b"%d" % n))) for n in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(results) == [False] * 7 + [True]
+
+
+def test_write_find_exists_delete(store: Store) -> None:
+    assert store.find("embeddings") == []
+    assert not store.exists("embeddings/a")
+    store.write("embeddings/b", b"2")
+    store.write("embeddings/a", memoryview(b"1"))
+    assert store.find("embeddings") == ["embeddings/a", "embeddings/b"]
+    assert store.exists("embeddings/a")
+    with store.open("embeddings/b") as file:
+        assert file.read() == b"2"
+    store.delete("embeddings/a")
+    store.delete("embeddings/a")
+    assert store.find("embeddings") == ["embeddings/b"]
+
+
+def test_a_missing_file_is_named(store: Store) -> None:
+    with pytest.raises(CorpusError, match="receipts/gone.json is missing"):
+        store.read("receipts/gone.json")
+
+
+def test_a_store_travels_to_other_processes(store: Store) -> None:
+    store.write("a", b"x")
+    assert pickle.loads(pickle.dumps(store)).read("a") == b"x"
+
+
+def test_nothing_temporary_stays(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.create("a", b"1")
+    store.create("a", b"2")
+    store.write("b", b"3")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]

@@ -1,0 +1,88 @@
+"""AutoBLEU: scores are sacrebleu's own; sampled rows only; one decoding for equal sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import sacrebleu
+
+from stages.autobleu.bleu import corpus_bleu, sentence_bleu, sentence_statistics, tokenisation
+from stages.autobleu.scorer import Autobleu
+from stages.autobleu.settings import AutobleuSettings
+from stages.encode.encoder import Encode, embedding_matrix
+from stages.encode.settings import EncodeSettings
+from tests.conftest import TINY_CARD
+
+ENGLISH = (
+    ["The cat sat on the mat.", "Yes!", "He went home, quickly.", "", "one two three four five"],
+    ["The cat sat on a mat.", "Yes!", "She stayed.", "nothing", "one two three four six"],
+)
+CHINESE = (["如果内容相等，则显示。", "你好"], ["如果内容相等，则不显示。", "您好"])
+
+
+@pytest.mark.parametrize(("lang", "pair"), [("eng_Latn", ENGLISH), ("zho_Hans", CHINESE)])
+def test_scores_are_those_of_sacrebleu(lang: str, pair: tuple[list[str], list[str]]) -> None:
+    hypotheses, references = pair
+    statistics = sentence_statistics(hypotheses, references, lang)
+    tokenize = tokenisation(lang)
+    for score, hypothesis, reference in zip(sentence_bleu(statistics), hypotheses, references, strict=True):
+        expected = sacrebleu.sentence_bleu(hypothesis, [reference], tokenize=tokenize, use_effective_order=True).score
+        assert score == pytest.approx(expected, abs=1e-4)
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenize).score
+    assert corpus_bleu(statistics.sum(axis=0).tolist()) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_short_sentence_that_survives_scores_100() -> None:
+    assert sentence_bleu(sentence_statistics(["Yes!"], ["Yes!"], "eng_Latn"))[0] == pytest.approx(100)
+
+
+def part() -> pa.Table:
+    """What the reference checkpoint was trained on, so that decoding means something; the last row repeats the first."""
+    texts = ["Drinks red mat bird red water sees green river but.", "Green dog blue city but because green and mat."]
+    texts = [texts[0], texts[1], texts[0]]
+    return pa.table({"sentences.text": texts, "sentences.lang": ["eng_Latn"] * 3, "sentences.u": [0.1, 0.5, 0.9]})
+
+
+def encoded(table: pa.Table) -> pa.Table:
+    stage = Encode(EncodeSettings(model=str(TINY_CARD)))
+    stage.setup("cpu")
+    result = stage.finish(stage.compute(stage.prepare(table)))
+    assert result.counts["duplicates_saved"] == 1
+    for family, computed in result.families.items():
+        for name in computed.column_names:
+            table = table.append_column(f"{family}.{name}", computed[name])
+    return table
+
+
+def test_what_survives_scores_100_and_copies_agree() -> None:
+    table = encoded(part())
+    vectors = embedding_matrix(table["embeddings.embedding"])
+    assert (vectors[0] == vectors[2]).all() and (vectors[0] != vectors[1]).any()
+    stage = Autobleu(AutobleuSettings(model=str(TINY_CARD)))
+    stage.setup("cpu")
+    prepared = stage.prepare(table)
+    assert len(prepared.texts) == 2
+    result = stage.finish(stage.compute(prepared))
+    scores = result.families["autobleu"]
+    assert scores["decoded"].to_pylist() == part()["sentences.text"].to_pylist()
+    assert scores["autobleu"].to_numpy() == pytest.approx([100, 100, 100])
+    assert result.counts["scored"] == 3
+    assert corpus_bleu([result.counts[f"bleu.eng_Latn.{k}"] for k in range(10)]) == pytest.approx(100)
+
+
+def test_rows_outside_the_sample_are_null() -> None:
+    stage = Autobleu(AutobleuSettings(model=str(TINY_CARD), sample=0.5))
+    stage.setup("cpu")
+    result = stage.finish(stage.compute(stage.prepare(encoded(part()))))
+    assert result.families["autobleu"]["autobleu"].is_null().to_pylist() == [False, True, True]
+
+
+def test_rows_without_an_embedding_are_not_scored() -> None:
+    table = encoded(part())
+    position = table.column_names.index("status.status")
+    table = table.set_column(position, "status.status", pa.array(np.asarray([2, 0, 2], np.uint8)))
+    stage = Autobleu(AutobleuSettings(model=str(TINY_CARD)))
+    stage.setup("cpu")
+    result = stage.finish(stage.compute(stage.prepare(table)))
+    assert result.families["autobleu"]["autobleu"].is_null().to_pylist() == [True, False, True]
