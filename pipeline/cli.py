@@ -195,7 +195,7 @@ def _finish(plan: Plan, failures: list[str] | None = None) -> bool:
     from pipeline.show import show_books, show_quality, show_rows
 
     corpus = Corpus(plan.config.output)
-    swept = sweep(corpus.store, corpus.chunks) if failures is not None else 0
+    swept = sweep(corpus.store, corpus.chunks)
     books = keep_books(corpus.store, corpus.chunks)
     show_books(out, books, f"{plan.config.name} in {plan.config.output}")
     if swept:

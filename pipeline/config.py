@@ -220,7 +220,7 @@ def _explain(path: Path, error: dict[str, Any], lines: dict[tuple[str, ...], int
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         allowed = _allowed(full[:-1])
-        near = difflib.get_close_matches(where[-1], allowed, n=1)
+        near = difflib.get_close_matches(where[-1], allowed, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         return f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"
     if kind == "missing":

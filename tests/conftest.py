@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import yaml
 
 from pipeline.state import View, read_state
 from pipeline.store import Store
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gain nothing from threads
 
 ROOT = Path(__file__).parent.parent
 TINY_CARD = Path(__file__).parent / "stages/fixtures/sonar-space-tiny/card.yaml"

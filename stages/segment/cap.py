@@ -30,7 +30,7 @@ def _after(spaced: str, anywhere: str) -> str:
 
 # A full stop after three letters or fewer is an abbreviation more often than a sentence end.
 _CLASSES = (
-    _after(r"(?<![.!?…])(?:[!?…]|\.\.|(?:(?<=[^\W_]{4})|(?<=[)\]\"”’»]))\.)++", marks.FINAL),
+    _after(r"(?<![.!?…])(?:[!?…]|\.{2,}+|(?:(?<=[^\W_]{4})|(?<=[)\]\"”’»]))\.)++", marks.FINAL),
     _after(rf"(?:[{re.escape(marks.SPACED_BREAKS)}]|--+|(?<=\s)[-–])", marks.BREAKS) + "|--++",
     _after(re.escape(marks.SPACED_COMMAS), marks.COMMAS),
     rf"[\s{marks.WORD_ENDS}]++",

@@ -66,7 +66,7 @@ class ModelCard(BaseModel):
     heads: _Count
     ffn_dim: _Count
     vocab_size: _Count = Field(description="rows of the embedding table")
-    max_tokens: int = Field(514, ge=4, description="longest source, language tag and </s> included")
+    max_tokens: int = Field(default=514, ge=4, description="longest source, language tag and </s> included")
     languages: tuple[str, ...] = Field(min_length=1, description="in the order of their ids, which follow the pieces")
     files: ModelFiles
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → language → value, held out")
@@ -122,7 +122,8 @@ class ModelCard(BaseModel):
 
     def _digest(self, role: FileRole, depth: str) -> str:
         file: ModelFile = getattr(self.files, role)
-        numbers = {key: getattr(self, key) for key in ("kind", "layout", "dim", depth, "heads", "ffn_dim", "vocab_size")}
+        keys = ("kind", "layout", "dim", depth, "heads", "ffn_dim", "vocab_size")
+        numbers = {key: getattr(self, key) for key in keys}
         described = [numbers, file.sha256, self.tokenizer_digest]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 

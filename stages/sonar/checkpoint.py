@@ -7,6 +7,7 @@ twice: a 24-layer encoder in 16 bits needs its 1.5 GB and no more.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +69,14 @@ def save(network: nn.Module, path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def rows_are_independent(dtype: torch.dtype) -> bool:
+    """Whether this process's CPU matmul gives a row the same bits in a batch of any size; a probe of a millisecond."""
+    rows = torch.linspace(-1, 1, 512 * 1024).sin().view(512, 1024).to(dtype)
+    weight = torch.linspace(-1, 1, 256 * 1024).cos().view(256, 1024).to(dtype)
+    whole = rows @ weight.T
+    return all(torch.equal(rows[:count] @ weight.T, whole[:count]) for count in (1, 7, 64))
+
+
 def _numbers(card: ModelCard) -> dict[str, int]:
     return {
         "dim": card.dim,
@@ -82,6 +91,12 @@ def _fill(
     network: _Network, card: ModelCard, role: FileRole, dtype: torch.dtype, device: str | torch.device
 ) -> _Network:
     path = card.verify(role)
+    if torch.device(device).type == "cpu" and not rows_are_independent(dtype):
+        warnings.warn(
+            f"matmul in {dtype} on this CPU depends on the number of rows, so results can differ in their last bits from "
+            f"run to run; import stages.sonar before anything else computes, or set MKL_CBWR=AUTO,STRICT, or use float32",
+            stacklevel=3,
+        )
     network = network.to(dtype).to_empty(device=device)
     network.embedding.positions.copy_(sinusoids(card.max_tokens, card.dim))
     wanted = {name: parameter.data for name, parameter in network.named_parameters()}
@@ -128,7 +143,9 @@ def _read(card: ModelCard, role: FileRole, path: Path) -> Iterator[tuple[str, tu
         if name == "final_proj.weight":
             # The networks tie the output projection to the embedding; a checkpoint that does not cannot be loaded.
             if not torch.equal(value, tensors["decoder_frontend.embed.weight"]):
-                raise CardError(f"{path}: final_proj.weight differs from the embedding; only tied checkpoints are supported")
+                raise CardError(
+                    f"{path}: final_proj.weight differs from the embedding; only tied weights can be loaded"
+                )
             continue
         if not any(part in name for part in _FAIRSEQ2_WITHOUT_EFFECT):
             yield name, _fairseq2_target(name, role), value

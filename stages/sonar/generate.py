@@ -12,9 +12,7 @@ from stages.sonar.tokenizer import END, PAD
 
 
 @torch.inference_mode()
-def greedy(
-    decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor
-) -> list[list[int]]:
+def greedy(decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
     """The most likely next token, again and again, until `</s>` or a row's own limit.
 
     embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1.
@@ -52,7 +50,7 @@ def greedy(
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """New ids, `</s>` included, and their score: the sum of log-probabilities over (length − 1)^penalty, prefix counted."""
+    """New ids, `</s>` included; score: the sum of log-probabilities over (length − 1)^penalty, prefix counted."""
 
     ids: list[int]
     score: float
@@ -100,8 +98,10 @@ def beam_search(
         parents: list[int] = []
         tokens: list[int] = []
         kept_scores: list[float] = []
-        for i, (row, totals, places) in enumerate(zip(open_rows, best.values.tolist(), best.indices.tolist(), strict=True)):
-            candidates = [(total, i * width + at // vocab, at % vocab) for total, at in zip(totals, places, strict=True)]
+        values, indices = best.values.tolist(), best.indices.tolist()
+        for i, row in enumerate(open_rows):
+            pairs = zip(values[i], indices[i], strict=True)
+            candidates = [(total, i * width + at // vocab, at % vocab) for total, at in pairs]
             for total, parent, token in candidates[:beam]:
                 if token == END and total > -torch.inf and len(found[row]) < beam:
                     found[row].append(Hypothesis([*ids[parent], END], total / length**length_penalty))

@@ -1,18 +1,19 @@
 """The SONAR text encoder and decoder in plain PyTorch: pre-norm Transformers around one vector per sentence.
 
-Encoder: embeddings times √dim plus sinusoidal positions, layers, a final norm, the mean over all tokens (language tag and
-`</s>` included). Batches of equal token count need no padding and no mask, which is the path that inference takes: no
-work is wasted and a row's result does not depend on its neighbours. Padded batches, for training, pass a mask.
+Encoder: embeddings times √dim plus sinusoidal positions, layers, a final norm, the mean over all tokens (language tag
+and `</s>` included). Batches of equal token count need no padding and no mask, which is the path that inference takes:
+no work is wasted and a row's result does not depend on its neighbours. Padded batches, for training, pass a mask.
 
 Decoder: attends to one vector, so the softmax of its cross-attention is 1 whatever the query: the cross-attention is
-`out_proj(v_proj(x))`, a constant per sentence and layer. Its query, key and norm do not exist here, and decoding adds the
-constant instead of attending at every step.
+`out_proj(v_proj(x))`, a constant per sentence and layer. Its query, key and norm do not exist here, and decoding adds
+the constant instead of attending at every step.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -118,11 +119,11 @@ class SonarTextEncoder(nn.Module):
         attended = None if mask is None else mask[:, None, None, :]
         for layer in self.layers:
             x = layer(x, attended)
-        x = self.norm(x)
+        tokens: Tensor = self.norm(x)
         if mask is None:
-            return x.mean(dim=1)
-        kept = mask.unsqueeze(2).to(x.dtype)
-        return (x * kept).sum(dim=1) / kept.sum(dim=1)
+            return tokens.mean(dim=1)
+        kept = mask.unsqueeze(2).to(tokens.dtype)
+        return (tokens * kept).sum(dim=1) / kept.sum(dim=1)
 
 
 class CrossConstant(nn.Module):
@@ -168,7 +169,7 @@ class DecoderLayer(nn.Module):
 class DecoderState:
     """What incremental decoding remembers of each row.
 
-    constants: (layers, rows, 1, dim); keys and values: (layers, rows, heads, capacity, dim / heads), filled up to `length`.
+    constants: (layers, rows, 1, dim); keys, values: (layers, rows, heads, capacity, dim / heads), full up to `length`.
     """
 
     constants: Tensor
@@ -178,12 +179,16 @@ class DecoderState:
 
     def select(self, rows: Tensor) -> DecoderState:
         """The state of the given rows, in that order: rows may be dropped, swapped or repeated."""
-        return DecoderState(
+        layers, _, *shape = self.keys.shape
+        kept = DecoderState(
             self.constants.index_select(1, rows),
-            self.keys.index_select(1, rows),
-            self.values.index_select(1, rows),
+            self.keys.new_empty((layers, len(rows), *shape)),
+            self.values.new_empty((layers, len(rows), *shape)),
             self.length,
         )
+        kept.keys[:, :, :, : self.length] = self.keys[:, rows, :, : self.length]
+        kept.values[:, :, :, : self.length] = self.values[:, rows, :, : self.length]
+        return kept
 
 
 class SonarTextDecoder(nn.Module):
@@ -196,10 +201,14 @@ class SonarTextDecoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, ffn_dim) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
 
+    @property
+    def _layers(self) -> list[DecoderLayer]:
+        return cast("list[DecoderLayer]", self.layers)
+
     def hidden(self, ids: Tensor, embeddings: Tensor) -> Tensor:
         """ids: (rows, length) int64, embeddings: (rows, dim) → (rows, length, dim), ready for `logits`."""
         x = self.embedding(ids)
-        for layer in self.layers:
+        for layer in self._layers:
             x = layer(x, layer.cross(embeddings).unsqueeze(1))
         y: Tensor = self.norm(x)
         return y
@@ -215,14 +224,14 @@ class SonarTextDecoder(nn.Module):
     def start(self, embeddings: Tensor, capacity: int) -> DecoderState:
         """embeddings: (rows, dim) → an empty state with room for `capacity` tokens per row."""
         rows, dim = embeddings.shape
-        constants = torch.stack([layer.cross(embeddings).unsqueeze(1) for layer in self.layers])
-        shape = (len(self.layers), rows, self.heads, capacity, dim // self.heads)
+        constants = torch.stack([layer.cross(embeddings).unsqueeze(1) for layer in self._layers])
+        shape = (len(self._layers), rows, self.heads, capacity, dim // self.heads)
         return DecoderState(constants, embeddings.new_empty(shape), embeddings.new_empty(shape))
 
     def step(self, ids: Tensor, state: DecoderState) -> Tensor:
         """ids: (rows,) the next token of each row → (rows, dim), ready for `logits`; `state` grows by one token."""
         x = self.embedding(ids.unsqueeze(1), state.length)
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self._layers):
             x = layer.step(x, state.constants[i], state.keys[i], state.values[i], state.length)
         state.length += 1
         y: Tensor = self.norm(x).squeeze(1)

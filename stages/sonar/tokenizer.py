@@ -29,8 +29,8 @@ class SonarTokenizer:
         after = self._first_language + len(card.languages)
         if after > card.vocab_size:
             raise CardError(
-                f"card {card.name}: {self._pieces.vocab_size()} pieces and {len(card.languages)} languages need ids up to "
-                f"{after - 1}, vocab_size is {card.vocab_size}; correct vocab_size, languages or files.tokenizer"
+                f"card {card.name}: {self._pieces.vocab_size()} pieces and {len(card.languages)} languages need ids up "
+                f"to {after - 1}, vocab_size is {card.vocab_size}; correct vocab_size, languages or files.tokenizer"
             )
         self._language_ids = {code: self._first_language + i for i, code in enumerate(card.languages)}
 

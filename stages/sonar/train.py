@@ -1,6 +1,6 @@
-"""Trains a small SONAR text model: an autoencoder and translator through one vector, with teacher-forced cross-entropy.
+"""Trains a small SONAR text model: an autoencoder and translator through one vector, by teacher-forced cross-entropy.
 
-    python -m stages.sonar.train --corpus books.jsonl.xz@0.33 --corpus parallel.jsonl.xz --out runs/sonar-tiny --steps 3000
+    python -m stages.sonar.train --corpus books.jsonl.xz@0.33 --corpus parallel.jsonl.xz --out runs/tiny --steps 4000
 
 Steps: a unigram tokenizer is trained, every sentence is tokenised once (both are kept in --out), then the networks are
 trained, evaluated on held-out books and pages, and written as fp16 safetensors with their card. A run that was stopped
@@ -11,11 +11,8 @@ goes on where its last checkpoint was, exactly; more --steps lengthen it. On 2 C
 from __future__ import annotations
 
 import importlib.resources
-import itertools
 import json
 import math
-import os
-import random
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,10 +30,9 @@ from stages.sonar.card import ModelCard, ModelFile, ModelFiles, load_card
 from stages.sonar.muon import Muon
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 from stages.sonar.tokenizer import PAD, SonarTokenizer
-from stages.sonar.train_data import Batch, Batches, Source, TrainingSet, is_aligned, languages_of, read, sentences, tokenise
+from stages.sonar.train_data import Batch, Batches, Source, TrainingSet, tokenise
 from stages.sonar.train_scores import held_out_scores
-
-WHITESPACE = "\t\n\r\x0b\x0c\u00a0\u2028\u2029\u3000"  # becomes a space; everything else survives as it is
+from stages.sonar.train_tokenizer import train_tokenizer
 
 
 @dataclass(frozen=True)
@@ -54,11 +50,10 @@ class Recipe:
     pieces: int = 8000
     learning_rate: float = 2e-3
     warmup: int = 200
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048
     short_batches: int = 500  # so many batches hold short sentences only: copying is learned there first
     short_tokens: int = 24
     aligned_share: float = 0.35
-    muon: bool = True
     seed: int = 1
 
 
@@ -73,53 +68,16 @@ class Progress:
     losses: list[float] = field(default_factory=list)
 
 
-def train_tokenizer(recipe: Recipe, sources: list[Source], path: Path, sentences_per_language: int = 60_000) -> None:
-    """Unigram pieces with byte fallback over all languages; only whitespace is normalised, so text survives a round trip."""
-    rng = random.Random(recipe.seed)
-    sample: dict[str, list[str]] = {language: [] for language in recipe.languages}
-    seen = dict.fromkeys(recipe.languages, 0)
-    for record in read(sources, held_out=False):
-        for language, text in languages_of(record).items():
-            for sentence in [text] if is_aligned(record) else sentences(text):
-                kept = sample[language]
-                seen[language] += 1
-                if len(kept) < sentences_per_language:
-                    kept.append(sentence)
-                elif (place := rng.randrange(seen[language])) < sentences_per_language:
-                    kept[place] = sentence
-    rules = path.with_suffix(".whitespace.tsv")
-    rules.write_text("".join(f"{ord(c):X}\t20\n" for c in WHITESPACE))
-    half_written = path.with_suffix(".half")
-    with half_written.open("wb") as stream:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=itertools.chain.from_iterable(sample.values()),
-            model_writer=stream,
-            model_type="unigram",
-            vocab_size=recipe.pieces,
-            hard_vocab_limit=False,  # a small corpus may hold fewer pieces
-            character_coverage=0.9995,
-            byte_fallback=True,
-            normalization_rule_tsv=str(rules),
-            unk_id=0,
-            bos_id=1,
-            eos_id=2,
-            pad_id=-1,
-            num_threads=os.cpu_count() or 1,
-            minloglevel=1,
-        )
-    os.replace(half_written, path)
-
-
 def export(
     recipe: Recipe, encoder: nn.Module, decoder: nn.Module, out: Path, facts: str, scores: dict[str, dict[str, float]]
 ) -> ModelCard:
-    """Writes `<name>/encoder.safetensors` and `decoder.safetensors` beside the tokenizer, and the card `<name>.yaml`."""
+    """Writes encoder and decoder to `<name>/`, beside the tokenizer, and the card `<name>.yaml`."""
     folder = out / recipe.name
     written = {"tokenizer": folder / "tokenizer.model"}
     for role, network in (("encoder", encoder), ("decoder", decoder)):
         written[role] = folder / f"{role}.safetensors"
         checkpoint.save(network, written[role].with_suffix(".half"))
-        os.replace(written[role].with_suffix(".half"), written[role])
+        written[role].with_suffix(".half").replace(written[role])
     files = {role: ModelFile.of(path, out) for role, path in written.items()}
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(written["tokenizer"])).vocab_size()
     card = ModelCard(
@@ -141,7 +99,7 @@ def export(
     path = out / f"{recipe.name}.yaml"
     content = yaml.safe_dump(card.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
     path.with_suffix(".half").write_text(content, encoding="utf-8")
-    os.replace(path.with_suffix(".half"), path)
+    path.with_suffix(".half").replace(path)
     return load_card(str(path))
 
 
@@ -167,9 +125,7 @@ class Trainer:
         torch.manual_seed(recipe.seed)
         self.recipe, self.folder = recipe, folder
         self.encoder, self.decoder = networks(recipe, card.vocab_size)
-        self.batches = Batches(
-            data, budget=recipe.batch_tokens, seed=recipe.seed, aligned_share=recipe.aligned_share
-        )
+        self.batches = Batches(data, budget=recipe.batch_tokens, seed=recipe.seed, aligned_share=recipe.aligned_share)
         self.optimizers = optimizers(recipe, [*self.encoder.named_parameters(), *self.decoder.named_parameters()])
         self.progress = Progress()
 
@@ -186,18 +142,19 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
         torch.save(state, self.path.with_suffix(".half"))
-        os.replace(self.path.with_suffix(".half"), self.path)
+        self.path.with_suffix(".half").replace(self.path)
 
     def resume(self) -> None:
         state: dict[str, Any] = torch.load(self.path, weights_only=True)
         mine = asdict(self.recipe)
-        differing = [f"{key}: {state['recipe'].get(key)} → {mine[key]}" for key in mine if state["recipe"].get(key) != mine[key]]
+        kept = state["recipe"]
+        differing = [f"{key}: {kept.get(key)} → {mine[key]}" for key in mine if kept.get(key) != mine[key]]
         if differing:
             raise ValueError(f"{self.path} was made by another recipe ({'; '.join(differing)}); take another --out")
         self.encoder.load_state_dict(state["encoder"])
         self.decoder.load_state_dict(state["decoder"])
-        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        for optimizer, memory in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(memory)
         self.progress = Progress(**state["progress"])
 
     def run(self, steps: int, save_seconds: float = 300.0) -> None:
@@ -219,11 +176,12 @@ class Trainer:
             at.in_round += 1
             at.step += 1
             if at.step % 50 == 0 or at.step == steps:
-                rate = (at.step - at_start) / (time.monotonic() - began)
+                seconds = time.monotonic() - began
+                left = (steps - at.step) * seconds / (at.step - at_start)
+                loss, rate = sum(at.losses) / len(at.losses), (at.tokens - tokens_at_start) / seconds
                 print(
-                    f"step {at.step}/{steps}  loss {sum(at.losses) / len(at.losses):.3f}  "
-                    f"{at.tokens / 1e6:.2f} M tokens  {(at.tokens - tokens_at_start) / (time.monotonic() - began):.0f}/s  "
-                    f"left {(steps - at.step) / rate / 60:.0f} min",
+                    f"step {at.step}/{steps}  loss {loss:.3f}  {at.tokens / 1e6:.2f} M tokens  {rate:.0f}/s  "
+                    f"left {left / 60:.0f} min",
                     flush=True,
                 )
                 at.losses.clear()
@@ -238,7 +196,7 @@ class Trainer:
         loss = cross_entropy(self.encoder, self.decoder, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if not math.isfinite(loss.item()):
-            raise ValueError(f"the loss is {loss.item()} at step {self.progress.step}; lower --learning-rate and start anew")
+            raise ValueError(f"the loss is {loss.item()} at step {self.progress.step}; start anew with a lower rate")
         nn.utils.clip_grad_norm_([*self.encoder.parameters(), *self.decoder.parameters()], 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -259,13 +217,8 @@ def optimizers(recipe: Recipe, parameters: list[tuple[str, nn.Parameter]]) -> li
     matrices = [p for name, p in parameters if p.ndim == 2 and not name.startswith("embedding.")]
     others = [p for name, p in parameters if p.ndim != 2 or name.startswith("embedding.")]
     rate = recipe.learning_rate
-    adamw = {"betas": (0.9, 0.98), "weight_decay": 0.0, "fused": True}
-    chosen: list[torch.optim.Optimizer]
-    if recipe.muon:
-        muon = Muon(matrices, lr=rate)
-        chosen = [muon, torch.optim.AdamW(others, lr=rate, **adamw)]
-    else:
-        chosen = [torch.optim.AdamW([*matrices, *others], lr=rate, **adamw)]
+    adamw = torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    chosen: list[torch.optim.Optimizer] = [Muon(matrices, lr=rate), adamw]
     for optimizer in chosen:
         for group in optimizer.param_groups:
             group["base_lr"] = rate
@@ -276,20 +229,19 @@ def main(
     out: Annotated[Path, typer.Option(help="folder for the tokenizer, checkpoints, weights and the card")],
     corpus: Annotated[
         list[str] | None,
-        typer.Option(help="JSONL of documents or aligned records, FILE or FILE@SHARE; the shipped sample when left out"),
+        typer.Option(help="JSONL of documents or aligned records: FILE or FILE@SHARE; left out: the shipped sample"),
     ] = None,
     steps: Annotated[int, typer.Option(help="optimizer steps; the last fifth lowers the learning rate to 0")] = 3000,
     name: Annotated[str, typer.Option(help="name of the model and its card")] = Recipe.name,
     dim: Annotated[int, typer.Option(help="size of the embedding")] = Recipe.dim,
-    encoder_layers: Annotated[int, typer.Option()] = Recipe.encoder_layers,
-    decoder_layers: Annotated[int, typer.Option()] = Recipe.decoder_layers,
+    encoder_layers: Annotated[int, typer.Option(help="Transformer layers")] = Recipe.encoder_layers,
+    decoder_layers: Annotated[int, typer.Option(help="Transformer layers")] = Recipe.decoder_layers,
     pieces: Annotated[int, typer.Option(help="size of the vocabulary")] = Recipe.pieces,
     learning_rate: Annotated[float, typer.Option(help="lower it if the loss jumps")] = Recipe.learning_rate,
-    batch_tokens: Annotated[int, typer.Option(help="target tokens a step; lower it if memory runs out")] = Recipe.batch_tokens,
-    short_batches: Annotated[int, typer.Option(help="how many batches hold short sentences only")] = Recipe.short_batches,
+    batch_tokens: Annotated[int, typer.Option(help="target tokens a step")] = Recipe.batch_tokens,
+    short_batches: Annotated[int, typer.Option(help="first batches, of short sentences")] = Recipe.short_batches,
     aligned_share: Annotated[float, typer.Option(help="share of examples from aligned records")] = Recipe.aligned_share,
-    muon: Annotated[bool, typer.Option()] = Recipe.muon,
-    seed: Annotated[int, typer.Option()] = Recipe.seed,
+    seed: Annotated[int, typer.Option(help="decides weights and the order of the data")] = Recipe.seed,
     resume: Annotated[bool, typer.Option(help="go on from the checkpoint in --out, if there is one")] = True,
 ) -> None:
     """Train a small SONAR text encoder and decoder on JSONL.
@@ -309,14 +261,13 @@ def main(
         batch_tokens=batch_tokens,
         short_batches=short_batches,
         aligned_share=aligned_share,
-        muon=muon,
         seed=seed,
     )
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "tokenizer.model").exists():
         print("training the tokenizer", flush=True)
-        train_tokenizer(recipe, sources, folder / "tokenizer.model")
+        train_tokenizer(sources, recipe.languages, folder / "tokenizer.model", pieces=pieces, seed=seed)
     card_path = out / f"{name}.yaml"
     if not card_path.exists():
         pieces_found = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model")).vocab_size()

@@ -26,7 +26,7 @@ from stages.sonar.tokenizer import END, PAD, SonarTokenizer
 
 LONGEST_SENTENCE = 200  # characters: the cap of LCM section 2.2
 HELD_OUT = 0.02  # of books, pages and aligned records
-_NOT_TEXT = {"id", "lang", "text"}
+_DOCUMENT = {"id", "lang", "text"}
 _LANGUAGE_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 # Sentence-final punctuation with its closing quotes and a space before anything but a lower-case letter (Chinese and
@@ -62,7 +62,8 @@ def open_text(path: Path) -> IO[str]:
     if path.suffix == ".bz2":
         return bz2.open(path, "rt", encoding="utf-8")
     if path.suffix == ".zst":
-        return zstandard.open(path, "rt", encoding="utf-8")
+        unpacked: IO[str] = zstandard.open(path, "rt", encoding="utf-8")
+        return unpacked
     return path.open(encoding="utf-8")
 
 
@@ -93,14 +94,14 @@ class Source:
 def read(sources: Iterable[Source], held_out: bool) -> Iterator[Record]:
     """Records of the training or the held-out side. Every piece of a book or page (`<page>-NNNN`) is on the same side.
 
-    Raises ValueError for a line that is neither a document (`id`, `lang`, `text`) nor an aligned record (language codes).
+    Raises ValueError for a line that is neither a document (`id`, `lang`, `text`) nor an aligned record.
     """
     for source in sources:
         with open_text(source.path) as lines:
             for number, line in enumerate(lines, start=1):
                 record: Any = json.loads(line)
                 aligned = isinstance(record, dict) and sum(bool(_LANGUAGE_CODE.fullmatch(key)) for key in record) > 1
-                if not isinstance(record, dict) or "id" not in record or not (aligned or _NOT_TEXT <= record.keys()):
+                if not isinstance(record, dict) or "id" not in record or not (aligned or record.keys() >= _DOCUMENT):
                     raise ValueError(
                         f"{source.path}, line {number}: a record needs id, lang and text, or id and the text under at "
                         f"least two language codes such as eng_Latn; it has {list(record)[:8]}"
@@ -278,7 +279,8 @@ class Batches:
     def batch(self, pairs: np.ndarray) -> Batch:
         source = append_end(self.data.tokens.padded(pairs[:, 0]))
         target = append_end(self.data.tokens.padded(pairs[:, 1]))
-        shifted = np.concatenate((np.full((len(target), 1), END), np.where(target[:, :-1] == END, PAD, target[:, :-1])), 1)
+        before = np.where(target[:, :-1] == END, PAD, target[:, :-1])
+        shifted = np.concatenate((np.full((len(target), 1), END), before), axis=1)
         padded = bool((source == PAD).any())
         return Batch(
             torch.from_numpy(source),

@@ -12,13 +12,23 @@ import torch.nn.functional as F
 from stages.sonar.generate import greedy
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 from stages.sonar.tokenizer import PAD, SonarTokenizer
-from stages.sonar.train_data import Batches, Source, Tokens, TrainingSet, is_aligned, languages_of, read, sentences, uniform
+from stages.sonar.train_data import (
+    Batches,
+    Source,
+    Tokens,
+    TrainingSet,
+    is_aligned,
+    languages_of,
+    read,
+    sentences,
+    uniform,
+)
 
 BLEU_TOKENISATION = {"zho_Hans": "zh", "zho_Hant": "zh", "jpn_Jpan": "char"}
 
 
 def held_out_sentences(sources: Iterable[Source], languages: Iterable[str], most: int) -> dict[str, list[str]]:
-    """Language → at most `most` sentences of held-out books, pages and aligned records, chosen by a hash of the text."""
+    """Language → at most `most` sentences of held-out books, pages and aligned records, chosen by hashes of texts."""
     found: dict[str, set[str]] = {language: set() for language in languages}
     for record in read(sources, held_out=True):
         for language, text in languages_of(record).items():

@@ -71,7 +71,7 @@ def test_what_cannot_be(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read .*nowhere.yaml"):
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml"):
         load_config(tmp_path / "nowhere.yaml")
 
 
@@ -93,7 +93,7 @@ def test_the_tokenizer_of_segment_and_the_decoder_follow_encode(tmp_path: Path) 
 
 
 def models(kind: type[BaseModel]) -> set[type[Settings]]:
-    found = {one for one in Settings.__subclasses__()}
+    found = set(Settings.__subclasses__())
     for one in list(found):
         found |= set(one.__subclasses__())
     return {one for one in found if one.model_fields}

@@ -1,4 +1,4 @@
-"""What is written is what was declared: encodings, row groups, schemas. pyarrow ignores a wrong column path silently."""
+"""What is written is what was declared: pyarrow ignores a wrong column path silently, so encodings are read back."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_an_input_that_changes_under_a_run_is_noticed(make_config: MakeConfig, t
 
 def test_u_is_uniform_and_depends_on_document_and_position() -> None:
     u = uniform(np.full(100_000, 12345, np.uint64), np.arange(100_000))
-    assert 0 <= u.min() and u.max() < 1
+    assert u.min() >= 0 and u.max() < 1
     counts, _ = np.histogram(u, bins=20, range=(0, 1))
     assert abs(counts - 5000).max() < 350  # five standard deviations
     assert len(np.unique(u)) == len(u)

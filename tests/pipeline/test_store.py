@@ -87,7 +87,7 @@ def test_write_find_exists_delete(store: Store) -> None:
 
 
 def test_a_missing_file_is_named(store: Store) -> None:
-    with pytest.raises(CorpusError, match="receipts/gone.json is missing"):
+    with pytest.raises(CorpusError, match=r"receipts/gone\.json is missing"):
         store.read("receipts/gone.json")
 
 

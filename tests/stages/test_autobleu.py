@@ -38,7 +38,7 @@ def test_a_short_sentence_that_survives_scores_100() -> None:
 
 
 def part() -> pa.Table:
-    """What the reference checkpoint was trained on, so that decoding means something; the last row repeats the first."""
+    """Like what the reference checkpoint learnt, so that decoding means something; the last repeats the first."""
     texts = ["Drinks red mat bird red water sees green river but.", "Green dog blue city but because green and mat."]
     texts = [texts[0], texts[1], texts[0]]
     return pa.table({"sentences.text": texts, "sentences.lang": ["eng_Latn"] * 3, "sentences.u": [0.1, 0.5, 0.9]})

@@ -1,4 +1,4 @@
-"""The encode stage: order restored, copies computed once, truncation and non-finite values counted, budget irrelevant."""
+"""The encode stage: order restored, copies computed once, truncation and non-finite values counted."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+"""The commands as a person types them: output, exit codes, errors in words."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeConfig
+
+PIPELINE = str(Path(sys.executable).parent / "pipeline")
+
+
+def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    plan = pipeline("plan", path)
+    assert plan.returncode == 0 and re.search(r"segment +0 chunks +3 chunks", plan.stdout), plan
+    run = pipeline("run", path)
+    assert run.returncode == 0, run
+    assert re.search(r"documents +14 in = 14 kept \+ 0 dropped \+ 0 quarantined", run.stdout)
+    assert "Done in" in run.stdout
+    again = pipeline("run", path)
+    assert again.returncode == 0 and "Nothing to do" in again.stdout
+    status = pipeline("status", tmp_path / "out")
+    assert status.returncode == 0 and "14 in = 14 kept" in status.stdout
+    inspect = pipeline("inspect", path, "--worst", "2", "--lang", "fra_Latn")
+    assert inspect.returncode == 0 and inspect.stdout.count("→") == 2, inspect
+    assert "eng_Latn" in inspect.stdout
+    summary = json.loads(next((tmp_path / "out/runs").glob("*/summary.json")).read_text())
+    assert summary["done"] and not summary["failures"]
+
+
+def test_stages_one_after_the_other(make_config: MakeConfig) -> None:
+    path = make_config()
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    status = pipeline("status", path)
+    assert "parts have no encode yet" in status.stdout
+    too_early = pipeline("run", path, "--only", "autobleu")
+    assert too_early.returncode == 1 and "needs embeddings.embedding" in too_early.stdout
+    assert pipeline("run", path, "--only", "encode").returncode == 0
+    assert pipeline("run", path, "--only", "autobleu").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("run", "nowhere.yaml"), 2, "cannot read nowhere.yaml"),
+        (("run", "smaple"), 2, "those are: sample"),
+        (("run", "{config}", "--set", "encode.batch=3"), 2, "did you mean batch_tokens"),
+        (("run", "{config}", "--set", "encode.model=nope"), 2, "nope"),
+        (("run", "{config}", "--only", "rvq"), 2, "allowed: segment, encode, autobleu"),
+        (("run", "{config}", "--launcher", "slrum"), 2, "launcher.kind"),
+        (("run", "{config}", "--wrong"), 2, "--wrong"),
+        (("run", "{config}", "--set", "input.0.path=in/*.nothing"), 2, "nothing"),
+        (("status", "{folder}"), 1, "is no corpus"),
+        (("inspect", "{folder}"), 1, "is no corpus"),
+    ],
+)
+def test_exit_codes_and_words(
+    make_config: MakeConfig, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    path = make_config()
+    result = pipeline(*(one.format(config=path, folder=tmp_path) for one in arguments))
+    assert result.returncode == code, result
+    assert words in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "status", "inspect"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"pipeline {command}" in pipeline(command, "--help").stdout
