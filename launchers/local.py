@@ -26,6 +26,12 @@ from pipeline.tasks import Event, PartTask, SegmentTask, failure
 Batch = dict[str, Any]
 
 WAVE = 10_000  # descriptors given to Ray at once
+ENVIRONMENT = {  # of this process and, through it, of Ray's
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for each other leave the core to the segmenter
+}
 
 
 class _Segment:
@@ -74,9 +80,8 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Start Ray, send the descriptors through, yield events as they come back, stop Ray."""
     items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
     items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

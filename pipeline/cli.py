@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from pipeline.errors import ConfigError, CorpusError, PipelineError
 from stages.sonar.card import CardError
@@ -169,7 +170,7 @@ def _work(plan: Plan) -> None:
     started = time.monotonic()
     record = RunRecord(Store(plan.config.output), plan.config, plan.view)
     out.print(
-        f"[bold]{plan.config.name}[/] → {plan.config.output}: {', '.join(plan.stages)} "
+        f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
         f"({len(plan.chunks_to_segment())} chunks to segment, {len(plan.parts_to_visit())} parts waiting)"
     )
     failures: list[str] = []

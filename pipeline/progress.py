@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pipeline.plan import Plan
@@ -66,7 +67,7 @@ class RunProgress:
             self._visited += event.rows
         else:
             self._failed += 1
-            self._console.print(f"[bold red]failed[/] {event.where}: ", end="")
+            self._console.print(f"[bold red]failed[/] {escape(event.where)}: ", end="")
             self._console.print(event.error, markup=False)
         if self._bars:
             self._bars.update(self._segment_bar, completed=self._chunks_done)

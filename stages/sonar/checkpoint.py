@@ -93,8 +93,8 @@ def _fill(
     path = card.verify(role)
     if torch.device(device).type == "cpu" and not rows_are_independent(dtype):
         warnings.warn(
-            f"matmul in {dtype} on this CPU depends on the number of rows, so results can differ in their last bits from "
-            f"run to run; import stages.sonar before anything else computes, or set MKL_CBWR=AUTO,STRICT, or use float32",
+            f"matmul in {dtype} on this CPU depends on the number of rows: results can differ in their last bits with "
+            f"the batch; import stages.sonar before anything computes, set MKL_CBWR=AUTO,STRICT, or use float32",
             stacklevel=3,
         )
     network = network.to(dtype).to_empty(device=device)

@@ -61,6 +61,8 @@ class SonarTokenizer:
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of ids; control symbols and languages are dropped."""
         pieces = [[i - 1 for i in ids if END < i < self._first_language or i == UNKNOWN] for ids in sequences]
+        if not pieces:  # sentencepiece takes an empty batch for an empty text
+            return []
         texts: list[str] = self._pieces.decode(pieces, num_threads=self._threads)
         return texts
 

@@ -157,13 +157,17 @@ class Trainer:
             optimizer.load_state_dict(memory)
         self.progress = Progress(**state["progress"])
 
-    def run(self, steps: int, save_seconds: float = 300.0) -> None:
-        """Trains until `steps`, printing a line every 50 steps and saving every five minutes and at the end."""
+    def run(self, steps: int, stop: int | None = None, save_seconds: float = 300.0) -> None:
+        """Trains until `steps`, printing a line every 50 steps and saving every five minutes and at the end.
+
+        With `stop` it stops there, in the middle of the schedule, to be resumed.
+        """
         at = self.progress
         began, saved, at_start, tokens_at_start = time.monotonic(), time.monotonic(), at.step, at.tokens
         plan: list[Any] = []
         planned = -1
-        while at.step < steps:
+        stop = steps if stop is None else stop
+        while at.step < stop:
             if planned != at.round:
                 short = at.step < self.recipe.short_batches
                 plan, planned = self.batches.plan(at.round, self.recipe.short_tokens if short else 512), at.round
@@ -175,7 +179,7 @@ class Trainer:
             at.tokens += batch.target_out.numel()
             at.in_round += 1
             at.step += 1
-            if at.step % 50 == 0 or at.step == steps:
+            if at.step % 50 == 0 or at.step == stop:
                 seconds = time.monotonic() - began
                 left = (steps - at.step) * seconds / (at.step - at_start)
                 loss, rate = sum(at.losses) / len(at.losses), (at.tokens - tokens_at_start) / seconds
@@ -185,7 +189,7 @@ class Trainer:
                     flush=True,
                 )
                 at.losses.clear()
-            if time.monotonic() - saved > save_seconds or at.step == steps:
+            if time.monotonic() - saved > save_seconds or at.step == stop:
                 self.save()
                 saved = time.monotonic()
 

@@ -227,8 +227,8 @@ class Batch:
 class Batches:
     """Batches of like length under a token budget, in a seeded order that can be taken up anywhere.
 
-    A round draws `round_size` examples: `aligned_share` of them from aligned records (half as translations in all
-    directions, half as autoencoding), the rest autoencoding sentences that stand alone, each once before any twice.
+    A round draws `round_size` examples: `aligned_share` of them from aligned records (half autoencoding, half into any
+    of the record's languages), the rest autoencoding sentences that stand alone, each once before any twice.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def test_hard_cuts_are_told() -> None:
 
 @pytest.mark.parametrize("unit", [".", "-", '"', "a\u0301", "\u0301", "🇩🇪", "a,", ". ", "。", "👨‍👩‍👧‍👦", "!)"])
 def test_time_is_linear(unit: str) -> None:
-    text = collapse(unit * 200_000)
+    text = collapse(unit * 100_000)
     began = time.perf_counter()
     assert all(end - start <= 200 for start, end, _ in fragments(text, 200))
-    assert time.perf_counter() - began < 20  # about 0.3 s; quadratic time would be minutes
+    assert time.perf_counter() - began < 20  # about 0.2 s; quadratic time would be minutes

@@ -1,4 +1,4 @@
-"""Ours against the official package (sonar-space 0.5.0, fairseq2 0.8.1) on a small checkpoint in the fairseq2 layout."""
+"""Ours against the official package (sonar-space 0.5.0, fairseq2 0.8.1) on a small checkpoint in fairseq2's layout."""
 
 from __future__ import annotations
 

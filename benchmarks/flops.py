@@ -1,0 +1,67 @@
+"""How many floating point operations the encoder needs, and how many a second this machine gives its matmuls.
+
+Imports nothing but torch, so that any process can measure. Rates cost about half a second a shape.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+
+def encoder_flops(lengths: Sequence[int], *, dim: int, layers: int, ffn_dim: int) -> float:
+    """FLOPs of encoding sentences of these token counts: two per weight and token, four · dim per pair of tokens.
+
+    Norms, activations, softmax and embedding look-ups are not counted.
+    """
+    weights = 4 * dim * dim + 2 * dim * ffn_dim
+    tokens = sum(lengths)
+    pairs = sum(length * length for length in lengths)
+    return float(layers * (2 * weights * tokens + 4 * dim * pairs))
+
+
+def layer_shapes(dim: int, ffn_dim: int) -> list[tuple[int, int]]:
+    """(in, out) of the matmuls of one layer: fused q, k, v; attention output; the feed-forward network's two."""
+    return [(dim, 3 * dim), (dim, dim), (dim, ffn_dim), (ffn_dim, dim)]
+
+
+def matmul_rates(
+    rows: int, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: str = "cpu", seconds: float = 0.5
+) -> list[float]:
+    """FLOP/s of `F.linear` with bias for each (in, out): the median of five equally long measurements."""
+    found = []
+    for inner, outer in shapes:
+        x = torch.randn(rows, inner, device=device).to(dtype)
+        weight, bias = torch.randn(outer, inner, device=device).to(dtype), torch.zeros(outer, device=device).to(dtype)
+        once = _seconds_of(1, x, weight, bias)  # warms up
+        once = min(once, _seconds_of(1, x, weight, bias))
+        repeats = max(1, int(seconds / 5 / once))
+        each = statistics.median(_seconds_of(repeats, x, weight, bias) / repeats for _ in range(5))
+        found.append(2.0 * rows * inner * outer / each)
+    return found
+
+
+def combined_rate(rates: Sequence[float], shapes: Sequence[tuple[int, int]]) -> float:
+    """FLOP/s of one matmul of each shape, one after the other."""
+    work = [inner * outer for inner, outer in shapes]
+    return sum(work) / sum(amount / rate for amount, rate in zip(work, rates, strict=True))
+
+
+@torch.inference_mode()
+def _seconds_of(repeats: int, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> float:
+    wait(x.device.type)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        F.linear(x, weight, bias)
+    wait(x.device.type)
+    return time.perf_counter() - start
+
+
+def wait(device: str) -> None:
+    """Until the device has done all that it was given."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()

@@ -1,0 +1,99 @@
+"""A SONAR encoder of random weights on disk: for us (a native card) and in the layout that fairseq2 reads."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from stages.sonar.card import ModelCard, ModelFile, load_card
+from stages.sonar.checkpoint import save
+from stages.sonar.networks import SonarTextEncoder
+
+
+@dataclass(frozen=True)
+class Size:
+    """Architecture numbers of the encoder; the vocabulary is the tokenizer's."""
+
+    dim: int
+    layers: int
+    heads: int
+    ffn_dim: int
+
+
+def make_model(folder: Path, size: Size, *, tokenizer_of: str, seed: int) -> ModelCard:
+    """Write random weights, rounded to fp16 in both layouts, with the tokenizer and languages of a card.
+
+    `folder` then holds card.yaml, encoder.safetensors, tokenizer.model and fairseq2-encoder.pt.
+    """
+    base = load_card(tokenizer_of)
+    torch.manual_seed(seed)
+    network = SonarTextEncoder(
+        dim=size.dim,
+        layers=size.layers,
+        heads=size.heads,
+        ffn_dim=size.ffn_dim,
+        vocab_size=base.vocab_size,
+        max_tokens=base.max_tokens,
+    )
+    encoder, tokenizer = folder / "encoder.safetensors", folder / "tokenizer.model"
+    save(network, encoder)
+    shutil.copyfile(base.path("tokenizer"), tokenizer)
+    torch.save({"model": fairseq2_layout(load_file(encoder))}, folder / "fairseq2-encoder.pt")
+    described = ModelFile.of(encoder, folder).model_dump()
+    content = {
+        "name": "benchmark",
+        "kind": "sonar-text",
+        "layout": "native",
+        "description": f"random weights of seed {seed}",
+        "licence": "none",
+        "dim": size.dim,
+        "encoder_layers": size.layers,
+        "decoder_layers": size.layers,
+        "heads": size.heads,
+        "ffn_dim": size.ffn_dim,
+        "vocab_size": base.vocab_size,
+        "max_tokens": base.max_tokens,
+        "languages": list(base.languages),
+        # the encode stage opens no decoder; the card needs one
+        "files": {
+            "encoder": described,
+            "decoder": described,
+            "tokenizer": ModelFile.of(tokenizer, folder).model_dump(),
+        },
+    }
+    card = folder / "card.yaml"
+    card.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return load_card(str(card))
+
+
+def fairseq2_layout(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Our names and fp16 values → fairseq2's names and fp32 values; q, k and v apart."""
+    modules = {
+        "attention_norm": "self_attn_layer_norm",
+        "attention.out_proj": "self_attn.output_proj",
+        "ffn_norm": "ffn_layer_norm",
+        "ffn.inner_proj": "ffn.inner_proj",
+        "ffn.out_proj": "ffn.output_proj",
+    }
+    found: dict[str, torch.Tensor] = {}
+    for name, half in weights.items():
+        value = half.float()
+        module, _, kind = name.rpartition(".")
+        if module == "embedding":
+            found["encoder_frontend.embed.weight"] = value
+        elif module == "norm":
+            found[f"layer_norm.{kind}"] = value
+        else:
+            _, number, inner = module.split(".", 2)
+            prefix = f"encoder.layers.{number}"
+            if inner == "attention.qkv_proj":
+                for letter, third in zip("qkv", value.chunk(3), strict=True):
+                    found[f"{prefix}.self_attn.{letter}_proj.{kind}"] = third.clone()
+            else:
+                found[f"{prefix}.{modules[inner]}.{kind}"] = value
+    return found

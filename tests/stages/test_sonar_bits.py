@@ -1,0 +1,105 @@
+"""A sentence's embedding and greedy decoding are the same bits whatever is in the batch and however many threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from stages.sonar.card import load_card
+from stages.sonar.checkpoint import load_decoder, load_encoder, rows_are_independent
+from stages.sonar.generate import greedy
+from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
+from stages.sonar.tokenizer import SonarTokenizer
+
+ROWS = (1, 2, 3, 7, 64)
+LENGTHS = (3, 4, 7, 16, 33, 64, 130)
+THREADS = (1, 2)
+
+
+@pytest.fixture(autouse=True)
+def threads_are_put_back() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=[256, 512, "sonar-tiny"])
+def networks(request: pytest.FixtureRequest) -> tuple[SonarTextEncoder, SonarTextDecoder]:
+    if request.param == "sonar-tiny":
+        card = load_card("sonar-tiny")
+        return load_encoder(card), load_decoder(card)
+    torch.manual_seed(0)
+    dim = request.param
+    numbers = {"dim": dim, "layers": 1, "ffn_dim": 4 * dim, "vocab_size": 1003, "max_tokens": 514}
+    return SonarTextEncoder(heads=dim // 64, **numbers), SonarTextDecoder(heads=dim // 64, **numbers)
+
+
+def test_this_process_computes_reproducibly() -> None:
+    assert rows_are_independent(torch.float32)
+
+
+@torch.inference_mode()
+def test_embeddings(networks: tuple[SonarTextEncoder, SonarTextDecoder]) -> None:
+    encoder, _ = networks
+    for length in LENGTHS:
+        ids = torch.randint(4, 1000, (64, length), generator=torch.Generator().manual_seed(length))
+        torch.set_num_threads(1)
+        alone = torch.cat([encoder(ids[i : i + 1]) for i in range(8)])
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            for rows in ROWS:
+                part = encoder(ids[:rows])
+                assert torch.equal(part[:8], alone[:rows]), f"{rows} rows of {length} tokens, {threads} threads"
+
+
+@torch.inference_mode()
+def test_logits_of_every_step(networks: tuple[SonarTextEncoder, SonarTextDecoder]) -> None:
+    _, decoder = networks
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 1000, (64, 20), generator=generator)
+    embeddings = torch.randn(64, decoder.norm.normalized_shape[0], generator=generator)
+
+    def logits(rows: int) -> torch.Tensor:
+        state = decoder.start(embeddings[:rows], capacity=20)
+        return torch.stack([decoder.logits(decoder.step(column[:rows], state)) for column in ids.T], dim=1)
+
+    torch.set_num_threads(1)
+    whole = logits(64)
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        for rows in ROWS:
+            assert torch.equal(logits(rows), whole[:rows]), f"{rows} rows, {threads} threads"
+
+
+@torch.inference_mode()
+def test_greedy_decoding_while_rows_leave_the_batch() -> None:
+    card = load_card("sonar-tiny")
+    tokenizer, encoder, decoder = SonarTokenizer(card), load_encoder(card), load_decoder(card)
+    texts = [
+        "Yes.",
+        "She smiled.",
+        "The river was wide and slow.",
+        "He opened the door and went out into the garden.",
+    ] * 6
+    embeddings = torch.cat([encoder(torch.tensor([ids])) for ids in tokenizer.encode(texts, "eng_Latn")])
+    embeddings += torch.linspace(0, 0.01, len(texts))[:, None]  # so that no two rows are the same
+    prefixes = torch.tensor([tokenizer.target_prefix("eng_Latn")] * len(texts))
+    limits = torch.arange(len(texts)) % 17 + 3
+    together = greedy(decoder, embeddings, prefixes, limits)
+    assert len({len(ids) for ids in together}) > 3
+    for i in range(len(texts)):
+        row = slice(i, i + 1)
+        assert greedy(decoder, embeddings[row], prefixes[row], limits[row]) == [together[i]]
+        assert len(together[i]) <= limits[i]
+
+
+def test_a_limit_of_no_tokens_is_an_error() -> None:
+    decoder = load_decoder(load_card("sonar-tiny"))
+    with pytest.raises(ValueError, match="holds 0"):
+        greedy(decoder, torch.zeros(1, decoder.norm.normalized_shape[0]), torch.tensor([[3, 8]]), torch.tensor([0]))
+    assert (
+        greedy(decoder, torch.zeros(0, 256), torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        == []
+    )
