@@ -174,12 +174,16 @@ def _work(plan: Plan) -> None:
         f"({len(plan.chunks_to_segment())} chunks to segment, {len(plan.parts_to_visit())} parts waiting)"
     )
     failures: list[str] = []
-    with RunProgress(out, plan) as progress:
-        for event in launch(plan, record.folder):
-            record.log(event.model_dump_json())
-            progress.see(event)
-            if event.kind == "failed":
-                failures.append(f"{event.where}: {event.error}")
+    try:
+        with RunProgress(out, plan) as progress:
+            for event in launch(plan, record.folder):
+                record.log(event.model_dump_json())
+                progress.see(event)
+                if event.kind == "failed":
+                    failures.append(f"{event.where}: {event.error}")
+    except KeyboardInterrupt:
+        err.print("Interrupted. What is finished is kept: run the same command again to go on.")
+        raise typer.Exit(130) from None
     complete = _finish(plan, failures)
     record.close({"done": complete, "failures": failures, "seconds": round(time.monotonic() - started, 1)})
     if not complete:
@@ -237,9 +241,6 @@ def main() -> None:
     except PipelineError as error:
         err.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(1)
-    except KeyboardInterrupt:
-        err.print("Interrupted. What is finished is kept: run the same command again to go on.")
-        sys.exit(130)
     sys.exit(result or 0)
 
 

@@ -34,6 +34,7 @@ from pipeline.receipts import (
     write_family,
 )
 from pipeline.recipes import SEGMENT, Recipes, segment_part_fingerprint
+from pipeline.sampling import document_seed, uniform
 from pipeline.store import Store
 from stages.segment.segmenter import Segmented, Segmenter
 from stages.sonar.card import load_card
@@ -287,7 +288,7 @@ def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Tab
     edges = np.searchsorted(owner, np.arange(len(batch) + 1)).astype(np.int64)
     position = np.arange(len(owner)) - edges[owner] if len(owner) else np.empty(0, np.int64)
     langs = pa.array([one.lang for one in batch]).dictionary_encode()
-    seeds = np.asarray([_seed(one.doc_id) for one in batch], dtype=np.uint64)
+    seeds = np.asarray([document_seed(one.doc_id) for one in batch], dtype=np.uint64)
     table = pa.table(
         {
             "position": pa.array(position.astype(np.int32)),
@@ -301,18 +302,3 @@ def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Tab
         }
     )
     return table, edges
-
-
-def _seed(doc_id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8, person=b"row-u").digest(), "little")
-
-
-def uniform(seeds: npt.NDArray[np.uint64], position: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """hash(doc_id, position) in [0, 1): the finaliser of SplitMix64, 53 bits."""
-    with np.errstate(over="ignore"):
-        z = seeds + (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    u: npt.NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return u

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 
 from pipeline.errors import CorpusError
 
@@ -44,9 +45,9 @@ class Store:
             raise CorpusError(f"{self.url}: the file {path} is missing") from None
 
     def open(self, path: str) -> Any:
-        """A seekable file for reading (Parquet footers, single row groups)."""
+        """A seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
         try:
-            return Path(self._full(path)).open("rb") if self._local else self._fs.open(self._full(path), "rb")
+            return pa.memory_map(self._full(path)) if self._local else self._fs.open(self._full(path), "rb")
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import math
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -311,4 +312,7 @@ def shipped_sample() -> list[Source]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except ValueError as error:
+        sys.exit(f"error: {error}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,19 @@ def test_exit_codes_and_words(
     assert result.returncode == code, result
     assert words in result.stderr, result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    process = subprocess.Popen([PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "run the same command again" in errors and "Traceback" not in errors
+    assert pipeline("run", path).returncode == 0
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "status", "inspect"])

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +14,7 @@ from pipeline.config import RunConfig, load_config
 from pipeline.errors import CorpusError
 from pipeline.inputs import Chunk, Document, InputSettings, Rejected, SplitSettings, plan_chunks, read_documents
 from pipeline.receipts import ChunkReceipt
-from pipeline.segmenting import ChunkSegmenter, Segmentation, uniform
+from pipeline.segmenting import ChunkSegmenter, Segmentation
 from pipeline.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 
@@ -136,13 +135,3 @@ def test_an_input_that_changes_under_a_run_is_noticed(make_config: MakeConfig, t
     write_jsonl(tmp_path / "in/libreoffice-eng.jsonl", list(reversed(sample_documents("libreoffice-eng", 3))))
     with pytest.raises(Exception, match="changed"):
         list(ChunkSegmenter(config).run(chunk))
-
-
-def test_u_is_uniform_and_depends_on_document_and_position() -> None:
-    u = uniform(np.full(100_000, 12345, np.uint64), np.arange(100_000))
-    assert u.min() >= 0 and u.max() < 1
-    counts, _ = np.histogram(u, bins=20, range=(0, 1))
-    assert abs(counts - 5000).max() < 350  # five standard deviations
-    assert len(np.unique(u)) == len(u)
-    other = uniform(np.full(100_000, 54321, np.uint64), np.arange(100_000))
-    assert abs(np.corrcoef(u, other)[0, 1]) < 0.02
