@@ -201,8 +201,8 @@ def _print_factors(out: Console, kind: str, ours: list[float], theirs: dict[tupl
     own = statistics.median(ours)
     best = min(speeds, key=lambda way: speeds[way])
     out.print(
-        f"ours is {speeds[DEFAULT] / own:.2f} × the default of {kind} (goal ≥ 4) and {speeds[best] / own:.2f} × its best "
-        f"(goal ≥ 1.5): order by {best.order}, batch {best.batch}, {best.format}"
+        f"ours is {speeds[DEFAULT] / own:.2f} × the default of {kind} (goal ≥ 4) and {speeds[best] / own:.2f} × its "
+        f"best (goal ≥ 1.5), which is order {best.order}, batch {best.batch}, {best.format}"
     )
 
 

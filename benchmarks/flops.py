@@ -1,6 +1,6 @@
 """How many floating point operations the encoder needs, and how many a second this machine gives its matmuls.
 
-Imports nothing but torch, so that any process can measure. Rates cost about half a second a shape.
+Imports nothing but torch, so that any process can measure. Rates cost a third of a second a shape.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def layer_shapes(dim: int, ffn_dim: int) -> list[tuple[int, int]]:
 
 
 def matmul_rates(
-    rows: int, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: str = "cpu", seconds: float = 0.5
+    rows: int, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: str = "cpu", seconds: float = 0.3
 ) -> list[float]:
     """FLOP/s of `F.linear` with bias for each (in, out): the median of five equally long measurements."""
     found = []

@@ -33,13 +33,14 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        y = self.attention_norm(x)
+        y: Tensor = self.attention_norm(x)
         query, key, value = (
             project(y).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for project in (self.q, self.k, self.v)
         )
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        x = self.dropout(self.out(attended.transpose(-2, -3).flatten(-2, -1))) + x
-        return self.dropout(self.outer(self.dropout(F.relu(self.inner(self.ffn_norm(x)))))) + x
+        x = x + self.dropout(self.out(attended.transpose(-2, -3).flatten(-2, -1)))
+        y = self.dropout(self.outer(self.dropout(F.relu(self.inner(self.ffn_norm(x))))))
+        return x + y
 
 
 class Encoder(nn.Module):
@@ -74,10 +75,12 @@ class Encoder(nn.Module):
             x = layer(x, bias)
         x = self.norm(x)
         if not padded:
-            return x.sum(dim=1) * (1.0 / (width + 1e-7))
+            whole: Tensor = x.sum(dim=1) * (1.0 / (width + 1e-7))
+            return whole
         kept = x.where((place >= 0).unsqueeze(-1), 0)
         weights = 1.0 / (torch.tensor(lengths).to(x.dtype) + 1e-7)
-        return torch.einsum("ij,i->ij", kept.sum(dim=1), weights)
+        pooled: Tensor = torch.einsum("ij,i->ij", kept.sum(dim=1), weights)
+        return pooled
 
 
 class RebuiltPipeline:

@@ -81,7 +81,7 @@ def register(folder: Path, job: dict[str, Any]) -> None:
 
 def versions(kind: str) -> dict[str, str]:
     """What answers the requests."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     if kind == "official":
         found |= {name: importlib.metadata.version(name) for name in ("sonar-space", "fairseq2")}
         native = importlib.import_module("fairseq2n").__file__ or ""

@@ -33,6 +33,24 @@ LOG_WIDTH = 160  # where the output is no terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
 err = Console(stderr=True, soft_wrap=True)
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        out.print(version("sonar-pipeline"), highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of the program itself; its help text stands where `app` is made."""
+
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml, or `sample`, which ships")]
 Overrides = Annotated[
     list[str] | None,
@@ -94,8 +112,9 @@ def plan(
 def status(
     where: Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")],
 ) -> None:
-    """Show the books of a corpus as its receipts say: what is done, dropped, quarantined, left. Exit code 1 if they
-    do not balance.
+    """Show the books of a corpus: what is done, dropped, quarantined, left, as its receipts say.
+
+    Exit code 1 if the books do not balance.
 
     Example: pipeline status runs/sample
     """
