@@ -5,7 +5,8 @@
 
 Batches of equal token count, as the stages make them, with tokens already on the device: this is the ceiling of the
 stages, without tokenising and without the disk. Every sentence is decoded to its own length, since random weights end
-no sentence. Imports torch and our networks, and nothing else. Model and batches take 6 GB in float16 at full size.
+no sentence. Imports torch and our networks, and nothing else. At full size in float16 the weights take 3 GB, the
+cache of a decoding batch up to 9 GB.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Writing is what a worker does with an embeddings table: Parquet bytes in memory, then `Store.write`, which syncs. With
 `+ digests` it also hashes the file and the column, as every commit does. Reading takes one thread, from the page cache,
-row group by row group to numpy without a copy of the values. MB are 10⁶ bytes of raw float16. Costs about a minute and
-1.5 GB of memory for 100 000 rows.
+row group by row group to numpy without a copy of the values. MB are 10⁶ bytes of raw float16. 100 000 rows of
+d=1024 are 205 MB raw, and several times that in memory.
 """
 
 from __future__ import annotations
