@@ -2,11 +2,11 @@
 
     python -m stages.sonar.train --corpus books.jsonl.xz@0.33 --corpus parallel.jsonl.xz --out runs/tiny --steps 4000
 
-A unigram tokenizer is trained and every sentence tokenised once (both are kept in --out); then the networks are trained,
+A unigram tokenizer is trained and all sentences are tokenised (both are kept in --out); then the networks are trained,
 scored on held-out books and pages, and written as fp16 safetensors with their card. A run that was stopped goes on from
 its last checkpoint, exactly; more --steps lengthen it until its learning rate began to fall.
 
-Cost: 2 CPU cores see 2 900 to 3 800 tokens/s, so the weights that ship (8.6 million tokens) take 45 minutes. On cores
+Cost: 2 CPU cores see 2 700 to 3 800 tokens/s, so the weights that ship (8.5 million tokens) take 45 minutes. On cores
 that are shared with other work set OMP_WAIT_POLICY=PASSIVE: waiting threads otherwise spin, which was seen to make
 training 4 times slower.
 """
