@@ -26,18 +26,19 @@ from pipeline.tasks import Event, PartTask, SegmentTask, failure
 Batch = dict[str, Any]
 
 WAVE = 10_000  # descriptors given to Ray at once
+SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
 ENVIRONMENT = {  # of this process and, through it, of Ray's
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for each other leave the core to the segmenter
 }
 
 
 class _Segment:
     """Chunk descriptors → events; part descriptors go through."""
 
-    def __init__(self, config: RunConfig, folder: str) -> None:
+    def __init__(self, config: RunConfig, folder: str, nice: int) -> None:
+        os.nice(nice)
         self._task = SegmentTask(config, folder)
 
     def __call__(self, batch: Batch) -> Iterator[Batch]:
@@ -111,7 +112,7 @@ def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
     data: ray.data.Dataset = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
     data = data.map_batches(
         _Segment,
-        fn_constructor_args=(plan.config, folder),
+        fn_constructor_args=(plan.config, folder, SHARED_NICE if found[0] == "cpu" else 0),
         batch_size=1,
         compute=ActorPoolStrategy(size=segmenters, max_tasks_in_flight_per_actor=1),
         num_cpus=0.5 * cpus / segmenters,  # half of the machine to each pool: neither can starve the other
