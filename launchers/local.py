@@ -7,10 +7,13 @@ descriptor flow on at once. Cost: about 6 seconds to start.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,12 +88,27 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
         os.environ.setdefault(name, value)
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    with _without_native_log():
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         for start in range(0, len(items), WAVE):
             yield from _wave(plan, folder, items[start : start + WAVE])
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _without_native_log() -> Iterator[None]:
+    """Ray's C++ part announces its log level on stderr, whatever that level is; its errors are raised in Python."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:

@@ -31,6 +31,7 @@ class RunProgress:
         self._visited = 0
         self._failed = 0
         self._started = time.monotonic()
+        self._working: float | None = self._started if self._segmented else None  # since there was a part to visit
         self._last_line = self._started
         self._bars: Progress | None = None
         if console.is_terminal:
@@ -61,6 +62,7 @@ class RunProgress:
         """Count an event."""
         if event.kind == "segmented":
             self._segmented += event.rows
+            self._working = self._working or time.monotonic()
         elif event.kind == "chunk":
             self._chunks_done += 1
         elif event.kind == "part":
@@ -83,7 +85,7 @@ class RunProgress:
         return self._before + max(new, round(new * self._chunks / self._chunks_done))
 
     def _rate(self) -> float:
-        return self._visited / max(1e-9, time.monotonic() - self._started)
+        return self._visited / max(1e-9, time.monotonic() - (self._working or self._started))
 
     def _note(self) -> str:
         if not self._visited:

@@ -110,9 +110,8 @@ def show_books(console: Console, books: Books, title: str) -> None:
             f"{score['score_sum'] / score['scored']:.1f} on average over {number(score['scored'])} sentences; "
             f"{number(score['stopped_at_length'])} stopped at the length bound",
         )
-    rates = [
-        f"{stage} {number(books.sentences / seconds)}/s" for stage, seconds in books.seconds.items() if seconds > 0
-    ]
+    done = {stage: books.counts[stage].get("scored", books.sentences) for stage in books.seconds}
+    rates = [f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in books.seconds.items() if seconds > 0]
     table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
     for problem in books.problems:
