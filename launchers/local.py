@@ -89,7 +89,7 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
     import ray
 
     with _without_native_log():
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         for start in range(0, len(items), WAVE):
             yield from _wave(plan, folder, items[start : start + WAVE])
@@ -152,5 +152,5 @@ def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
     try:
         for row in data.iter_rows():
             yield Event.model_validate_json(json.loads(row["item"])["event"])
-    except ray.exceptions.RayError as error:
+    except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
         yield failure("Ray", error)

@@ -5,6 +5,7 @@ Read from receipts alone, after the work, so that what a worker claimed does not
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from pipeline.receipts import summed
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState
 from pipeline.store import Store
+
+# a data file, or what `Store.write` had of it when it was killed; files that people put beside them are not ours
+ATTEMPT = re.compile(r"\.?(?P<part>[0-9a-f-]+)\.(?P<fingerprint>[0-9a-f]{8})-[0-9a-f]{6}\.parquet(\.[0-9a-f]{8}\.tmp)?")
 
 
 @dataclass
@@ -73,7 +77,9 @@ def keep_books(store: Store, chunks: list[ChunkState]) -> Books:
         for file in files:
             books.data_bytes[file.family] += file.bytes
             if file.path not in present[file.family]:
-                books.problems.append(f"{file.path} is missing, though a receipt vouches for it")
+                books.problems.append(
+                    f"{file.path} is missing, though a receipt vouches for it; delete that receipt, run again"
+                )
     return books
 
 
@@ -113,9 +119,8 @@ def sweep(store: Store, chunks: list[ChunkState]) -> int:
     gone = 0
     for family in sorted({family for family, _, _ in finished}):
         for path in store.find(family):
-            name = path.rsplit("/", 1)[-1]
-            owner = (family, name.split(".", 1)[0], name.split(".", 1)[1][:8])
-            if path not in named and owner in finished:
+            attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
+            if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
                 store.delete(path)
                 gone += 1
     return gone

@@ -85,8 +85,9 @@ def run(
     plan = make_plan(settings, only, until)
     if plan.nothing_to_do:
         _remember_view(plan)
-        out.print("Nothing to do: every part is up to date.")
-        _finish(plan)
+        out.print("Nothing to do.")
+        if not _finish(plan):
+            raise typer.Exit(1)
         return
     _work(plan)
 
@@ -201,6 +202,7 @@ def _work(plan: Plan) -> None:
                 if event.kind == "failed":
                     failures.append(f"{event.where}: {event.error}")
     except KeyboardInterrupt:
+        record.close({"done": False, "interrupted": True})
         err.print("Interrupted. What is finished is kept: run the same command again to go on.")
         raise typer.Exit(130) from None
     complete = _finish(plan, failures)
@@ -218,7 +220,7 @@ def _finish(plan: Plan, failures: list[str] | None = None) -> bool:
     from pipeline.quality import measure, worst_rows
     from pipeline.show import show_books, show_quality, show_rows
 
-    corpus = Corpus(plan.config.output)
+    corpus = Corpus(plan.config.output, plan.view)
     swept = sweep(corpus.store, corpus.chunks)
     books = keep_books(corpus.store, corpus.chunks)
     show_books(out, books, f"{plan.config.name} in {plan.config.output}")
@@ -257,7 +259,7 @@ def main() -> None:
     except (ConfigError, CardError) as error:
         err.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(2)
-    except PipelineError as error:
+    except (PipelineError, OSError) as error:  # OSError: no permission, no space, a store that does not answer
         err.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(1)
     sys.exit(result or 0)

@@ -125,6 +125,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except InputError as error:
         raise ConfigError(f"{path}: {error}") from error
     output = str(Path.cwd() / "runs" / config.name) if shipped else _resolve(config.output, base)
+    for one in inputs:
+        folder = one.path.partition("**")[0].rstrip("/")  # a pattern without ** reaches no folder below
+        if f"{output}/".startswith(f"{folder}/"):
+            raise ConfigError(f"{path}: output {output} lies inside input {one.path}, which would read it; move it")
     return config.model_copy(update={"output": output, "input": inputs})
 
 
@@ -140,7 +144,7 @@ def _shipped(path: Path) -> Path | None:
 
 
 def _resolve(url: str, base: str) -> str:
-    return url if "://" in url else os.path.normpath(Path(base, url))
+    return url if "://" in url else os.path.normpath(Path(base, Path(url).expanduser()))
 
 
 def _defaults(data: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from pipeline import layout
 from pipeline.errors import CorpusError
 from pipeline.receipts import DataFile
 from pipeline.runs import newest_view
-from pipeline.state import ChunkState, PartState, read_state
+from pipeline.state import ChunkState, PartState, View, read_state
 from pipeline.store import Store
 
 
@@ -31,10 +31,10 @@ class Corpus:
     Raises `CorpusError` if the folder is no corpus.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, view: View | None = None) -> None:
         self.url = url
         self.store = Store(url)
-        self.view = newest_view(self.store)
+        self.view = view or newest_view(self.store)
 
     @cached_property
     def chunks(self) -> list[ChunkState]:
@@ -46,7 +46,7 @@ class Corpus:
         parts = [part for chunk in self.chunks for part in chunk.parts]
         return {part.ref.part: part for part in sorted(parts, key=lambda part: part.ref.part)}
 
-    @property
+    @cached_property
     def parts(self) -> list[str]:
         """Names of the parts, sorted."""
         return list(self._states)
@@ -56,7 +56,7 @@ class Corpus:
         """Sentences in all parts."""
         return sum(part.rows for part in self._states.values())
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Columns that every part has and `table` gives."""
         families = [self._families(part) for part in self.parts]

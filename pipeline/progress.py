@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from pipeline.plan import Plan
 from pipeline.recipes import SEGMENT
-from pipeline.show import duration, number
+from pipeline.show import duration, number, plain
 from pipeline.tasks import Event
 
 LINE_SECONDS = 5.0
@@ -69,8 +69,8 @@ class RunProgress:
             self._visited += event.rows
         else:
             self._failed += 1
-            self._console.print(f"[bold red]failed[/] {escape(event.where)}: ", end="")
-            self._console.print(event.error, markup=False)
+            self._console.print(f"[bold red]failed[/] {escape(plain(event.where, 200))}: ", end="")
+            self._console.print(plain(event.error, 1000), markup=False)
         if self._bars:
             self._bars.update(self._segment_bar, completed=self._chunks_done)
             self._bars.update(self._visit_bar, completed=self._visited, total=self._total(), note=self._note())

@@ -151,9 +151,12 @@ def commit(
     path = layout.receipt_path(stage, part, fingerprint)
     if store.create(path, receipt.model_dump_json().encode()):
         return receipt, True
+    standing = read_receipt(store, path)
+    if standing.files == files:  # ours after all: the answer to the first request was lost, and it was sent again
+        return standing, True
     for file in files:
         store.delete(file.path)
-    return read_receipt(store, path), False
+    return standing, False
 
 
 def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
@@ -164,9 +167,10 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
     path = layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint)
     if store.create(path, receipt.model_dump_json().encode()):
         return receipt
-    if receipt.quarantine:
+    standing = read_chunk_receipt(store, path)
+    if receipt.quarantine and receipt.quarantine != standing.quarantine:
         store.delete(receipt.quarantine.path)
-    return read_chunk_receipt(store, path)
+    return standing
 
 
 def read_receipt(store: Store, path: str) -> Receipt:

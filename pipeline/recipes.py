@@ -42,7 +42,7 @@ def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
     return {
         "stage": SEGMENT,
         "version": config.segment.version,
-        "segment": config.segment.meaningful(),
+        "segment": config.segment.meaningful() | {"model": card.name},  # a card's path means nothing, its digests do
         "split": config.split.meaningful(),
         "input": reading,
         "keep": list(config.keep_columns()),
@@ -52,10 +52,13 @@ def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
 
 
 def _stage(stage: StageSettings) -> dict[str, Any]:
+    settings = stage.meaningful()
+    if "model" in settings:
+        settings["model"] = load_card(settings["model"]).name
     return {
         "stage": stage.name,
         "version": stage.version,
-        stage.name: stage.meaningful(),
+        stage.name: settings,
         "artifacts": stage.artifacts(),
     }
 

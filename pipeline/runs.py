@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
+from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -21,7 +21,8 @@ class RunRecord:
 
     def __init__(self, store: Store, config: RunConfig, view: View) -> None:
         self.store = store
-        self.folder = f"{layout.RUNS}/{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        self.folder = f"{layout.RUNS}/{now}-{secrets.token_hex(3)}"
         header = {"layout": layout.LAYOUT_VERSION, "name": config.name}
         store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
         check_corpus(store)
@@ -36,7 +37,9 @@ class RunRecord:
         self._events.append(event)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the events and the summary."""
+        """Write the events and the summary; the marks of started tasks have served."""
+        for path in self.store.find(f"{self.folder}/starts"):
+            self.store.delete(path)
         self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
         self.store.write(f"{self.folder}/summary.json", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
@@ -55,15 +58,20 @@ def check_corpus(store: Store) -> None:
 def newest_view(store: Store) -> View:
     """The view of the newest run. Raises `CorpusError` if there was none."""
     check_corpus(store)
-    views = [path for path in store.find(layout.RUNS) if path.endswith("/view.json")]
-    if not views:
+    newest = _newest(store)
+    if not newest:
         raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
-    return View.from_json(store.read(views[-1]))
+    return View.from_json(newest)
 
 
 def newest_is(store: Store, view: View) -> bool:
     """Whether readers already see this view."""
     if not store.exists(layout.CORPUS_FILE):
         return False
-    views = [path for path in store.find(layout.RUNS) if path.endswith("/view.json")]
-    return bool(views) and store.read(views[-1]) == view.to_json().encode()
+    return _newest(store) == view.to_json().encode()
+
+
+def _newest(store: Store) -> bytes | None:
+    """The newest run's view; a run that was killed before it wrote one does not count."""
+    paths = (f"{layout.RUNS}/{name}/view.json" for name in reversed(store.folders(layout.RUNS)))
+    return next((store.read(path) for path in paths if store.exists(path)), None)

@@ -42,7 +42,8 @@ from stages.sonar.tokenizer import SonarTokenizer
 
 BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 2_000_000
-PAYLOAD_BYTES = 64 * 1024
+PAYLOAD_BYTES = 64 * 1024  # kept of one quarantined record
+PAYLOADS_BYTES = 256 << 20  # kept of all quarantined records of a chunk; later ones have their reason but no payload
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,7 @@ class _Books:
         self.quarantined: Counter[str] = Counter()
         self.rejects: list[dict[str, object]] = []
         self.bytes_unreadable = 0
+        self._payloads = 0
 
     def reject(self, item: Rejected) -> None:
         """Count what the reader refused; quarantined records are kept with their reason."""
@@ -262,6 +264,9 @@ class _Books:
     def _keep(self, item: Rejected, stage: str) -> None:
         self.quarantined[item.reason] += item.records
         row = {name: getattr(item, name) for name in ("record", "records", "doc_id", "reason", "error", "payload")}
+        self._payloads += len(item.payload)
+        if self._payloads > PAYLOADS_BYTES:
+            row["payload"] = b""
         self.rejects.append(row | {"stage": stage})
 
 

@@ -126,7 +126,7 @@ def _reasons(counter: dict[str, int]) -> str:
 
 def show_quality(console: Console, quality: Quality, bleu: dict[str, float], *, lengths: bool = True) -> None:
     """AutoBLEU by language and by length. `bleu`: corpus BLEU by language."""
-    columns = ("sentences", "tokens", "corpus BLEU", "mean", "p10", "p25", "p50", "p75", "p90", "below 20")
+    columns = ("sentences", "tokens", "scored", "corpus BLEU", "mean", "p10", "p25", "p50", "p75", "p90", "below 20")
     tables = [("language", quality.by_lang)]
     if lengths:
         tables.append(("characters", quality.by_length))
@@ -147,7 +147,7 @@ def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> list[s
     def shown(value: float, form: str = ".1f") -> str:
         return "–" if math.isnan(value) else f"{value:{form}}"
 
-    cells = [number(group.sentences), shown(group.tokens)]
+    cells = [number(group.sentences), shown(group.tokens), number(group.scored)]
     if bleu is not None:
         cells.append(shown(bleu.get(group.name, float("nan"))))
     return [*cells, shown(group.mean), *(shown(value) for value in group.quantiles), shown(group.poor, ".0%")]

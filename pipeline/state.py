@@ -93,12 +93,15 @@ class View:
 
 def read_state(store: Store, view: View) -> list[ChunkState]:
     """Every chunk of the view with what is there of it, in the order of the view."""
-    present = set(store.find("chunks"))
+    present = {*store.find("chunks"), *store.find(f"receipts/{SEGMENT}")}
 
     def open_chunk(entry: tuple[Chunk, str]) -> ChunkState:
         chunk, print_of_chunk = entry
         path = layout.chunk_receipt_path(chunk.id, print_of_chunk)
-        return ChunkState(chunk, print_of_chunk, read_chunk_receipt(store, path) if path in present else None)
+        receipt = read_chunk_receipt(store, path) if path in present else None
+        paths = [layout.receipt_path(SEGMENT, ref.part, ref.fingerprint) for ref in receipt.parts] if receipt else []
+        whole = all(one in present for one in paths)  # a part's receipt may have been deleted to have it made again
+        return ChunkState(chunk, print_of_chunk, receipt if whole else None)
 
     chunks = in_parallel(open_chunk, view.chunks)
     refs = [(ref, one.chunk.id) for one in chunks if one.receipt for ref in one.receipt.parts]

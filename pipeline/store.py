@@ -18,7 +18,7 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 
-from pipeline.errors import CorpusError
+from pipeline.errors import ConfigError, CorpusError
 
 
 class Store:
@@ -26,7 +26,13 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        fs, root = fsspec.core.url_to_fs(url)
+        try:
+            fs, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                f"{url}: {error}; give a folder or a URL such as s3://bucket/folder (S3, GCS and Azure need an extra: "
+                "pip install 'sonar-pipeline[s3]')"
+            ) from error
         self._fs: Any = fs
         self._root: str = str(root).rstrip("/")
         self._local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
@@ -61,8 +67,10 @@ class Store:
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
         if self._local:
-            with self._temporary(path, data) as temporary:
+            # a sweep takes away what is written for a part that someone else finished: our receipt will not stand
+            with self._temporary(path, data) as temporary, contextlib.suppress(FileNotFoundError):
                 temporary.rename(self._full(path))
+            _sync_folder(Path(self._full(path)).parent)
         else:
             self._fs.pipe_file(self._full(path), bytes(data))
 
@@ -80,6 +88,10 @@ class Store:
             self._fs.pipe_file(self._full(path), data, mode="create")
         except FileExistsError:
             return False
+        except OSError:  # stores word a refused condition differently: what counts is whether the file is there
+            if self.exists(path):
+                return False
+            raise
         return True
 
     @contextlib.contextmanager
@@ -101,6 +113,14 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders right below a folder, sorted; empty if there is no such folder."""
+        full = self._full(folder)
+        if not self._local:
+            self._fs.invalidate_cache()
+        found = self._fs.ls(full, detail=True) if self._fs.exists(full) else []
+        return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
+
     def find(self, folder: str) -> list[str]:
         """All files below a folder, sorted, as paths relative to the corpus; empty if there is no such folder."""
         full = self._full(folder)
@@ -108,7 +128,7 @@ class Store:
             self._fs.invalidate_cache()
         found = self._fs.find(full) if self._fs.exists(full) else []
         cut = len(self._root) + 1
-        return sorted(str(path)[cut:] for path in found if not str(path).endswith(".tmp"))
+        return sorted(str(path)[cut:] for path in found)
 
 
 def _sync_folder(folder: Path) -> None:

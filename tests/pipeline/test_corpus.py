@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from launchers import launch
@@ -14,9 +15,10 @@ from pipeline.config import load_config
 from pipeline.errors import CorpusError
 from pipeline.plan import make_plan
 from pipeline.quality import measure, worst_rows
+from pipeline.receipts import commit
 from pipeline.runs import RunRecord
 from pipeline.store import Store
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, data_digests
 
 
 @pytest.fixture
@@ -65,10 +67,13 @@ def test_orphans_are_swept_and_nothing_else(corpus: Corpus) -> None:
     before = corpus.store.find("embeddings")
     orphan = before[0].rsplit("-", 1)[0] + "-000000.parquet"
     corpus.store.write(orphan, b"half a fi")
+    folder, _, name = orphan.rpartition("/")
+    Path(corpus.url, folder, f".{name}.01234567.tmp").write_bytes(b"killed while writing")
+    corpus.store.write(f"{orphan}.bak", b"put there by a person")
     stranger = "embeddings/0123456789ab-00000.01234567-000000.parquet"
     corpus.store.write(stranger, b"of an attempt that may still run")
-    assert sweep(corpus.store, corpus.chunks) == 1
-    assert corpus.store.find("embeddings") == sorted([*before, stranger])
+    assert sweep(corpus.store, corpus.chunks) == 2
+    assert corpus.store.find("embeddings") == sorted([*before, stranger, f"{orphan}.bak"])
 
 
 def test_damage_is_noticed_before_it_is_computed_with(corpus: Corpus, make_config: MakeConfig) -> None:
@@ -95,3 +100,45 @@ def test_quality_counts_every_sentence(corpus: Corpus) -> None:
     assert [row.autobleu for row in worst] == sorted(scores.tolist())[:3]
     row = worst[0]
     assert corpus.table("text", part=row.part)["text"][row.row].as_py() == row.text
+
+
+def test_a_deleted_receipt_is_made_again(corpus: Corpus, make_config: MakeConfig) -> None:
+    before = data_digests(corpus.url)
+    next(Path(corpus.url, "receipts/segment").rglob("*.json")).unlink()
+    plan = make_plan(load_config(make_config()))
+    assert len(plan.chunks_to_segment()) == 1
+    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    assert not [event for event in launch(plan, record.folder) if event.kind == "failed"]
+    assert data_digests(corpus.url) == before
+
+
+def test_a_receipt_whose_first_answer_was_lost_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(tmp_path))
+    create = store.create
+
+    def sent_twice(path: str, data: bytes) -> bool:
+        create(path, data)
+        return create(path, data)
+
+    monkeypatch.setattr(store, "create", sent_twice)
+    table = pa.table({"status": pa.array([0, 1], pa.uint8())})
+    receipt, ours = commit(
+        store, stage="x", part="p", fingerprint="f" * 32, recipe="r", inputs={}, families={"status": table},
+        counts={}, seconds={}, device="cpu",
+    )  # fmt: skip
+    assert ours and store.exists(receipt.files[0].path)
+
+
+def test_the_second_writer_deletes_its_own_files(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    receipts = [
+        commit(
+            store, stage="x", part="p", fingerprint="f" * 32, recipe="r", inputs={},
+            families={"status": pa.table({"status": pa.array([0, 1], pa.uint8())})}, counts={}, seconds={},
+            device="cpu",
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert [ours for _, ours in receipts] == [True, False]
+    assert receipts[0][0] == receipts[1][0]
+    assert store.find("status") == [receipts[0][0].files[0].path]
