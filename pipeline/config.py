@@ -111,7 +111,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
     for override in overrides:
         _apply(data, override)
-    _defaults(data)
+    _defaults(data, path.resolve().parent)
     try:
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
@@ -147,13 +147,17 @@ def _resolve(url: str, base: str) -> str:
     return url if "://" in url else os.path.normpath(Path(base, Path(url).expanduser()))
 
 
-def _defaults(data: dict[str, Any]) -> None:
-    """Short forms: `launcher: local`, `encode:` (empty), and models that follow encode.model."""
+def _defaults(data: dict[str, Any], base: Path) -> None:
+    """Short forms: `launcher: local`, `encode:` (empty), cards beside the file, and models that follow encode.model."""
     if isinstance(data.get("launcher"), str):
         data["launcher"] = {"kind": data["launcher"]}
     for name in (*STAGES, "split", "launcher"):
         if name in data and data[name] is None:
             data[name] = {}
+    for name in STAGES:
+        section = data.get(name)
+        if isinstance(section, dict) and str(section.get("model", "")).endswith((".yaml", ".yml")):
+            section["model"] = str(base / section["model"])
     encode = data.get("encode")
     if isinstance(encode, dict) and "model" in encode:
         for follower in ("segment", "autobleu"):
