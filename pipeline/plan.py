@@ -15,7 +15,7 @@ from pipeline.config import STAGES, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import difference, fingerprint
 from pipeline.inputs import Chunk, order_chunks, plan_chunks
-from pipeline.receipts import PartRef, Receipt, read_chunk_receipt, read_receipt
+from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState, View, in_parallel, read_state, saved_recipe
 from pipeline.store import Store
@@ -100,6 +100,10 @@ def _segment_work(store: Store, view: View, state: Sequence[ChunkState], work: S
     if any(not one.receipt for one in state):
         for path in store.find("chunks"):
             older.setdefault(layout.data_owner(path)[0], []).append(path)
+    paths = [path for one in state if not one.receipt for path in older.get(one.chunk.id, [])]
+    found: dict[str, list[ChunkReceipt]] = {}
+    for receipt in in_parallel(lambda path: read_chunk_receipt(store, path), paths):
+        found.setdefault(receipt.chunk, []).append(receipt)
     seconds = 0.0
     for one in state:
         if one.receipt:
@@ -108,7 +112,7 @@ def _segment_work(store: Store, view: View, state: Sequence[ChunkState], work: S
             seconds += one.receipt.seconds
             continue
         work.left += 1
-        previous = [read_chunk_receipt(store, path) for path in older.get(one.chunk.id, [])]
+        previous = found.get(one.chunk.id)
         if not previous:
             work.reasons[NEW] += 1
             continue

@@ -7,6 +7,7 @@ Cost: one listing a folder and one small read a receipt, 16 at a time.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -150,6 +151,7 @@ def save_recipes(store: Store, view: View) -> None:
             store.create(path, json.dumps(recipe, ensure_ascii=False, indent=1, sort_keys=True).encode())
 
 
+@functools.cache  # many parts have the same old recipe, and a recipe's file never changes
 def saved_recipe(store: Store, stage: str, digest: str) -> dict[str, Any] | None:
     """A recipe of an earlier run by its fingerprint; None if it was not kept."""
     path = f"recipes/{stage}.{digest}.json"
