@@ -78,7 +78,13 @@ def test_exit_codes_and_words(
 
 def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config()
-    process = subprocess.Popen([PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [PIPELINE, "run", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
