@@ -20,7 +20,6 @@ ROW_GROUP_ROWS = 8192
 CORPUS_FILE = "corpus.json"
 RUNS = "runs"
 
-STATUS = {"ok": 0, "truncated": 1, "non-finite": 2, "failed": 3}
 ROW_FAMILIES = ("sentences", "embeddings", "status", "autobleu")
 
 _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
@@ -46,7 +45,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("tokens", pa.int32()),  # with language tag and </s>, before any truncation
         ("u", pa.float64()),  # uniform in [0, 1): the row's place in every sample
     ],
-    "status": [("status", pa.uint8())],
+    "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
     "quarantine": [
         ("record", pa.string()),  # where it stands: file and byte offset or row

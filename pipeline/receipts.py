@@ -52,10 +52,6 @@ class Receipt(_Record):
     device: str
     created: float
 
-    def file(self, family: str) -> DataFile:
-        """The file of one family."""
-        return next(file for file in self.files if file.family == family)
-
 
 class PartRef(_Record):
     """A part as the segment stage left it: its name and the fingerprint of its segmentation."""

@@ -140,7 +140,7 @@ class _OpenPart:
         return pa.table(columns)
 
 
-def read_file(store: Store, file: DataFile, columns: list[str] | None = None) -> pa.Table:
+def read_file(store: Store, file: DataFile) -> pa.Table:
     """A whole data file, verified against its receipt. Raises `CorpusError` if its bytes changed."""
     data = store.read(file.path)
     if content_digest(data) != file.digest:
@@ -148,7 +148,7 @@ def read_file(store: Store, file: DataFile, columns: list[str] | None = None) ->
             f"{store.url}/{file.path} has {len(data)} bytes that its receipt does not vouch for ({file.bytes} bytes, "
             f"digest {file.digest[:8]}…): it was changed or damaged; delete its receipt and run again"
         )
-    return pq.read_table(pa.BufferReader(data), columns=columns)
+    return pq.read_table(pa.BufferReader(data))
 
 
 class _Clock:
