@@ -231,18 +231,19 @@ class Batches:
     of the record's languages), the rest autoencoding sentences that stand alone, each once before any twice.
     """
 
-    def __init__(
-        self, data: TrainingSet, *, budget: int, seed: int, aligned_share: float, round_size: int = 60_000
-    ) -> None:
-        self.data, self.budget, self.seed = data, budget, seed
+    def __init__(self, data: TrainingSet, *, seed: int, aligned_share: float, round_size: int = 60_000) -> None:
+        self.data, self.seed = data, seed
         found = (data.groups >= 0).sum(axis=1) > 0
         self.groups = data.groups[found]
         share = aligned_share if len(self.groups) else 0.0
         self.aligned = round_size if not len(data.alone) else round(round_size * share)
         self.single = round_size - self.aligned
 
-    def plan(self, number: int, longest: int) -> list[np.ndarray]:
-        """The batches of a round, each (rows, 2): source and target sequence. Nothing over `longest` tokens."""
+    def plan(self, number: int, longest: int, budget: int) -> list[np.ndarray]:
+        """The batches of a round, each (rows, 2): source and target sequence.
+
+        No sequence is over `longest` tokens, no batch of several over `budget`.
+        """
         rng = np.random.default_rng((self.seed, number))
         pairs = np.concatenate((self._single(number), self._aligned(rng)))
         size = self.data.tokens.lengths[pairs].max(axis=1) + 1
@@ -251,8 +252,8 @@ class Batches:
         pairs, size = pairs[order], size[order]
         batches, begin = [], 0
         while begin < len(pairs):
-            end = min(len(pairs), begin + max(1, self.budget // int(size[begin])))
-            while (end - begin) * int(size[end - 1]) > self.budget and end - begin > 1:
+            end = min(len(pairs), begin + max(1, budget // int(size[begin])))
+            while (end - begin) * int(size[end - 1]) > budget and end - begin > 1:
                 end -= 1
             batches.append(pairs[begin:end])
             begin = end

@@ -51,7 +51,7 @@ def recipe() -> Recipe:
         ffn_dim=64,
         pieces=300,
         batch_tokens=256,
-        short_batches=2,
+        curriculum=((24, 2),),
         warmup=5,
     )
 
@@ -125,18 +125,20 @@ def test_a_record_without_text_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_batches_hold_every_example_within_the_budget(data: TrainingSet) -> None:
-    batches = Batches(data, budget=256, seed=3, aligned_share=0.0, round_size=len(data.alone))
-    plan = batches.plan(0, longest=512)
+    batches = Batches(data, seed=3, aligned_share=0.0, round_size=len(data.alone))
+    plan = batches.plan(0, longest=512, budget=256)
     assert sorted(int(i) for pairs in plan for i in pairs[:, 0]) == sorted(data.alone.tolist())
     assert all(batches.batch(pairs).source.numel() <= 256 for pairs in plan)
-    assert all((a == b).all() for a, b in zip(plan, batches.plan(0, longest=512), strict=True))
-    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(plan, batches.plan(1, longest=512), strict=False))
+    assert all((a == b).all() for a, b in zip(plan, batches.plan(0, longest=512, budget=256), strict=True))
+    assert any(
+        len(a) != len(b) or (a != b).any() for a, b in zip(plan, batches.plan(1, longest=512, budget=256), strict=False)
+    )
 
 
 def test_translations_pair_languages_of_one_record(data: TrainingSet, tokenizer: SonarTokenizer) -> None:
-    batches = Batches(data, budget=512, seed=3, aligned_share=1.0, round_size=400)
+    batches = Batches(data, seed=3, aligned_share=1.0, round_size=400)
     crossed = 0
-    for pairs in batches.plan(0, longest=512):
+    for pairs in batches.plan(0, longest=512, budget=512):
         batch = batches.batch(pairs)
         for source, target, given in zip(batch.source, batch.target_out, batch.target_in, strict=True):
             kept = target[target != PAD]
