@@ -33,7 +33,8 @@ from benchmarks.machine import console, describe_cpu
 from benchmarks.random_model import Size, make_model
 from benchmarks.reference import DEFAULT, Order, Reference, ReferenceError, Way, rebuilt, write_job
 from benchmarks.sample import Sentences, sample_sentences
-from stages.encode.encoder import Encode, Prepared, embedding_matrix
+from stages.arrow import embedding_matrix
+from stages.encode.encoder import Encode, Prepared
 from stages.encode.settings import EncodeSettings
 
 AGREEMENT = 0.9999  # cosine between ours and the reference's fp32 embedding of every sentence

@@ -1,25 +1,39 @@
-"""The published size on a GPU: encode and greedy decoding of real lengths by random weights, and the MFU of both.
+"""The published size on a GPU: encoding, greedy decoding and beam search of real lengths by random weights, their MFU,
+the tuned baseline, and the device's share of a run from disk to disk; all in one run of less than ten minutes.
 
     python -m benchmarks.encode_gpu                          24 layers, d=1024, ffn 8192, 16 heads, vocabulary 256 206
-    python -m benchmarks.encode_gpu --tiny --device cpu      a smoke test that takes seconds
+    python -m benchmarks.encode_gpu --device cpu --small     a smoke test that takes seconds
 
-Batches of equal token count, as the stages make them, with tokens already on the device: this is the ceiling of the
-stages, without tokenising and without the disk. Every sentence is decoded to its own length, since random weights end
-no sentence. Imports torch and our networks, and nothing else. At full size in float16 the weights take 3 GB, the
-cache of a decoding batch up to 9 GB.
+It calls what the stages call: `embed` (batches of equal token count, ids on the host → embeddings on the host) and
+`greedy` or `beam_search`. Every sentence is decoded to its own length: `</s>` is made the unlikeliest token. The
+baseline is the Hugging Face M2M100 encoder with the same weights, in the same format, over padded batches of sentences
+sorted by length that lie on the device already. Needs torch, numpy and pyarrow; the baseline needs transformers, and
+the last part, `benchmarks.worker_gpu`, is a process of its own with needs of its own. At full size in float16 the
+weights take 3 GB and the cache of 2048 sentences up to 17 GB.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmarks.flops import combined_rate, encoder_flops, layer_shapes, matmul_rates, wait
+from benchmarks.flops import combined_rate, decoder_flops, encoder_flops, layer_shapes, matmul_rates, wait
+from stages.batching import Tokens, equal_length_batches
+from stages.device import Budget, describe
+from stages.sonar.embed import embed
+from stages.sonar.generate import beam_search, greedy
+from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 
 # Token counts of the sample corpus's sentences (segmented, at most 200 characters), scaled to a mean of 27: the
@@ -29,7 +43,11 @@ LENGTHS = (
     *(27.2, 29.2, 31.1, 33.1, 35.0, 37.9, 40.8, 44.7, 49.6, 83.6),
 )
 FORMATS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BEGIN, FIRST_PIECE = 3, 4
+PARTS = ("encode", "baseline", "decode", "worker")
+LANGUAGE = 5  # any id that is no control symbol
+AGREEMENT = 0.999  # cosine between the baseline's embedding of a sentence and ours, both in 16 bits
+# dense, 16 bits; the first name that is part of the device's
+PEAK_TFLOPS = {"H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0, "A100": 312.0}
 
 
 @dataclass(frozen=True)
@@ -38,122 +56,199 @@ class Shape:
     layers: int = 24
     heads: int = 16
     ffn_dim: int = 8192
-    vocab_size: int = 256_206
 
 
-TINY = Shape(dim=64, layers=2, heads=4, ffn_dim=128, vocab_size=1000)
+SMALL = Shape(dim=64, layers=2, heads=4, ffn_dim=128)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all measurements share. rate: FLOP/s of `F.linear` on the encoder's shapes; peak: what the maker says."""
+
+    device: str
+    dtype: torch.dtype
+    shape: Shape
+    vocab_size: int
+    rounds: int
+    rate: float
+    peak: float | None
+
+    def report(self, title: str, work: Callable[[], object], lengths: Sequence[int], flops: float) -> None:
+        """Run once to warm up, then time some rounds and print the middle one."""
+        work()
+        times = []
+        for _ in range(self.rounds):
+            wait(self.device)
+            start = time.perf_counter()
+            work()
+            wait(self.device)
+            times.append(time.perf_counter() - start)
+        seconds = sorted(times)[len(times) // 2]
+        shares = [f"{flops / seconds / self.rate:.1%} of F.linear"]
+        if self.peak:
+            shares.insert(0, f"MFU {flops / seconds / self.peak:.1%}")
+        print(
+            f"{title}: {len(lengths) / seconds:.0f} sentences/s, {sum(lengths) / seconds:.0f} tokens/s, "
+            f"{flops / seconds / 1e12:.3f} TFLOP/s, {', '.join(shares)} "
+            f"({len(lengths) / max(times):.0f}–{len(lengths) / min(times):.0f})",
+            flush=True,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
+    shape, vocab_size = (SMALL, 1000) if options.small else (Shape(), 256_206)
     device, dtype = options.device, FORMATS[options.format]
-    shape = TINY if options.tiny else Shape()
-    count = options.sentences or (200 if options.tiny else 65_536)
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
-    print(f"{name}; torch {torch.__version__}, {options.format}; {shape}")
-    lengths = sentence_lengths(count, options.seed)
-    print(f"{count} sentences, {sum(lengths) / count:.1f} tokens a sentence, at most {max(lengths)}")
-    rows = min(options.batch_tokens, sum(lengths))
+    print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
+    lengths = sentence_lengths(options.sentences or (200 if options.small else 32_768), options.seed)
+    print(f"{len(lengths)} sentences, {np.mean(lengths):.1f} tokens a sentence, at most {max(lengths)}")
     shapes = layer_shapes(shape.dim, shape.ffn_dim)
+    rows = min(max(options.batch_tokens), sum(lengths))
     rate = combined_rate(matmul_rates(rows, shapes, dtype, device), shapes)
-    print(f"F.linear on the encoder's shapes, {rows} rows: {rate / 1e12:.3f} TFLOP/s")
-    peak = options.peak_tflops * 1e12 if options.peak_tflops else rate
-
-    torch.manual_seed(options.seed)
-    numbers = {"dim": shape.dim, "layers": shape.layers, "heads": shape.heads, "ffn_dim": shape.ffn_dim}
-    tables = {"vocab_size": shape.vocab_size, "max_tokens": 514}
-    with torch.device(device):
-        encoder = SonarTextEncoder(**numbers, **tables).to(dtype).eval()
-        decoder = SonarTextDecoder(**numbers, **tables).to(dtype).eval()
-    work = encoder_flops(lengths, dim=shape.dim, layers=shape.layers, ffn_dim=shape.ffn_dim)
-    batches = [
-        torch.randint(FIRST_PIECE, shape.vocab_size, (size, length), device=device)
-        for length, size in equal_batches(lengths, options.batch_tokens)
-    ]
-    report("encode", lambda: encode(encoder, batches), lengths, work, peak, device)
-
-    # A decoder's token attends to half of its sentence on average, and needs a row of the vocabulary's matmul.
-    attention = 2 * shape.layers * shape.dim * sum(length * length for length in lengths)
-    work += 2 * shape.dim * shape.vocab_size * sum(lengths) - attention
-    embedded = [
-        (torch.randn(size, shape.dim, device=device).to(dtype), length)
-        for length, size in equal_batches(lengths, options.decode_rows * max(lengths), options.decode_rows)
-    ]
-    report("greedy decode", lambda: decode(decoder, embedded), lengths, work, peak, device)
+    print(f"F.linear on the encoder's shapes, {rows} rows: {rate / 1e12:.3f} TFLOP/s", flush=True)
+    peak = options.peak_tflops or next((top for name, top in PEAK_TFLOPS.items() if name in describe(device)), None)
+    bench = Bench(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
+    if {"encode", "baseline"} & set(options.only):
+        _encoding(bench, options, lengths)
+    if "decode" in options.only:
+        _decoding(bench, options, lengths[:: max(1, len(lengths) // options.decode_sentences)])
+    if "worker" in options.only:
+        _worker(options)
 
 
 def sentence_lengths(count: int, seed: int) -> list[int]:
     """Token counts drawn from the real distribution, longest first."""
-    generator = torch.Generator().manual_seed(seed)
-    place = torch.rand(count, generator=generator) * (len(LENGTHS) - 1)
-    below = place.long()
-    quantiles = torch.tensor(LENGTHS)
-    values = torch.lerp(quantiles[below], quantiles[below + 1], place - below)
-    return sorted((max(3, round(value)) for value in values.tolist()), reverse=True)
+    rng = np.random.default_rng(seed)
+    drawn = np.interp(rng.random(count), np.linspace(0, 1, len(LENGTHS)), LENGTHS)
+    return sorted((max(3, round(value)) for value in drawn.tolist()), reverse=True)
 
 
-def equal_batches(lengths: Sequence[int], tokens: int, rows: int = 1 << 30) -> list[tuple[int, int]]:
-    """(length, rows) of batches of equal length with at most so many tokens and rows. `lengths` are sorted."""
-    found = []
-    for length in dict.fromkeys(lengths):
-        left, most = lengths.count(length), max(1, min(rows, tokens // length))
-        while left:
-            found.append((length, min(left, most)))
-            left -= found[-1][1]
-    return found
+def _encoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> None:
+    """Ours at each batch size, and the baseline on the same sentences and weights."""
+    torch.manual_seed(options.seed)
+    with torch.device(bench.device):
+        encoder = SonarTextEncoder(**asdict(bench.shape), vocab_size=bench.vocab_size, max_tokens=514)
+    encoder = encoder.to(bench.dtype).eval().requires_grad_(False)
+    # in the order in which sentences come, not sorted
+    rng = np.random.default_rng(options.seed)
+    tokens = Tokens.of([rng.integers(END + 1, bench.vocab_size, size).tolist() for size in rng.permutation(lengths)])
+    flops = encoder_flops(lengths, dim=bench.shape.dim, layers=bench.shape.layers, ffn_dim=bench.shape.ffn_dim)
+
+    def ours(batch_tokens: int) -> npt.NDArray[np.float16]:
+        batches = equal_length_batches(tokens.lengths, batch_tokens)
+        budget = Budget(batch_tokens, "--batch-tokens", "tokens", "use --small")
+        embeddings, halvings = embed(encoder, tokens, batches, budget, dim=bench.shape.dim, device=bench.device)
+        if halvings:
+            raise SystemExit(f"--batch-tokens {batch_tokens} does not fit into the device's memory; give a lower one")
+        return embeddings
+
+    if "encode" in options.only:
+        for batch_tokens in options.batch_tokens:
+            bench.report(f"encode, {batch_tokens} tokens a batch", partial(ours, batch_tokens), lengths, flops)
+    if options.profile:
+        _profile(bench, "encode", partial(ours, options.batch_tokens[0]))
+    if "baseline" not in options.only:
+        return
+    if importlib.util.find_spec("transformers") is None:
+        print("baseline: not measured, transformers is not installed")
+        return
+    from benchmarks.hugging_face import Baseline
+
+    baseline = Baseline(encoder, heads=bench.shape.heads)
+    order = np.argsort(tokens.lengths, kind="stable")
+    expected = torch.from_numpy(ours(options.batch_tokens[0])[order]).to(bench.device)
+    for size in options.baseline_batches:
+        padded = [baseline.padded(tokens, order[at : at + size]) for at in range(0, len(order), size)]
+        lowest = lowest_cosine(torch.cat(baseline.all(padded)), expected)
+        if not lowest > AGREEMENT:
+            raise SystemExit(f"the baseline gives other embeddings: lowest cosine {lowest:.5f}, want > {AGREEMENT}")
+        title = f"Hugging Face M2M100 encoder, batches of {size} sorted by length (lowest cosine {lowest:.5f})"
+        bench.report(title, partial(baseline.all, padded), lengths, flops)
+
+
+def lowest_cosine(theirs: Tensor, ours: Tensor) -> float:
+    """Of the embeddings of the same sentence."""
+    return float(torch.cosine_similarity(theirs.float(), ours.float(), dim=1).min())
 
 
 @torch.inference_mode()
-def encode(encoder: SonarTextEncoder, batches: Sequence[Tensor]) -> None:
-    """All batches; results stay on the device."""
-    for ids in batches:
-        encoder(ids).to(torch.float16)
+def _decoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> None:
+    """Greedy at each batch size and beam search, each sentence to its own length."""
+    torch.manual_seed(options.seed)
+    with torch.device(bench.device):
+        decoder = SonarTextDecoder(**asdict(bench.shape), vocab_size=bench.vocab_size, max_tokens=514)
+        embeddings = torch.randn(len(lengths), bench.shape.dim).to(bench.dtype)
+    decoder = decoder.to(bench.dtype).eval().requires_grad_(False)
+    decoder.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
+    prefixes = torch.tensor([[END, LANGUAGE]] * len(lengths), device=bench.device)
+    limits = torch.tensor(lengths)
+    flops = decoder_flops(lengths, **_numbers(bench.shape), vocab_size=bench.vocab_size)
+
+    def decode(rows: int, beam: int) -> None:
+        for start in range(0, len(lengths), rows):
+            some = slice(start, start + rows)
+            if beam == 1:
+                found = greedy(decoder, embeddings[some], prefixes[some], limits[some])
+            else:
+                hypotheses = beam_search(decoder, embeddings[some], prefixes[some], limits[some], beam=beam)
+                found = [row[0].ids for row in hypotheses]
+            if [len(ids) for ids in found] != lengths[some]:
+                raise SystemExit("a sentence ended before its length; the figure would mean nothing")
+
+    for rows in options.decode_rows:
+        bench.report(f"greedy decode, {rows} sentences a batch", partial(decode, rows, 1), lengths, flops)
+    if options.profile:
+        _profile(bench, "greedy decode", partial(decode, options.decode_rows[0], 1))
+    if options.beam > 1:
+        rows = max(1, options.decode_rows[0] // options.beam)
+        title = f"beam search, beam {options.beam}, {rows} sentences a batch"
+        bench.report(title, partial(decode, rows, options.beam), lengths, options.beam * flops)
 
 
-@torch.inference_mode()
-def decode(decoder: SonarTextDecoder, batches: Sequence[tuple[Tensor, int]]) -> None:
-    """The likeliest token again and again, as many as the sentence has."""
-    for embeddings, length in batches:
-        state = decoder.start(embeddings, capacity=length)
-        token = torch.full((len(embeddings),), BEGIN, device=embeddings.device)
-        for _ in range(length):
-            token = decoder.logits(decoder.step(token, state)).argmax(dim=1)
+def _numbers(shape: Shape) -> dict[str, int]:
+    return {"dim": shape.dim, "layers": shape.layers, "ffn_dim": shape.ffn_dim}
 
 
-def report(
-    title: str, work: Callable[[], None], lengths: Sequence[int], flops: float, peak: float, device: str
-) -> None:
-    """Run once to warm up, then time three runs and print the middle one."""
-    work()
-    times = []
-    for _ in range(3):
-        wait(device)
-        start = time.perf_counter()
+def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
+    """Which kernels take the time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    on_gpu = bench.device.startswith("cuda")
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as taken:
         work()
-        wait(device)
-        times.append(time.perf_counter() - start)
-    seconds = sorted(times)[1]
-    print(
-        f"{title}: {len(lengths) / seconds:.0f} sentences/s, {sum(lengths) / seconds:.0f} tokens/s, "
-        f"{flops / seconds / 1e12:.3f} TFLOP/s, MFU {flops / seconds / peak:.1%}"
-    )
+    sort = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    print(f"{title}, by kernel:\n{taken.key_averages().table(sort_by=sort, row_limit=20, max_name_column_width=80)}")
+
+
+def _worker(options: argparse.Namespace) -> None:
+    missing = [name for name in ("pydantic", "zstandard") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"from disk to disk: not measured, {' and '.join(missing)} not installed")
+        return
+    command = [sys.executable, "-m", "benchmarks.worker_gpu", "--device", options.device]
+    subprocess.run([*command, *(["--small"] if options.small else [])], check=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.encode_gpu",
-        description="Encode and greedy decoding of the published size, random weights, real lengths.",
+        description="Encoding and decoding of the published size, random weights, real lengths; the baseline; a run.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--format", default="float16" if torch.cuda.is_available() else "float32", choices=FORMATS)
-    parser.add_argument("--sentences", type=int, help="65 536 if not given; 200 with --tiny")
-    parser.add_argument("--batch-tokens", type=int, default=16_384, help="tokens a batch, encode")
-    parser.add_argument("--decode-rows", type=int, default=1024, help="sentences a batch, decode")
-    parser.add_argument(
-        "--peak-tflops", type=float, help="what MFU counts against (989 for an H100 in 16 bits); else the measured rate"
-    )
-    parser.add_argument("--tiny", action="store_true", help="a very small network, to see that everything runs")
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure")
+    parser.add_argument("--sentences", type=int, help="32 768 if not given; 200 with --small")
+    parser.add_argument("--decode-sentences", type=int, default=8192, help="of those, how many to decode")
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="encode")
+    parser.add_argument("--decode-rows", type=int, nargs="+", default=[512, 1024, 2048], help="sentences a batch")
+    parser.add_argument("--beam", type=int, default=5, help="of beam search; 1: leave it out")
+    parser.add_argument("--baseline-batches", type=int, nargs="+", default=[128, 512, 2048], help="sentences a batch")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
+    parser.add_argument("--profile", action="store_true", help="print the kernels that take the time")
+    parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

@@ -1,4 +1,4 @@
-"""How many floating point operations the encoder needs, and how many a second this machine gives its matmuls.
+"""How many floating point operations the networks need, and how many a second this machine gives their matmuls.
 
 Imports nothing but torch, so that any process can measure. Rates cost a third of a second a shape.
 """
@@ -22,6 +22,18 @@ def encoder_flops(lengths: Sequence[int], *, dim: int, layers: int, ffn_dim: int
     tokens = sum(lengths)
     pairs = sum(length * length for length in lengths)
     return float(layers * (2 * weights * tokens + 4 * dim * pairs))
+
+
+def decoder_flops(lengths: Sequence[int], *, dim: int, layers: int, ffn_dim: int, vocab_size: int) -> float:
+    """FLOPs of decoding so many new tokens each, one after the other, behind a prefix of two.
+
+    The last token is not fed in again; each step attends to itself and to all before it; the prefix's first token needs
+    no logits. The cross-attention to one vector is two matmuls a sentence.
+    """
+    steps = [length + 1 for length in lengths]
+    body = encoder_flops([1] * sum(steps), dim=dim, layers=layers, ffn_dim=ffn_dim)
+    earlier = sum(count * (count - 1) // 2 for count in steps)
+    return body + 4.0 * layers * dim * (earlier + dim * len(lengths)) + 2.0 * dim * vocab_size * sum(lengths)
 
 
 def layer_shapes(dim: int, ffn_dim: int) -> list[tuple[int, int]]:

@@ -25,25 +25,30 @@ class Size:
     ffn_dim: int
 
 
-def make_model(folder: Path, size: Size, *, tokenizer_of: str, seed: int) -> ModelCard:
-    """Write random weights, rounded to fp16 in both layouts, with the tokenizer and languages of a card.
+def make_model(
+    folder: Path, size: Size, *, tokenizer_of: str, seed: int, fairseq2: bool = True, device: str = "cpu"
+) -> ModelCard:
+    """Write random weights, drawn on `device`, with the tokenizer and languages of a card.
 
-    `folder` then holds card.yaml, encoder.safetensors, tokenizer.model and fairseq2-encoder.pt.
+    `folder` then holds card.yaml, encoder.safetensors in fp16, tokenizer.model and, with the same values in fp32,
+    fairseq2-encoder.pt.
     """
     base = load_card(tokenizer_of)
     torch.manual_seed(seed)
-    network = SonarTextEncoder(
-        dim=size.dim,
-        layers=size.layers,
-        heads=size.heads,
-        ffn_dim=size.ffn_dim,
-        vocab_size=base.vocab_size,
-        max_tokens=base.max_tokens,
-    )
+    with torch.device(device):
+        network = SonarTextEncoder(
+            dim=size.dim,
+            layers=size.layers,
+            heads=size.heads,
+            ffn_dim=size.ffn_dim,
+            vocab_size=base.vocab_size,
+            max_tokens=base.max_tokens,
+        )
     encoder, tokenizer = folder / "encoder.safetensors", folder / "tokenizer.model"
     save(network, encoder)
     shutil.copyfile(base.path("tokenizer"), tokenizer)
-    torch.save({"model": fairseq2_layout(load_file(encoder))}, folder / "fairseq2-encoder.pt")
+    if fairseq2:
+        torch.save({"model": fairseq2_layout(load_file(encoder))}, folder / "fairseq2-encoder.pt")
     described = ModelFile.of(encoder, folder).model_dump()
     content = {
         "name": "benchmark",

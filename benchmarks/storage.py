@@ -28,7 +28,8 @@ from benchmarks.sample import sample_sentences
 from pipeline import layout
 from pipeline.receipts import write_family
 from pipeline.store import Store
-from stages.encode.encoder import Encode, embedding_array, embedding_matrix
+from stages.arrow import embedding_array, embedding_matrix
+from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 
 Matrix = npt.NDArray[np.float16]

@@ -11,7 +11,14 @@ from pipeline.tasks import Event, PartTask, SegmentTask
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Visit waiting parts, then segment chunks and visit their parts as they appear."""
+    """Visit waiting parts, then segment chunks and visit their parts as they appear; stop at what is fatal."""
+    for event in _events(plan, folder):
+        yield event
+        if event.fatal:
+            return
+
+
+def _events(plan: Plan, folder: str) -> Iterator[Event]:
     visits = [stage for stage in plan.stages if stage != SEGMENT]
     visit = PartTask(plan.config, folder, devices()[0], plan.stages) if visits else None
     for ref in plan.parts_to_visit():

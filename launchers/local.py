@@ -21,6 +21,7 @@ import numpy as np
 from launchers.devices import devices
 from pipeline.config import RunConfig
 from pipeline.inputs import Chunk
+from pipeline.interrupts import heed_sigterm
 from pipeline.plan import Plan
 from pipeline.receipts import PartRef
 from pipeline.recipes import SEGMENT
@@ -81,18 +82,22 @@ def _row(item: dict[str, Any]) -> Batch:
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Start Ray, send the descriptors through, yield events as they come back, stop Ray."""
+    """Start Ray, send the descriptors through, yield events as they come back, stop Ray; stop early at what is fatal."""
     items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
     items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
 
-    with _without_native_log():
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
+        with _without_native_log():
+            ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        heed_sigterm()
         for start in range(0, len(items), WAVE):
-            yield from _wave(plan, folder, items[start : start + WAVE])
+            for event in _wave(plan, folder, items[start : start + WAVE]):
+                yield event
+                if event.fatal:
+                    return
     finally:
         ray.shutdown()
 

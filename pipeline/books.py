@@ -36,6 +36,7 @@ class Books:
     data_bytes: Counter[str] = field(default_factory=Counter)  # by family
     open_chunks: int = 0
     open_parts: Counter[str] = field(default_factory=Counter)  # by stage
+    warnings: Counter[str] = field(default_factory=Counter)  # text → parts of a stage that it was raised for
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -69,6 +70,7 @@ def keep_books(store: Store, chunks: list[ChunkState]) -> Books:
             books.open_parts.update(part.missing)
             for stage, done in part.receipts.items():
                 files += done.files
+                books.warnings.update(f"{stage}: {text}" for text in done.warnings)
                 books.counts[stage] = summed([books.counts.get(stage, {}), done.counts])
                 busy = sum(value for key, value in done.seconds.items() if key != "wait")
                 books.seconds[stage] = books.seconds.get(stage, 0.0) + busy

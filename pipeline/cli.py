@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pipeline.errors import ConfigError, CorpusError, PipelineError
+from pipeline.errors import ConfigError, PipelineError
 from stages.sonar.card import CardError
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ Overrides = Annotated[
 ]
 Only = Annotated[str | None, typer.Option(help="do this stage only: segment, encode or autobleu")]
 Until = Annotated[str | None, typer.Option(help="stop after this stage")]
-MaxRows = Annotated[int, typer.Option(min=1, help="read about so many rows of a large corpus")]
 
 
 @app.command()
@@ -133,28 +132,138 @@ def status(
 @app.command()
 def inspect(
     where: Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")],
-    worst: Annotated[int, typer.Option(min=0, help="show so many of the worst rows with their decoded text")] = 5,
-    lang: Annotated[str | None, typer.Option(help="worst rows of this language only, e.g. deu_Latn")] = None,
-    max_rows: MaxRows = 2_000_000,
+    worst: Annotated[
+        int | None, typer.Option(min=0, help="show so many of the worst rows with what they decode to (default: 5)")
+    ] = None,
+    lang: Annotated[str | None, typer.Option(help="rows of this language only, e.g. deu_Latn")] = None,
+    condition: Annotated[
+        str | None, typer.Option("--where", metavar="CONDITION", help="rows that satisfy this only")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="write the rows to .parquet, .csv or .jsonl (any URL) instead of showing them"
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="what --to writes (default: all but vectors)")
+    ] = None,
+    max_rows: Annotated[
+        int | None, typer.Option(min=1, help="read about so many rows (default: 2 million; with --to: all)")
+    ] = None,
 ) -> None:
     """Look at quality before training: AutoBLEU by language and by length, and the worst sentences.
 
-    Example: pipeline inspect runs/sample --worst 10 --lang deu_Latn
-    """
-    from pipeline.books import keep_books
-    from pipeline.quality import measure, worst_rows
-    from pipeline.show import show_quality, show_rows
+    Conditions compare columns by == != >= > <= and <, by in \\[…], is null and
+    is not null, texts also by contains, startswith, endswith and matches; they
+    join with and, or, not, ( ). A row that was not scored satisfies no
+    comparison of its score. A column that is not there is answered with all
+    that are.
 
-    corpus = _open(where)
-    if not corpus.parts:
-        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {where}")
-    quality = measure(corpus, max_rows)
-    langs = [group.name for group in quality.by_lang]
-    if lang and lang not in langs:
-        raise ConfigError(f"--lang {lang}: the corpus has {', '.join(langs)}")
-    show_quality(out, quality, _corpus_bleu(keep_books(corpus.store, corpus.chunks)))
-    if worst and quality.everything.scored:
-        show_rows(out, f"Worst {worst} rows", worst_rows(corpus, worst, lang=lang, max_rows=max_rows))
+    --to replaces an older file once the new one is whole. It writes texts as
+    they are: import CSV as text, or a spreadsheet takes what begins with
+    = + - @ for a formula. Vectors (embedding) fit into .parquet only.
+
+    Examples:
+
+      pipeline inspect runs/sample --worst 10 --lang deu_Latn
+
+      pipeline inspect runs/sample --to s3://mine/best.parquet
+        --where "autobleu >= 90 and lang in \\['deu_Latn', 'fra_Latn']"
+        --columns text,autobleu,embedding
+
+      pipeline inspect runs/sample --to odd.csv
+        --where "status != 0 or matches(text, 'https?://')"
+
+      pipeline inspect runs/sample --where "autobleu < 20 and chars == tokens"
+    """
+    from pipeline.inspecting import Wishes, inspect_corpus
+
+    wishes = Wishes(condition, lang, to, columns, worst, max_rows)
+    inspect_corpus(out, _open(where), wishes)
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="a model that ships, or a card's file")] = None,
+    fetch: Annotated[bool, typer.Option("--fetch", help="download its files now, and check them")] = False,
+) -> None:
+    """List the models: size, languages, licence, and what is on this machine; or show one in full.
+
+    Example: pipeline models sonar --fetch
+    """
+    from pipeline.models import fetch_model, show_model, show_models
+    from stages.sonar.card import load_card
+
+    if name is None and fetch:
+        raise ConfigError("--fetch needs the name of a model: pipeline models NAME --fetch")
+    if name is None:
+        show_models(out)
+    elif fetch:
+        fetch_model(out, load_card(name))
+    else:
+        show_model(out, load_card(name), name)
+
+
+@app.command()
+def schema(
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="write it to a file instead of printing it")] = None,
+) -> None:
+    """Print the JSON schema of corpus.yaml, with which editors complete and check it while you type.
+
+    Examples:
+
+      pipeline schema --to corpus.schema.json
+
+      pipeline schema | jq '.properties | keys'
+
+    With this as the first line of a corpus.yaml beside it, VS Code (YAML
+    extension), Neovim, Emacs and others use it:
+
+      # yaml-language-server: $schema=corpus.schema.json
+    """
+    import json
+
+    from pipeline.schema import corpus_schema
+
+    text = json.dumps(corpus_schema(), ensure_ascii=False, indent=2) + "\n"
+    if to is None:
+        sys.stdout.write(text)
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(text, "utf-8")
+    out.print(f"{to} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
+    out.print(f"# yaml-language-server: $schema={to.name}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CORPUS.YAML]", help="a corpus.yaml to check against this machine")
+    ] = None,
+    ray: Annotated[bool, typer.Option(help="start Ray once, which takes some seconds")] = True,
+) -> None:
+    """Check whether this machine can run the pipeline, and say what to do where it cannot.
+
+    Python and libraries, CPU and GPUs, memory, limits, disk, Ray, SLURM, models,
+    credentials of object stores (found or not, never what they are). With a
+    corpus.yaml also its inputs (the first records of each), its models and
+    whether its output can be written.
+
+    ✓ as it should be, – not there and not needed, ! works but look at it, ✗ stops
+    a run. Exit code 1 if anything is ✗.
+
+    Examples:
+
+      pipeline doctor
+
+      pipeline doctor corpus.yaml --no-ray
+    """
+    from launchers.trial import start_ray
+    from pipeline.doctor import examine, show
+
+    if not show(out, examine(config, start_ray if ray else None)):
+        raise typer.Exit(1)
 
 
 def _load(config: Path, overrides: list[str] | None, launcher: str | None) -> RunConfig:
@@ -217,7 +326,7 @@ def _finish(plan: Plan, failures: list[str] | None = None) -> bool:
     """Close the books from what is on disk, show them. True if everything that the plan may do is done and balances."""
     from pipeline.books import keep_books, sweep
     from pipeline.corpus import Corpus
-    from pipeline.quality import measure, worst_rows
+    from pipeline.quality import corpus_bleu_of, measure, worst_rows
     from pipeline.show import show_books, show_quality, show_rows
 
     corpus = Corpus(plan.config.output, plan.view)
@@ -228,7 +337,7 @@ def _finish(plan: Plan, failures: list[str] | None = None) -> bool:
         out.print(f"removed {swept} files that an interrupted attempt left")
     if "autobleu" in corpus.columns:
         quality = measure(corpus, 500_000)
-        show_quality(out, quality, _corpus_bleu(books), lengths=False)
+        show_quality(out, quality, corpus_bleu_of(books), lengths=False)
         if failures is not None and quality.everything.scored:
             show_rows(out, "Worst 3 rows (pipeline inspect shows more)", worst_rows(corpus, 3, max_rows=500_000))
     _show_open(books)
@@ -242,14 +351,6 @@ def _show_open(books: Books) -> None:
         out.print(f"{books.open_chunks} chunks are not segmented yet")
     for stage, count in books.open_parts.items():
         out.print(f"{count} parts have no {stage} yet")
-
-
-def _corpus_bleu(books: Books) -> dict[str, float]:
-    from stages.autobleu.bleu import STATISTICS, corpus_bleu
-
-    counts: dict[str, float] = books.counts.get("autobleu", {})
-    langs = sorted({key.split(".")[1] for key in counts if key.startswith("bleu.")})
-    return {lang: corpus_bleu([counts[f"bleu.{lang}.{k}"] for k in range(STATISTICS)]) for lang in langs}
 
 
 def main() -> None:

@@ -59,7 +59,10 @@ class RunConfig(Settings):
         for one in inputs:
             clash = layout.RESERVED_COLUMNS.intersection(one.keep)
             if clash:
-                raise ValueError(f"keep names {sorted(clash)}, which the corpus itself uses; leave them out")
+                raise ValueError(
+                    f"keep names {', '.join(sorted(clash))}, which the corpus itself uses; leave them out, or rename "
+                    f"them in the data (taken are: {', '.join(sorted(layout.RESERVED_COLUMNS))})"
+                )
         return inputs
 
     @model_validator(mode="after")

@@ -5,6 +5,9 @@ corpus = Corpus("runs/sample")
 table = corpus.table("text", "embedding", "autobleu", part=0)
 for table in corpus.scan("embedding"): ...
 matrix = corpus.embeddings(part=0)          # (rows, dim) float16
+
+for batch in corpus.batches("text", "title", where=corpus.condition("autobleu < 20")):
+    batch.table                             # of at most 8192 rows, those with an AutoBLEU below 20
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.errors import CorpusError
-from pipeline.receipts import DataFile
+from pipeline.expression import Condition, parse
+from pipeline.part_reader import ROW_COLUMNS, Batch, Column, PartReader, columns_of, no_column
 from pipeline.runs import newest_view
 from pipeline.state import ChunkState, PartState, View, read_state
 from pipeline.store import Store
+from stages.arrow import embedding_matrix
 
 
 class Corpus:
@@ -57,79 +62,86 @@ class Corpus:
         return sum(part.rows for part in self._states.values())
 
     @cached_property
+    def catalogue(self) -> dict[str, Column]:
+        """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
+        vouched = [set().union(*(one.columns for one in part.receipts.values())) for part in self._states.values()]
+        return columns_of(set.intersection(*vouched)) if vouched else {}
+
+    @cached_property
     def columns(self) -> list[str]:
-        """Columns that every part has and `table` gives."""
-        families = [self._families(part) for part in self.parts]
-        common = set.intersection(*map(set, families)) if families else set()
-        return [column for family in layout.ROW_FAMILIES if family in common for column in family_columns(family)]
+        """Row columns that every part has; `table` gives these if none is named."""
+        return [column.name for column in self.catalogue.values() if column.family in layout.ROW_FAMILIES]
 
-    def _families(self, part: str) -> dict[str, DataFile]:
-        return {file.family: file for receipt in self._states[part].receipts.values() for file in receipt.files}
+    def condition(self, text: str, origin: str = "--where") -> Condition:
+        """A condition on the columns of the catalogue; its grammar is in `pipeline/expression.py`.
 
-    def _part(self, part: str | int) -> str:
-        names = self.parts
-        if isinstance(part, int):
-            if not -len(names) <= part < len(names):
-                raise CorpusError(f"{self.url} has {len(names)} parts; there is no part number {part}")
-            return names[part]
-        if part not in self._states:
-            raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
-        return part
+        Raises `ExpressionError` if it cannot be understood; `origin` begins the message.
+        """
+        types = {column.name: column.type for column in self.catalogue.values()}
+        return parse(text, types, origin, absent=set(ROW_COLUMNS) - set(types))
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
-        """Row columns side by side (all that there are, if none is named).
+        """Columns side by side (all row columns, if none is named).
 
         `part`: a name or number; all parts one after the other if left out. Row columns are `text`, `lang`, `chars`,
-        `tokens`, `doc`, `position`, `start`, `end`, `u`, `embedding`, `status`, `autobleu`, `decoded`.
+        `tokens`, `doc`, `position`, `start`, `end`, `u`, `embedding`, `status`, `autobleu`, `decoded`; those of
+        documents (`doc_id`, `split`, `source`, metadata) come to every sentence; `part` and `row` say where it stands.
         """
         if part is None:
             tables = list(self.scan(*columns))
             if not tables:
                 raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
             return pa.concat_tables(tables)
-        name = self._part(part)
-        wanted = columns or tuple(self.columns)
-        files = self._families(name)
-        found: dict[str, pa.ChunkedArray] = {}
-        for family in dict.fromkeys(_family_of(column) for column in wanted):
-            names = [column for column in wanted if _family_of(column) == family]
-            if family not in files:
-                raise CorpusError(
-                    f"part {name} has no {', '.join(names)}: its stage has not run; it has {', '.join(self.columns)}"
-                )
-            table = self._read(files[family], names)
-            found |= {column: table[column] for column in names}
-        return pa.table({column: found[column] for column in wanted})
+        with self._reader(part) as reader:
+            names = self._checked(columns or tuple(self.columns), reader.columns, f"part {reader.part}")
+            return reader.read(names)
 
     def scan(self, *columns: str) -> Iterator[pa.Table]:
         """`table` of one part after the other."""
         for part in self.parts:
             yield self.table(*columns, part=part)
 
+    def batches(self, *columns: str, where: Condition | None = None) -> Iterator[Batch]:
+        """Row group after row group, in the order of the corpus: at most 8192 rows in memory.
+
+        With a condition, only the rows that satisfy it; columns that it does not read are read only where some do.
+        """
+        names = self._checked(columns, self.catalogue, self.url)
+        for part in self.parts:
+            with self._reader(part) as reader:
+                yield from reader.batches(names, where)
+
+    def schema(self, *columns: str) -> pa.Schema:
+        """The declared schema of what `batches` gives."""
+        with self._reader(0) as reader:
+            return reader.schema(self._checked(columns, self.catalogue, self.url))
+
     def documents(self, part: str | int) -> pa.Table:
         """Documents of a part: id, language, split, source, first row, rows and the metadata that was kept."""
-        return self._read(self._families(self._part(part))["documents"], None)
+        (file,) = [one for one in self._state(part).receipts["segment"].files if one.family == "documents"]
+        with self.store.open(file.path) as handle:
+            return pq.read_table(handle)
 
     def embeddings(self, part: str | int) -> npt.NDArray[np.float16]:
         """(rows, dim) float16 of a part; no Python object is made for a row."""
-        array = self.table("embedding", part=part)["embedding"].combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.chunks)
-        return np.asarray(array.flatten().to_numpy(zero_copy_only=True)).reshape(len(array), -1)
+        return embedding_matrix(self.table("embedding", part=part)["embedding"])
 
-    def _read(self, file: DataFile, columns: list[str] | None) -> pa.Table:
-        with self.store.open(file.path) as handle:
-            return pq.read_table(handle, columns=columns)
+    def _state(self, part: str | int) -> PartState:
+        names = self.parts
+        if isinstance(part, int):
+            if not -len(names) <= part < len(names):
+                raise CorpusError(f"{self.url} has {len(names)} parts; there is no part number {part}")
+            part = names[part]
+        if part not in self._states:
+            raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
+        return self._states[part]
 
+    def _reader(self, part: str | int) -> PartReader:
+        state = self._state(part)
+        return PartReader(self.store, state.ref.part, state.receipts)
 
-def family_columns(family: str) -> list[str]:
-    """Column names of a row family."""
-    return list(layout.schema(family, dim=1).names)
-
-
-def _family_of(column: str) -> str:
-    for family in layout.ROW_FAMILIES:
-        if column in family_columns(family):
-            return family
-    allowed = [name for family in layout.ROW_FAMILIES for name in family_columns(family)]
-    raise CorpusError(f"there is no row column {column}; allowed: {', '.join(allowed)}")
+    def _checked(self, columns: tuple[str, ...], available: dict[str, Column], where: str) -> tuple[str, ...]:
+        for column in columns:
+            if column not in available:
+                raise CorpusError(f"{where}: {no_column(column, available)}")
+        return columns

@@ -13,3 +13,7 @@ class ConfigError(PipelineError):
 
 class CorpusError(PipelineError):
     """What lies on disk is missing, damaged or does not balance (exit code 1)."""
+
+
+class StorageError(CorpusError):
+    """The corpus cannot be written to: a full disk, no permission. Whatever is tried next fails too, so a run stops."""

@@ -54,12 +54,15 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("stage", pa.string()),
         ("reason", pa.string()),
         ("error", pa.string()),
-        ("payload", pa.binary()),
+        ("payload", pa.binary()),  # its beginning
+        ("payload_bytes", pa.int64()),  # length of the whole record
     ],
 }
 _NULLABLE = {"autobleu", "decoded", "doc_id"}
 DOCUMENT_COLUMNS = tuple(name for name, _ in _PLAIN["documents"])
-RESERVED_COLUMNS = frozenset(name for columns in _PLAIN.values() for name, _ in columns) | {"embedding", "part"}
+RESERVED_COLUMNS = {"embedding", "part", "row"} | {
+    name for family, columns in _PLAIN.items() if family != "quarantine" for name, _ in columns
+}
 
 
 def schema(family: str, *, dim: int | None = None, keep: tuple[str, ...] = ()) -> pa.Schema:

@@ -14,11 +14,12 @@ from pipeline import layout
 from pipeline.config import STAGES, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import difference, fingerprint
-from pipeline.inputs import Chunk, order_chunks, plan_chunks
+from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState, View, in_parallel, read_state, saved_recipe
 from pipeline.store import Store
+from stages.sonar.card import load_card
 
 NEW = "new"
 
@@ -82,7 +83,8 @@ def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tup
 def make_plan(config: RunConfig, only: str | None = None, until: str | None = None) -> Plan:
     """Compare a configuration with what is on disk. Raises `ConfigError` if an input matches nothing."""
     stages = choose_stages(config, only, until)
-    chunks = [chunk for one in config.input for chunk in plan_chunks(one, chunk_bytes=config.chunk_bytes)]
+    _check_languages(config)
+    chunks = plan_inputs(config.input, chunk_bytes=config.chunk_bytes)
     view = View.of(config, order_chunks(chunks, seed=config.seed))
     store = Store(config.output)
     state = read_state(store, view)
@@ -93,6 +95,19 @@ def make_plan(config: RunConfig, only: str | None = None, until: str | None = No
         if stage != SEGMENT:
             _stage_work(store, view, state, work[stage])
     return Plan(config, view, stages, state, work)
+
+
+def _check_languages(config: RunConfig) -> None:
+    """Raises `ConfigError` for inputs in a language that the model does not know: not one document would be kept."""
+    card = load_card(config.segment.model)
+    mistakes = [
+        f"input.{index}.lang is {one.lang!r}, which {card.name} does not know; "
+        f"{nearest_languages(one.lang, card.languages)}; or {{column: NAME}}, where each document says its own"
+        for index, one in enumerate(config.input)
+        if isinstance(one.lang, str) and one.lang not in card.languages
+    ]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
 
 
 def _segment_work(store: Store, view: View, state: Sequence[ChunkState], work: StageWork) -> None:

@@ -102,3 +102,42 @@ class RunProgress:
         else:
             parts.append(f"{number(self._segmented)} sentences")
         return " ".join(parts) + (f", {self._failed} failed" if self._failed else "")
+
+
+class RowProgress:
+    """Follows a reader of rows: a bar with rate and time left on a terminal, in a log a line every few seconds."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._started = self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("rows"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console,
+            )
+            self._task = self._bar.add_task("rows", total=total, note="")
+
+    def __enter__(self) -> RowProgress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def see(self, read: int, found: int) -> None:
+        """So many rows were read, so many of them are wanted."""
+        rate = read / max(1e-9, time.monotonic() - self._started)
+        left = duration(max(0, self._total - read) / rate) if rate else "?"
+        note = f"{number(found)} match, {number(rate)}/s, {left} left"
+        if self._bar:
+            self._bar.update(self._task, completed=read, note=note)
+        elif time.monotonic() - self._last_line >= LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._console.print(f"{number(read)} of {number(self._total)} rows read, {note}")

@@ -1,7 +1,7 @@
 """Quality columns of a corpus: quantiles by language and by length, and the worst rows with their decoded text.
 
-Reads only the small columns; of a large corpus the first parts in the order of their (random) names, up to
-`max_rows` rows, and says so.
+Reads only the small columns, row group by row group; of a large corpus the first rows in the order of the (random)
+names of parts, up to about `max_rows`, and says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.books import Books
 from pipeline.corpus import Corpus
+from pipeline.expression import Condition
+from stages.autobleu.bleu import STATISTICS, corpus_bleu
 
 LENGTHS = ((1, 25), (26, 50), (51, 100), (101, 150), (151, 200), (201, None))  # characters
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -52,34 +55,43 @@ class Quality:
     by_lang: list[Group]
     by_length: list[Group]
     everything: Group
-    parts_read: int
-    parts: int
+    rows_read: int
+    rows: int
 
 
-def measure(corpus: Corpus, max_rows: int) -> Quality:
-    """Quantiles over at most about `max_rows` rows."""
+def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Quality:
+    """Quantiles over the rows that satisfy `where`, of about the first `max_rows`."""
     scored = "autobleu" in corpus.columns
     columns = ("lang", "chars", "tokens", *(("autobleu",) if scored else ()))
-    tables: list[pa.Table] = []
-    rows = 0
-    for name in corpus.parts:
-        tables.append(corpus.table(*columns, part=name))
-        rows += tables[-1].num_rows
-        if rows >= max_rows:
+    tables = [corpus.schema(*columns).empty_table()]
+    read = 0
+    for batch in corpus.batches(*columns, where=where):
+        tables.append(batch.table)
+        read += batch.rows
+        if read >= max_rows:
             break
     table = pa.concat_tables(tables)
-    langs = np.asarray(table["lang"].to_pylist(), dtype=object)
+    coded = table["lang"].combine_chunks().dictionary_encode()
+    langs, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
     chars, tokens = table["chars"].to_numpy(), table["tokens"].to_numpy()
     scores = table["autobleu"].to_numpy() if scored else np.full(len(chars), np.nan, np.float32)
-    names, counts = np.unique(langs.astype(str), return_counts=True)
-    by_lang = [_group(str(name), langs == name, tokens, scores) for name in names[np.argsort(-counts, kind="stable")]]
+    counts = np.bincount(langs, minlength=len(names))
+    order = sorted(range(len(names)), key=lambda number: (-counts[number], names[number]))
+    by_lang = [_group(names[number], langs == number, tokens, scores) for number in order]
     by_length = []
     for low, high in LENGTHS:
         inside = (chars >= low) & (chars <= high) if high else chars >= low
         if inside.any():
             by_length.append(_group(f"{low}–{high}" if high else f"{low}+", inside, tokens, scores))
     everything = _group("all", np.ones(len(chars), np.bool_), tokens, scores)
-    return Quality(by_lang, by_length, everything, len(tables), len(corpus.parts))
+    return Quality(by_lang, by_length, everything, read, corpus.rows)
+
+
+def corpus_bleu_of(books: Books) -> dict[str, float]:
+    """Corpus BLEU by language over every scored sentence, from the statistics in the receipts."""
+    counts = books.counts.get("autobleu", {})
+    langs = sorted({key.split(".")[1] for key in counts if key.startswith("bleu.")})
+    return {lang: corpus_bleu([counts[f"bleu.{lang}.{k}"] for k in range(STATISTICS)]) for lang in langs}
 
 
 def _group(
@@ -99,22 +111,18 @@ def _group(
     )
 
 
-def worst_rows(corpus: Corpus, count: int, *, lang: str | None = None, max_rows: int) -> list[Row]:
+def worst_rows(corpus: Corpus, count: int, *, max_rows: int, where: Condition | None = None) -> list[Row]:
     """The rows with the lowest AutoBLEU; equal scores in the order of the corpus."""
     found: list[tuple[float, int, Row]] = []
-    seen = 0
-    for name in corpus.parts:
-        table = corpus.table("autobleu", "lang", "text", "decoded", part=name)
-        seen += table.num_rows
-        table = table.append_column("row", pa.array(np.arange(table.num_rows)))
-        table = table.filter(pc.is_valid(table["autobleu"]))
-        if lang:
-            table = table.filter(pc.equal(table["lang"], lang))
+    seen = order = 0
+    for batch in corpus.batches("autobleu", "lang", "text", "decoded", "part", "row", where=where):
+        table = batch.table.filter(pc.is_valid(batch.table["autobleu"]))
         table = table.sort_by([("autobleu", "ascending"), ("row", "ascending")]).slice(0, count)
         for one in table.to_pylist():
-            row = Row(one["autobleu"], one["lang"], name, one["row"], one["text"], one["decoded"])
-            found.append((one["autobleu"], len(found), row))
+            order += 1
+            found.append((one["autobleu"], order, Row(**one)))
         found = heapq.nsmallest(count, found)
+        seen += batch.rows
         if seen >= max_rows:
             break
     return [row for _, _, row in found]

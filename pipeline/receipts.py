@@ -8,6 +8,7 @@ never changed; the writer who comes second deletes its own files.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -51,6 +52,7 @@ class Receipt(_Record):
     seconds: dict[str, float]
     device: str
     created: float
+    warnings: list[str] = []  # what stages and libraries warned of, each text once
 
 
 class PartRef(_Record):
@@ -118,6 +120,7 @@ def commit(
     counts: dict[str, float],
     seconds: dict[str, float],
     device: str,
+    warnings: Sequence[str] = (),
 ) -> tuple[Receipt, bool]:
     """Write a part's files, then its receipt: (the receipt that stands, whether it is ours).
 
@@ -143,6 +146,7 @@ def commit(
         seconds={**seconds, "commit": round(time.perf_counter() - started, 4)},
         device=device,
         created=time.time(),
+        warnings=list(warnings),
     )
     path = layout.receipt_path(stage, part, fingerprint)
     if store.create(path, receipt.model_dump_json().encode()):
@@ -187,9 +191,9 @@ def _read(store: Store, path: str, kind: type[Record]) -> Record:
 
 
 def summed(counts: list[dict[str, Any]]) -> dict[str, float]:
-    """Counts added up key by key."""
+    """Counts added up key by key; of those named `least.…` the smallest."""
     total: dict[str, float] = {}
     for one in counts:
         for key, value in one.items():
-            total[key] = total.get(key, 0) + value
+            total[key] = min(total.get(key, value), value) if key.startswith("least.") else total.get(key, 0) + value
     return total

@@ -2,17 +2,16 @@
 
 Documents stream through in batches; a part closes at the document end that reaches `part_sentences`. Segmenting a chunk
 is deterministic, so after a crash it is done again from the chunk's start and the parts that are already there are
-recognised by their receipts. Memory: one part and one batch of documents.
+recognised by their receipts. Memory: one part and one batch of documents; a document of 50 MB takes about 0.7 GB.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
 from pipeline.fingerprint import column_digest, fingerprint
 from pipeline.inputs import Chunk, Document, Rejected, count_documents, read_documents
+from pipeline.quarantine import ChunkBooks
 from pipeline.receipts import (
     ChunkReceipt,
     PartRef,
@@ -42,8 +42,6 @@ from stages.sonar.tokenizer import SonarTokenizer
 
 BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 2_000_000
-PAYLOAD_BYTES = 64 * 1024  # kept of one quarantined record
-PAYLOADS_BYTES = 256 << 20  # kept of all quarantined records of a chunk; later ones have their reason but no payload
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,12 @@ class ChunkSegmenter:
         started = time.perf_counter()
         print_of_chunk = self.recipes.chunk_fingerprint(chunk)
         recipe = fingerprint(self.recipes.segment[chunk.input])
-        books = _Books()
+        books = ChunkBooks()
         parts: list[Receipt] = []
         part = self._open()
         for batch in _batches(self._documents(chunk, books)):
-            for document, table, counts in self._segment(batch, books):
-                self._add(part, document, table)
-                part.counts = summed([part.counts, counts])
+            for document, number, table, counts in self._segment(batch, books):
+                self._add(part, document, number, table, counts)
                 if part.rows >= self.config.part_sentences:
                     parts.append(self._close(part, chunk, print_of_chunk, recipe, len(parts)))
                     yield _segmentation(parts[-1])
@@ -100,9 +97,9 @@ class ChunkSegmenter:
             yield _segmentation(parts[-1])
         counted = count_documents(chunk)
         quarantine = None
-        if books.rejects:
-            table = pa.Table.from_pylist(books.rejects, schema=layout.schema("quarantine"))
-            quarantine, _ = write_family(self.store, "quarantine", chunk.id, print_of_chunk, table)
+        listed = books.table()
+        if listed:
+            quarantine, _ = write_family(self.store, "quarantine", chunk.id, print_of_chunk, listed)
         receipt = ChunkReceipt(
             chunk=chunk.id,
             fingerprint=print_of_chunk,
@@ -126,21 +123,21 @@ class ChunkSegmenter:
         )
         yield commit_chunk(self.store, receipt)
 
-    def _documents(self, chunk: Chunk, books: _Books) -> Iterator[Document]:
+    def _documents(self, chunk: Chunk, books: ChunkBooks) -> Iterator[Document]:
         settings = next(one for one in self.config.input if one.name == chunk.input)
-        for item in read_documents(chunk, settings, self.config.split):
+        for item in read_documents(chunk, settings, self.config.split, self.card.languages):
             if isinstance(item, Rejected):
                 books.reject(item)
-            elif item.lang not in self.card.languages:
-                near = difflib.get_close_matches(item.lang, self.card.languages, n=3, cutoff=0.3)
-                allowed = ", ".join(near or self.card.languages[:5])
-                error = f"{item.lang!r} is no language of {self.card.name}; nearest: {allowed}"
-                books.quarantine(item, "unknown language", error)
-            else:
+            elif settings.id is None or books.is_first(item):
                 yield item
 
-    def _segment(self, batch: list[Document], books: _Books) -> Iterator[tuple[Document, pa.Table, dict[str, float]]]:
-        """Each document of the batch that has text, with its sentences; the batch's counts go with its first one."""
+    def _segment(
+        self, batch: list[Document], books: ChunkBooks
+    ) -> Iterator[tuple[Document, int, pa.Table, dict[str, float]]]:
+        """Documents of the batch that have text, with their sentences; the batch's counts go with the first one.
+
+        A document of more than `max_document_sentences` comes as numbered sub-documents, which may be in several parts.
+        """
         try:
             segmented = self.segmenter.segment([one.text for one in batch], [one.lang for one in batch])
         except Exception as error:
@@ -156,43 +153,39 @@ class ChunkSegmenter:
             "hard_cuts": float(segmented.hard_cuts),
             "over_cap": float(segmented.over_cap),
         }
-        for index, document in enumerate(batch):
-            first, rows = int(edges[index]), int(edges[index + 1] - edges[index])
-            if not rows:
+        limit = self.config.segment.max_document_sentences
+        for document, (first, last) in zip(batch, pairwise(edges.tolist()), strict=True):
+            if first == last:
                 books.dropped["no text"] += 1
                 continue
             books.kept += 1
-            yield document, table.slice(first, rows), counts
-            counts = {}
+            for number, start in enumerate(range(first, last, limit)):
+                yield document, number, table.slice(start, min(limit, last - start)), counts
+                counts = {}
 
     def _open(self) -> _Part:
         return _Part({name: [] for name in (*layout.DOCUMENT_COLUMNS, *self.keep)})
 
-    def _add(self, part: _Part, document: Document, table: pa.Table) -> None:
-        """Append a document; more than `max_document_sentences` become numbered sub-documents."""
-        limit = self.config.segment.max_document_sentences
-        text_hash = int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "little")
-        for number, first in enumerate(range(0, table.num_rows, limit)):
-            piece = table.slice(first, limit)
-            row = {
-                "doc": len(part.documents["doc"]),
-                "doc_id": document.doc_id,
-                "subdocument": number,
-                "lang": document.lang,
-                "split": document.split,
-                "source": document.source,
-                "text_hash": text_hash,
-                "first_row": part.rows,
-                "rows": piece.num_rows,
-                **{name: document.kept.get(name) for name in self.keep},
-            }
-            for name, value in row.items():
-                part.documents[name].append(value)
-            doc = pa.array(np.full(piece.num_rows, row["doc"], np.int32))
-            part.sentences.append(piece.add_column(0, "doc", doc))
-            part.rows += piece.num_rows
-            if number:
-                part.counts["split_documents"] = part.counts.get("split_documents", 0) + 1
+    def _add(self, part: _Part, document: Document, number: int, table: pa.Table, counts: dict[str, float]) -> None:
+        """Append a document, or the number-th sub-document of a very long one."""
+        row = {
+            "doc": len(part.documents["doc"]),
+            "doc_id": document.doc_id,
+            "subdocument": number,
+            "lang": document.lang,
+            "split": document.split,
+            "source": document.source,
+            "text_hash": int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "little"),
+            "first_row": part.rows,
+            "rows": table.num_rows,
+            **{name: document.kept.get(name) for name in self.keep},
+        }
+        for name, value in row.items():
+            part.documents[name].append(value)
+        doc = pa.array(np.full(table.num_rows, row["doc"], np.int32))
+        part.sentences.append(table.add_column(0, "doc", doc))
+        part.rows += table.num_rows
+        part.counts = summed([part.counts, counts, {"split_documents": 1} if number else {}])
 
     def _close(self, part: _Part, chunk: Chunk, print_of_chunk: str, recipe: str, number: int) -> Receipt:
         """Commit a part, or recognise the one that an earlier attempt committed."""
@@ -235,39 +228,6 @@ def _same(families: dict[str, pa.Table], receipt: Receipt, where: str) -> None:
             f"{where} was written before with other {', '.join(changed)}; the input changed during the run, or a "
             "library did: delete that file and run again"
         )
-
-
-class _Books:
-    """Documents of one chunk that do not become sentences, by reason."""
-
-    def __init__(self) -> None:
-        self.kept = 0
-        self.dropped: Counter[str] = Counter()
-        self.quarantined: Counter[str] = Counter()
-        self.rejects: list[dict[str, object]] = []
-        self.bytes_unreadable = 0
-        self._payloads = 0
-
-    def reject(self, item: Rejected) -> None:
-        """Count what the reader refused; quarantined records are kept with their reason."""
-        self.bytes_unreadable += item.bytes_unreadable
-        if item.kind == "dropped":
-            self.dropped[item.reason] += item.records
-        else:
-            self._keep(item, "input")
-
-    def quarantine(self, document: Document, reason: str, error: str) -> None:
-        """Set a document aside with its text."""
-        payload = document.text.encode("utf-8", "surrogatepass")[:PAYLOAD_BYTES]
-        self._keep(Rejected(document.doc_id, document.source, reason, error, payload), SEGMENT)
-
-    def _keep(self, item: Rejected, stage: str) -> None:
-        self.quarantined[item.reason] += item.records
-        row = {name: getattr(item, name) for name in ("record", "records", "doc_id", "reason", "error", "payload")}
-        self._payloads += len(item.payload)
-        if self._payloads > PAYLOADS_BYTES:
-            row["payload"] = b""
-        self.rejects.append(row | {"stage": stage})
 
 
 def _segmentation(receipt: Receipt) -> Segmentation:

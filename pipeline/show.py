@@ -110,12 +110,25 @@ def show_books(console: Console, books: Books, title: str) -> None:
             f"{score['score_sum'] / score['scored']:.1f} on average over {number(score['scored'])} sentences; "
             f"{number(score['stopped_at_length'])} stopped at the length bound",
         )
+    for stage, counts in books.counts.items():
+        if counts.get("out_of_memory"):
+            table.add_row("memory", _halvings(stage, counts))
     done = {stage: books.counts[stage].get("scored", books.sentences) for stage in books.seconds}
     rates = [f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in books.seconds.items() if seconds > 0]
     table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
+    for warning, parts in books.warnings.most_common():
+        console.print(Text(f"warning: {plain(warning, 600)} (parts: {number(parts)})", style="yellow"))
     for problem in books.problems:
         console.print(Text(f"wrong: {problem}", style="bold red"))
+
+
+def _halvings(stage: str, counts: dict[str, float]) -> str:
+    times = "once" if counts["out_of_memory"] == 1 else f"{number(counts['out_of_memory'])} times"
+    limits = [
+        f"{key.removeprefix('least.')} {number(value)}" for key, value in counts.items() if key.startswith("least.")
+    ]
+    return f"{stage} ran out of device memory {times} and went on with {', '.join(limits)}"
 
 
 def _reasons(counter: dict[str, int]) -> str:
@@ -124,8 +137,8 @@ def _reasons(counter: dict[str, int]) -> str:
     return f"{number(total)} ({inside})" if total else "0"
 
 
-def show_quality(console: Console, quality: Quality, bleu: dict[str, float], *, lengths: bool = True) -> None:
-    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language."""
+def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
+    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language, None where it is not that of these rows."""
     columns = ("sentences", "tokens", "scored", "corpus BLEU", "mean", "p10", "p25", "p50", "p75", "p90", "below 20")
     tables = [("language", quality.by_lang)]
     if lengths:
@@ -134,13 +147,13 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float], *, 
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column(title)
         for column in columns:
-            if column != "corpus BLEU" or title == "language":
+            if column != "corpus BLEU" or (bleu is not None and title == "language"):
                 table.add_column(column, justify="right")
         for group in groups:
             table.add_row(escape(group.name), *_quality_cells(group, bleu if title == "language" else None))
         console.print(Group("", table))
-    if quality.parts_read < quality.parts:
-        console.print(f"(from {quality.parts_read} of {quality.parts} parts; --max-rows reads more)")
+    if quality.rows_read < quality.rows:
+        console.print(f"(from {number(quality.rows_read)} of {number(quality.rows)} rows; --max-rows reads more)")
 
 
 def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> list[str]:

@@ -9,16 +9,41 @@ listing a folder.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import fsspec
 import pyarrow as pa
 
-from pipeline.errors import ConfigError, CorpusError
+from pipeline.errors import CorpusError, StorageError
+from pipeline.remote import in_words
+
+_TODO = {
+    errno.ENOSPC: "make space on that disk",
+    errno.EDQUOT: "make space, or have the quota raised",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EACCES: "let this user write there, or choose another output",
+    errno.EROFS: "choose another output",
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_words(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """The store's own errors name the corpus and say what to do."""
+
+    @functools.wraps(method)
+    def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with in_words(store.url):
+            return method(store, *args, **kwargs)
+
+    return call
 
 
 class Store:
@@ -26,13 +51,8 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        try:
+        with in_words(url):
             fs, root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(
-                f"{url}: {error}; give a folder or a URL such as s3://bucket/folder (S3, GCS and Azure need an extra: "
-                "pip install 'sonar-pipeline[s3]')"
-            ) from error
         self._fs: Any = fs
         self._root: str = str(root).rstrip("/")
         self._local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
@@ -43,6 +63,7 @@ class Store:
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
 
+    @_in_words
     def read(self, path: str) -> bytes:
         """The bytes of a file. Raises `CorpusError` if it is not there."""
         try:
@@ -50,6 +71,7 @@ class Store:
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing") from None
 
+    @_in_words
     def open(self, path: str) -> Any:
         """A seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
         try:
@@ -57,6 +79,7 @@ class Store:
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
 
+    @_in_words
     def exists(self, path: str) -> bool:
         """Whether a file is there now."""
         if self._local:
@@ -64,25 +87,25 @@ class Store:
         self._fs.invalidate_cache(self._full(path).rpartition("/")[0])
         return bool(self._fs.exists(self._full(path)))
 
+    @_in_words
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
         if self._local:
             # a sweep takes away what is written for a part that someone else finished: our receipt will not stand
-            with self._temporary(path, data) as temporary, contextlib.suppress(FileNotFoundError):
+            with self._writing(path, data) as temporary, contextlib.suppress(FileNotFoundError):
                 temporary.rename(self._full(path))
-            _sync_folder(Path(self._full(path)).parent)
         else:
             self._fs.pipe_file(self._full(path), bytes(data))
 
+    @_in_words
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file unless the name exists. True for the one writer that made it."""
         if self._local:
-            with self._temporary(path, data) as temporary:
+            with self._writing(path, data) as temporary:
                 try:
                     os.link(temporary, self._full(path))
                 except FileExistsError:
                     return False
-            _sync_folder(Path(self._full(path)).parent)
             return True
         try:
             self._fs.pipe_file(self._full(path), data, mode="create")
@@ -95,24 +118,35 @@ class Store:
         return True
 
     @contextlib.contextmanager
-    def _temporary(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
+    def _writing(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
+        """A temporary file of the data beside the target, to be renamed or linked. Raises `StorageError`."""
         target = Path(self._full(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temporary
+                _sync_folder(target.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            todo = _TODO.get(error.errno or 0, "mend that")
+            raise StorageError(
+                f"{self.url}: cannot write {path} ({len(data)} bytes): {error.strerror}; {todo}, then run the same "
+                "command again: what is finished is kept"
+            ) from error
 
+    @_in_words
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is gone already."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
+    @_in_words
     def folders(self, folder: str) -> list[str]:
         """Names of the folders right below a folder, sorted; empty if there is no such folder."""
         full = self._full(folder)
@@ -121,6 +155,7 @@ class Store:
         found = self._fs.ls(full, detail=True) if self._fs.exists(full) else []
         return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
 
+    @_in_words
     def find(self, folder: str) -> list[str]:
         """All files below a folder, sorted, as paths relative to the corpus; empty if there is no such folder."""
         full = self._full(folder)

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, PipelineError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.receipts import ChunkReceipt, PartRef
 from pipeline.segmenting import ChunkSegmenter
@@ -27,7 +27,7 @@ class Event(BaseModel):
     """Something that happened to a chunk or a part.
 
     `segmented`: a part is on disk. `chunk`: a chunk's books are closed. `part`: a part is up to date (`computed`: what
-    was done now). `failed`: `error` in one line, `detail` for the log.
+    was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything else will fail for the same cause.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,6 +41,7 @@ class Event(BaseModel):
     computed: tuple[str, ...] = ()
     error: str = ""
     detail: str = ""
+    fatal: bool = False
 
 
 class SegmentTask:
@@ -117,6 +118,7 @@ def failure(where: str, error: BaseException) -> Event:
     return Event(
         kind="failed",
         where=where,
-        error=f"{type(error).__name__}: {text}",
+        error=text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}",  # ours are sentences
         detail="".join(traceback.format_exception(error)),
+        fatal=isinstance(error, StorageError),
     )

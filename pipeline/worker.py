@@ -20,6 +20,7 @@ from pipeline.fingerprint import content_digest, fingerprint
 from pipeline.receipts import DataFile, PartRef, Receipt, commit, read_receipt
 from pipeline.recipes import SEGMENT, Recipes, part_fingerprint
 from pipeline.store import Store
+from pipeline.warned import listening
 from stages.device import describe
 from stages.sonar.card import load_card
 from stages.stage import Stage, StageSettings
@@ -46,6 +47,7 @@ class PartWorker:
         self._allowed = stages
         self._dim = load_card(config.encode.model).dim if config.encode else None
         self._stages: dict[str, Stage] = {}
+        self._warned: dict[str, list[str]] = {}  # while a stage was loaded: true of every part that it computes
         self._loading = threading.Lock()
         self._computing = threading.Lock()
 
@@ -72,16 +74,17 @@ class PartWorker:
     def _compute(self, part: _OpenPart, settings: StageSettings, stage_print: str, inputs: dict[str, str]) -> None:
         stage = self._stage(settings)
         clock = _Clock()
-        table = part.columns(settings.reads)
-        clock.lap("read")
-        prepared = stage.prepare(table)
-        clock.lap("prepare")
-        with self._computing:
-            clock.lap("wait")
-            computed = stage.compute(prepared)
-            clock.lap("compute")
-        result = stage.finish(computed)
-        clock.lap("finish")
+        with listening() as warned:
+            table = part.columns(settings.reads)
+            clock.lap("read")
+            prepared = stage.prepare(table)
+            clock.lap("prepare")
+            with self._computing:
+                clock.lap("wait")
+                computed = stage.compute(prepared)
+                clock.lap("compute")
+            result = stage.finish(computed)
+            clock.lap("finish")
         families = {
             family: layout.checked(family, result.families[family], layout.schema(family, dim=self._dim), part.rows)
             for family in settings.writes
@@ -97,14 +100,17 @@ class PartWorker:
             counts=result.counts,
             seconds=clock.seconds,
             device=describe(self.device),
+            warnings=list(dict.fromkeys([*self._warned[settings.name], *warned])),
         )
         part.add(settings.name, receipt, families if ours else {})
 
     def _stage(self, settings: StageSettings) -> Stage:
         with self._loading:
             if settings.name not in self._stages:
-                stage = settings.build()
-                stage.setup(self.device)
+                with listening() as warned:
+                    stage = settings.build()
+                    stage.setup(self.device)
+                self._warned[settings.name] = warned
                 self._stages[settings.name] = stage
             return self._stages[settings.name]
 

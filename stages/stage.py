@@ -46,7 +46,8 @@ class Computed:
     """What a stage hands to the worker for one part.
 
     `families`: name of a column family → table with the part's rows in the part's order.
-    `counts`: numbers for the receipt (truncated, duplicates saved, …), summed over parts in the summary.
+    `counts`: numbers for the receipt (truncated, duplicates saved, …), summed over parts in the summary; of those named
+    `least.…` the summary has the smallest.
     """
 
     families: dict[str, pa.Table]

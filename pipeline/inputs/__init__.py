@@ -1,13 +1,14 @@
 """Documents that go in: found, cut into chunks, counted, and read, from files of any fsspec store.
 
-`resolve_inputs` → `plan_chunks` → `order_chunks` happen once per run; `count_documents` and `read_documents` once per
+`resolve_inputs` → `plan_inputs` → `order_chunks` happen once per run; `count_documents` and `read_documents` once per
 chunk, on the worker. JSONL, Parquet, text and Markdown; gzip, bz2, xz and zstd.
 """
 
 from pipeline.inputs.chunk import Chunk
-from pipeline.inputs.chunks import CHUNK_BYTES, order_chunks, plan_chunks
+from pipeline.inputs.chunks import CHUNK_BYTES, order_chunks, plan_chunks, plan_inputs
 from pipeline.inputs.counting import Counted, count_documents
 from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.readers import read_documents
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings, resolve_inputs
@@ -27,8 +28,10 @@ __all__ = [
     "SplitSettings",
     "count_documents",
     "list_files",
+    "nearest_languages",
     "order_chunks",
     "plan_chunks",
+    "plan_inputs",
     "read_documents",
     "resolve_inputs",
 ]

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 
 TO_THE_END = -1
+UNREADABLE = "unreadable"  # the format of what was found but cannot be opened, and a reason in the books
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Chunk:
     `start`, `end`: bytes of plain JSONL; row groups of Parquet; 0 and −1 for whole files (text, compressed, and Parquet
     whose footer could not be read when planning). `bytes`: stored bytes of the range.
     `take`: no more than so many records (from `limit`); None for all.
+    `stamp`: changes with the file; of format "unreadable", why it cannot be read.
     """
 
     id: str

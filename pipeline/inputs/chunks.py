@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from pipeline.inputs.chunk import TO_THE_END, Chunk, chunk_id
+from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
+from pipeline.remote import in_words
 
 CHUNK_BYTES = 64 << 20
 
@@ -29,6 +30,25 @@ CHUNK_BYTES = 64 << 20
 class _Footer:
     columns: frozenset[str]
     row_groups: tuple[int, ...]  # stored bytes of each
+
+
+def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
+    """The chunks of all inputs. Raises InputError also if two inputs would read the same text of the same file."""
+    chunks: list[Chunk] = []
+    owners: dict[tuple[str, str], str] = {}
+    for settings in inputs:
+        with in_words(settings.path):
+            planned = plan_chunks(settings, chunk_bytes)
+        for chunk in planned:
+            column = "" if chunk.format == "text" else settings.text
+            owner = owners.setdefault((chunk.url, column), chunk.input)
+            if owner != chunk.input:
+                raise InputError(
+                    f"inputs {owner} and {chunk.input} both match {chunk.url}, so its documents would stand in the "
+                    "corpus twice; narrow the `path` of one, or remove it"
+                )
+            chunks.append(chunk)
+    return chunks
 
 
 def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
@@ -44,7 +64,8 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list
         footers = dict(
             zip((file.path for file in parquet), pool.map(lambda f: _footer(settings, f), parquet), strict=True)
         )
-    _check_columns(settings, [footer for footer in footers.values() if footer is not None])
+    if all(file.format in ("parquet", UNREADABLE) for file in files):
+        _check_columns(settings, [footer for footer in footers.values() if footer is not None])
     chunks = (
         _chunk(settings, file, start, end, size)
         for file in files

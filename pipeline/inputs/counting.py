@@ -7,16 +7,16 @@ or documents were lost. Counting goes at the disk's or the decompressor's speed.
 Broken files: of a compressed stream that breaks, the complete lines before the break count, and the break counts as
 one document (the reader rejects it as "unreadable"), whether or not it left a piece of a line. Parquet pages are not
 opened: the rows of a broken row group count, and the reader rejects as many. A Parquet file without a readable footer
-counts as one.
+counts as one, and so does each chunk of a file that begins like something else than its name says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.inputs.chunk import TO_THE_END, Chunk
+from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
-from pipeline.inputs.streams import BrokenStreamError, decompressed_blocks, raw_blocks
+from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Counted:
 
 def count_documents(chunk: Chunk) -> Counted:
     """Count what `read_documents` has to account for. Raises InputError if the file changed since planning."""
+    if chunk.format == UNREADABLE:
+        return Counted(1, 0, chunk.bytes)
     if chunk.format == "text":
         return Counted(1, chunk.bytes)
     if chunk.format == "parquet":
@@ -45,6 +47,10 @@ def count_documents(chunk: Chunk) -> Counted:
 
 def _count_range(chunk: Chunk) -> Counted:
     """Lines whose first byte lies in the range: one after each newline in [start − 1, end − 1), and the first."""
+    try:
+        check_lines(chunk, head_of(chunk))
+    except BrokenStreamError as broken:
+        return Counted(1, 0, broken.bytes_unreadable)
     first = max(chunk.start - 1, 0)
     documents = 1 if chunk.start == 0 < chunk.end else 0
     done = 0

@@ -1,12 +1,16 @@
 """The files of an input: found, sorted, told apart by format and compression, and stamped.
 
 Costs one listing of the folder (on object stores one request per thousand files). Files whose own name or folder
-starts with a dot or an underscore (`.DS_Store`, `_SUCCESS`) are skipped; anything else that no format fits is an
-error.
+starts with a dot or an underscore (`.DS_Store`, `_SUCCESS`) are skipped; a file that no format fits is an error.
+Whatever else is found but cannot be read (no permission, a broken link, a named pipe, a folder where a pattern wants
+files) becomes an entry of format "unreadable", so that it stands in quarantine and in the books and the rest of the
+input goes on.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
 
 FORMATS = {
@@ -30,7 +36,10 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file: `path` is relative to the input's root, `size` is in stored bytes, `stamp` changes with the file."""
+    """One file: `path` is relative to the input's root, `size` is in stored bytes, `stamp` changes with the file.
+
+    Of format "unreadable", `stamp` says why: once it can be read, it has another one.
+    """
 
     path: str
     url: str
@@ -44,28 +53,28 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     """All files of a resolved input, sorted by relative path.
 
     The root is the folder itself, the folder of a single file, or the part of a pattern before its first wildcard.
-    Raises InputError if nothing matches, or if a file's format cannot be told.
+    Raises InputError if nothing matches, nothing of it can be read, or a file's format cannot be told.
     """
     fs, path = url_to_fs(settings.path)
+    if "file" in _protocols(fs):
+        fs = _LocalFiles()
     fs.invalidate_cache()
     root, infos = _find(fs, path)
     files = []
     for full, info in infos.items():
         relative = full[len(root) :].lstrip("/")
-        if info["type"] == "file" and (full == path or not any(part[0] in "._" for part in relative.split("/"))):
-            try:
-                relative.encode()
-            except UnicodeEncodeError as error:
-                raise InputError(f"input {settings.input_name}: file name {full!r} is not UTF-8; rename it") from error
-            kind, compression = _format(settings, relative)
-            url = str(fs.unstrip_protocol(full))
-            if info["size"] is None:
-                raise InputError(f"input {settings.input_name}: the server gives no size for {url}; download it first")
-            files.append(InputFile(relative, url, int(info["size"]), stamp(fs, full, info), kind, compression))
+        if full == path or not any(part[:1] in (".", "_") for part in relative.split("/")):
+            file = _file(settings, fs, full, relative, info, infos)
+            files += [file] if file else []
     if not files:
         raise InputError(
             f"input {settings.input_name}: nothing matches {settings.path} in folder {root or '/'}; "
             "check the path (relative ones start at the YAML's folder)"
+        )
+    if all(file.format == UNREADABLE for file in files):
+        first = files[0]
+        raise InputError(
+            f"input {settings.input_name}: nothing of {settings.path} can be read; {first.path or root}: {first.stamp}"
         )
     return sorted(files, key=lambda file: file.path)
 
@@ -81,6 +90,60 @@ def stamp(fs: Any, path: str, info: dict[str, Any]) -> str:
     return f"{info['size']}-{changed.timestamp() if isinstance(changed, datetime) else changed}"
 
 
+class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
+    """Local files, links followed, nothing passed over: fsspec itself leaves out links, and folders that it may not
+    list, without a word. What is wrong with an entry stands in its info as `why`.
+    """
+
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed: dict[str, str] = {}  # folders that could not be listed
+
+    def ls(self, path: str, detail: bool = False, **kwargs: Any) -> list[Any]:
+        try:
+            infos = [self._followed(info) for info in super().ls(path, detail=True, **kwargs)]
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self.closed[str(self._strip_protocol(path))] = f"the folder cannot be listed: {error.strerror}"
+            infos = []
+        return infos if detail else [info["name"] for info in infos]
+
+    def alone(self, path: str) -> dict[str, Any] | None:
+        """What stands at a path, unless it is a folder, or nothing."""
+        try:
+            info = self.info(path)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+                return None
+            return {"name": path, "size": 0, "type": "other", "why": _leads_nowhere(path, error)}
+        return None if info["type"] == "directory" else self._followed(info)
+
+    def _followed(self, info: dict[str, Any]) -> dict[str, Any]:
+        """What a link leads to, under the link's name; a folder around the link would be walked for ever."""
+        name = info["name"]
+        if info["islink"]:
+            try:
+                info = self.info(name)
+            except OSError as error:
+                return info | {"why": _leads_nowhere(name, error)}
+        if info["islink"] and info["type"] == "directory":
+            target = Path(name).resolve()
+            if any(parent.resolve().is_relative_to(target) for parent in Path(name).parents):
+                return info | {"type": "other", "why": "the link leads to a folder that it lies in"}
+        if info["type"] == "other":
+            return info | {"why": "it is no regular file (a pipe, socket or device)"}
+        if info["type"] == "file" and not os.access(name, os.R_OK):
+            return info | {"why": os.strerror(errno.EACCES)}
+        return info
+
+
+def _leads_nowhere(path: str, error: OSError) -> str:
+    return f"the link leads nowhere: {error.strerror}" if Path(path).is_symlink() else str(error.strerror)
+
+
 def _protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
@@ -88,12 +151,42 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
     """Root folder and what was found: full path → the store's description."""
     path = path.rstrip("/") or "/"
-    if fs.isfile(path):  # first, so that a name with brackets is no pattern
-        return posixpath.dirname(path), {path: fs.info(path)}
+    local = isinstance(fs, _LocalFiles)
+    one = fs.alone(path) if local else fs.info(path) if fs.isfile(path) else None
+    if one:  # first, so that a name with brackets is no pattern
+        return posixpath.dirname(path), {path: one}
     wildcard = min((path.index(sign) for sign in "*?[" if sign in path), default=-1)
-    if wildcard < 0:
-        return path.rstrip("/"), fs.find(path, detail=True)
-    return path[:wildcard].rpartition("/")[0], fs.glob(path, detail=True)
+    root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]
+    found = dict(fs.find(path, detail=True) if wildcard < 0 else fs.glob(path, detail=True))
+    if local:
+        found |= {name: {"size": 0, "type": "other", "why": why} for name, why in fs.closed.items()}
+    return root, found
+
+
+def _file(
+    settings: InputSettings, fs: Any, full: str, relative: str, info: dict[str, Any], infos: dict[str, Any]
+) -> InputFile | None:
+    """An entry of the listing; None for a folder, unless a pattern took it for a file and nothing below it is read."""
+    why = info.get("why")
+    if info["type"] == "directory":
+        extension = posixpath.splitext(relative.lower())[1]
+        if extension not in FORMATS.keys() | COMPRESSIONS.keys() or any(one.startswith(f"{full}/") for one in infos):
+            return None
+        why = f"it is a folder, and the pattern wants files; to read it, make it an input of its own ({full})"
+    try:
+        relative.encode()
+    except UnicodeEncodeError:
+        full, relative = (os.fsencode(one).decode("utf-8", "backslashreplace") for one in (full, relative))
+        why = "its name is not UTF-8; rename it"
+    if "::" in relative:
+        why = "its name holds ::, which would be taken for a chained URL; rename it"
+    url = str(fs.unstrip_protocol(full))
+    if why:
+        return InputFile(relative, url, int(info["size"] or 0), why, UNREADABLE, "")
+    kind, compression = _format(settings, relative)
+    if info["size"] is None:
+        raise InputError(f"input {settings.input_name}: the server gives no size for {url}; download it first")
+    return InputFile(relative, url, int(info["size"]), stamp(fs, full, info), kind, compression)
 
 
 def _format(settings: InputSettings, path: str) -> tuple[str, str]:

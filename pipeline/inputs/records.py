@@ -6,14 +6,22 @@ The same for all formats: a reader gives the record's values by column name and 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
-from typing import Any, Literal
+import reprlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pipeline.inputs.chunk import Chunk
-from pipeline.inputs.documents import PAYLOAD, BadRecordError, Document, Rejected, as_text, encode
-from pipeline.inputs.settings import LANGUAGE_CODE, InputSettings, LangColumn, SplitSettings
+from pipeline.inputs.chunk import UNREADABLE, Chunk
+from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode
+from pipeline.inputs.languages import nearest_languages
+from pipeline.inputs.settings import InputSettings, LangColumn, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
+
+LONGEST = 256 << 20  # characters of a text, bytes of a line: what is longer is set aside, not held in memory
+LONGEST_ID = 4096  # characters
+SHOWN = 20  # column names in a message
 
 _MISSING = object()
 
@@ -29,13 +37,26 @@ class NotUtf8:
         return repr(self.raw)
 
 
-class RecordMaker:
-    """Makes documents of one chunk. `columns`: the columns that it looks at, each once."""
+class Unconvertible:
+    """Stands for a value of a column that Python has no value for (a date in the year 10000)."""
 
-    def __init__(self, chunk: Chunk, settings: InputSettings, split: SplitSettings) -> None:
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+
+class RecordMaker:
+    """Makes documents of one chunk. `columns`: the columns that it looks at, each once.
+
+    `languages`: codes that documents may have; None for any.
+    """
+
+    def __init__(
+        self, chunk: Chunk, settings: InputSettings, split: SplitSettings, languages: Sequence[str] | None
+    ) -> None:
         self.chunk = chunk
         self.settings = settings
         self.source = chunk.source
+        self.languages = None if languages is None else dict.fromkeys(languages)
         self.lang_column = settings.lang.column if isinstance(settings.lang, LangColumn) else None
         self.split_column = split_column(split)
         self.splitter = splitter(split)
@@ -54,8 +75,10 @@ class RecordMaker:
             kept = {name: self._kept(values, name) for name in self.settings.keep}
         except BadRecordError as bad:
             payload = raw if raw is not None else json.dumps(dict(values), default=repr).encode()
-            return Rejected(doc_id, self.where(place), bad.reason, bad.error, payload[:PAYLOAD])
-        return Document(doc_id, text, lang, split, self.source, kept)
+            unreadable = bad.bytes_unreadable
+            where = self.where(place)
+            return Rejected.of(doc_id, where, bad.reason, bad.error, payload, bytes_unreadable=unreadable)
+        return Document(doc_id, text, lang, split, self.source, kept, self.where(place))
 
     def reject(
         self,
@@ -64,17 +87,16 @@ class RecordMaker:
         error: str,
         payload: bytes = b"",
         *,
-        kind: Literal["dropped", "quarantined"] = "quarantined",
         records: int = 1,
-        bytes_unreadable: int = 0,
+        **more: Any,
     ) -> Rejected:
         """A record that has no values to look at."""
         doc_id = self.generated_id(place) if self.settings.id is None and records == 1 else None
-        return Rejected(doc_id, self.where(place), reason, error, payload[:PAYLOAD], kind, records, bytes_unreadable)
+        return Rejected.of(doc_id, self.where(place), reason, error, payload, records=records, **more)
 
     def where(self, place: int) -> str:
         """Where a record stands, for people."""
-        if self.chunk.format == "text":
+        if self.chunk.format in ("text", UNREADABLE):
             return self.chunk.path
         return f"{self.chunk.path} row {place}" if self.chunk.format == "parquet" else f"{self.chunk.path}:{place}"
 
@@ -95,9 +117,13 @@ class RecordMaker:
             raise BadRecordError(
                 f"id {'column missing' if state == 'missing' else 'is ' + state}", f"{column} is {state}"
             )
-        if isinstance(value, bool) or not isinstance(value, str | int):
+        if isinstance(value, bool) or not isinstance(value, str | int | uuid.UUID):
             raise BadRecordError("id is not a string or integer", f"{column} is {_short(value)}")
         doc_id = str(value)
+        if len(doc_id) > LONGEST_ID:
+            raise BadRecordError(
+                "id is too long", f"{column} has {len(doc_id)} characters; at most {LONGEST_ID} can be"
+            )
         encode(doc_id, column)
         return doc_id
 
@@ -105,9 +131,12 @@ class RecordMaker:
         column = self.settings.text
         value = _checked(values.get(column, _MISSING), column)
         if isinstance(value, str):
+            if len(value) > LONGEST:
+                raise BadRecordError("too long", f"{column} has {len(value)} characters; at most {LONGEST} can be")
             return value
         if value is _MISSING:
-            raise BadRecordError("text column missing", f"no {column!r} among {', '.join(values) or 'no columns'}")
+            there = [*map(repr, itertools.islice(values, SHOWN)), *(["…"] if len(values) > SHOWN else [])]
+            raise BadRecordError("text column missing", f"no {column!r} among {', '.join(there) or 'no columns'}")
         if value is None:
             raise BadRecordError("text is null", f"{column} is null")
         raise BadRecordError("text is not a string", f"{column} is {_short(value)}")
@@ -118,11 +147,11 @@ class RecordMaker:
         value = _checked(values.get(self.lang_column, _MISSING), self.lang_column)
         if value is _MISSING:
             raise BadRecordError("lang column missing", f"no {self.lang_column!r}")
-        if not isinstance(value, str) or not LANGUAGE_CODE.fullmatch(value):
-            raise BadRecordError(
-                "lang is not a language code",
-                f"{self.lang_column} is {_short(value)}; a SONAR code looks like eng_Latn",
-            )
+        if not isinstance(value, str):
+            raise BadRecordError("lang is not a string", f"{self.lang_column} is {_short(value)}")
+        if self.languages is not None and value not in self.languages:
+            error = f"{self.lang_column} is {value[:80]!r}; {nearest_languages(value, self.languages)}"
+            raise BadRecordError("unknown language", error)
         return value
 
     def _kept(self, values: Mapping[str, Any], column: str) -> str | None:
@@ -139,10 +168,15 @@ def needed_columns(settings: InputSettings, split: SplitSettings) -> list[str]:
 
 def _checked(value: Any, column: str) -> Any:
     if isinstance(value, NotUtf8):
-        raise BadRecordError("not UTF-8", f"{column}: {value.error}")
+        raise BadRecordError("not UTF-8", f"{column}: {value.error}", len(value.raw))
+    if isinstance(value, Unconvertible):
+        raise BadRecordError("not a Python value", f"{column}: {value.error}")
     return value
 
 
+_SHORT = reprlib.Repr()  # bounded in width and depth, however large the value
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
 def _short(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text[:80]}{'…' if len(text) > 80 else ''}"
+    return f"{type(value).__name__} {_SHORT.repr(value)}"

@@ -19,17 +19,9 @@ from pydantic import AfterValidator, StringConstraints, model_validator
 from pipeline.errors import ConfigError
 from stages.stage import Settings, meaning
 
-LANGUAGE_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
-
 
 class InputError(ConfigError):
     """Something about an input that a person has to put right: the message says what, where and how."""
-
-
-def _language_code(value: str) -> str:
-    if not LANGUAGE_CODE.fullmatch(value):
-        raise ValueError(f"{value!r} is not a SONAR language code; give one such as eng_Latn, or {{column: NAME}}")
-    return value
 
 
 def _regex_with_group(value: str) -> str:
@@ -68,9 +60,7 @@ class InputSettings(Settings):
     format: Literal["auto", "jsonl", "parquet", "text"] = meaning("auto", description="auto: by the file's extension")
     text: Name = meaning("text", description="column that holds the text")
     id: Name | None = meaning(None, description="column that holds the id; left out: a hash of input, path and place")
-    lang: Annotated[str, AfterValidator(_language_code)] | LangColumn = meaning(
-        description="SONAR language code of all documents (eng_Latn), or {column: NAME}"
-    )
+    lang: Name | LangColumn = meaning(description="SONAR language code of all documents (eng_Latn), or {column: NAME}")
     keep: Annotated[list[Name], AfterValidator(_distinct)] = meaning([], description="columns kept as metadata")
     limit: int | None = meaning(None, description="first so many documents of the input in path order", ge=1)
 

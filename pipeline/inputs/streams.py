@@ -19,6 +19,7 @@ from fsspec.core import url_to_fs
 
 from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.listing import stamp
+from pipeline.inputs.magic import HEAD, looks_like, not_text
 from pipeline.inputs.settings import InputError
 
 BLOCK = 1 << 20
@@ -55,16 +56,41 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     `random_access`: for Parquet, whose reader asks for exactly what it needs; otherwise 8 MiB are read ahead.
     Raises InputError when the file has changed since, because ranges and counts no longer fit.
     """
-    fs, path = url_to_fs(chunk.url)
-    fs.invalidate_cache(path)
-    now = stamp(fs, path, fs.info(path))
-    if now != chunk.stamp:
-        raise InputError(
-            f"input {chunk.input}: {chunk.path} has changed since the run was planned (stamp {chunk.stamp} → {now}); "
-            "start the run again, and leave input files alone while it goes on"
-        )
+    fs, path = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
     return cast(IO[bytes], fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
+
+
+def head_of(chunk: Chunk) -> bytes:
+    """The first bytes of the chunk's file, wherever the chunk itself begins: one small request."""
+    fs, path = _as_planned(chunk)
+    return bytes(fs.cat_file(path, start=0, end=HEAD))
+
+
+def check_lines(chunk: Chunk, head: bytes) -> None:
+    """Raises BrokenStreamError if a file that should hold lines of JSON begins like something else: not one line of
+    an image is worth a record of its own.
+    """
+    name = not_text(head)
+    if name:
+        error = f"the file begins like {name}, not like lines of JSON: give it the name that fits, or convert it"
+        raise BrokenStreamError(error, chunk.bytes)
+
+
+def _as_planned(chunk: Chunk) -> tuple[Any, str]:
+    fs, path = url_to_fs(chunk.url)
+    fs.invalidate_cache(path)
+    try:
+        now = stamp(fs, path, fs.info(path))
+    except FileNotFoundError:
+        now = "gone"
+    if now != chunk.stamp:
+        state = "is gone" if now == "gone" else f"has changed (stamp {chunk.stamp} → {now})"
+        raise InputError(
+            f"input {chunk.input}: {chunk.path} {state} since the run was planned; start the run again, and leave "
+            "input files alone while it goes on"
+        )
+    return fs, path
 
 
 def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[bytes]:
@@ -88,6 +114,7 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
         yield from raw_blocks(chunk, 0)
         return
     decompressor: Decompressor | None = None
+    given_out = False
     done = 0  # stored bytes of the pieces that were decoded
     members = 0  # gzip members, zstd frames, … that ended properly
     for block in raw_blocks(chunk, 0):
@@ -101,8 +128,12 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
                 try:
                     out = decompressor.decompress(data)
                 except DECODE_ERRORS as error:
-                    raise BrokenStreamError(f"{chunk.compression}: {error}", chunk.bytes - done) from error
+                    hint = "" if given_out or members else looks_like(head_of(chunk))
+                    raise BrokenStreamError(f"{chunk.compression}: {error}{hint}", chunk.bytes - done) from error
                 if out:
+                    if not given_out and chunk.format == "jsonl":
+                        check_lines(chunk, out)
+                    given_out = True
                     yield out
                 data = b""
                 if decompressor.eof:
@@ -110,7 +141,8 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
                     members += 1
             done += len(piece)
     if decompressor is not None or not members:
-        raise BrokenStreamError(f"{chunk.compression}: the file ends in the middle of the compressed stream", 0)
+        what = "ends in the middle of the compressed stream" if chunk.bytes else "is empty, without even a header"
+        raise BrokenStreamError(f"{chunk.compression}: the file {what}", 0)
 
 
 def _decompressor(compression: str) -> Decompressor:

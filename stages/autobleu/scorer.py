@@ -1,8 +1,8 @@
-"""AutoBLEU: decode each embedding greedily and score the text that comes back against the sentence, LCM 2.2.
+"""AutoBLEU: decode each embedding and score the text that comes back against the sentence, LCM 2.2.
 
 A sentence that does not survive encoding and decoding is one that a model of embeddings cannot learn from. Decoding
 starts from the stored float16 embedding, so the score is that of the corpus as it lies on disk. Cost: a few times that
-of encoding, since every token is a step.
+of encoding, since every token is a step; beam search costs `beam` times as much as greedy decoding.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from stages.arrow import embedding_matrix
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
 from stages.autobleu.settings import AutobleuSettings
 from stages.batching import Indices, distinct_rows
-from stages.device import compute_dtype
-from stages.encode.encoder import NON_FINITE, embedding_matrix
+from stages.device import Budget, compute_dtype, halving
+from stages.encode.encoder import NON_FINITE
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
-from stages.sonar.generate import greedy
+from stages.sonar.generate import beam_search, greedy
 from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.tokenizer import SonarTokenizer
 from stages.stage import Computed
@@ -40,6 +41,15 @@ class Prepared:
     max_new: Indices
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """ids: what came back of each distinct sentence; counts: what decoding took."""
+
+    prepared: Prepared
+    ids: list[list[int]]
+    counts: dict[str, float]
+
+
 class Autobleu:
     """The AutoBLEU stage; see `AutobleuSettings`."""
 
@@ -50,6 +60,8 @@ class Autobleu:
         self.device = "cpu"
         self.dtype = torch.float32
         self.network: SonarTextDecoder
+        remedy = "set autobleu.precision to float16, or lower autobleu.beam or length_factor"
+        self._budget = Budget(settings.batch_rows, "batch_rows", "hypotheses", remedy)
 
     def setup(self, device: str) -> None:
         """Load the decoder."""
@@ -72,34 +84,40 @@ class Autobleu:
         embeddings = embedding_matrix(part["embeddings.embedding"])[scored[distinct.first]]
         return Prepared(part.num_rows, scored.astype(np.int64), distinct.inverse, texts, langs, embeddings, max_new)
 
-    @torch.inference_mode()
-    def compute(self, prepared: Prepared) -> tuple[Prepared, list[list[int]]]:
-        """Greedy decoding, sentences of like length together."""
-        decoded: list[list[int]] = [[] for _ in prepared.texts]
+    def compute(self, prepared: Prepared) -> Decoded:
+        """Decode, sentences of like length together."""
+        ids: list[list[int]] = [[] for _ in prepared.texts]
         prefix_of = {lang: self.tokenizer.target_prefix(lang) for lang in set(prepared.langs)}
         prefixes = np.asarray([prefix_of[lang] for lang in prepared.langs], dtype=np.int64).reshape(-1, 2)
         order = np.argsort(-prepared.max_new, kind="stable")
-        for start in range(0, len(order), self.settings.batch_rows):
-            batch = order[start : start + self.settings.batch_rows]
-            embeddings = torch.from_numpy(prepared.embeddings[batch]).to(self.device, self.dtype)
-            generated = greedy(
-                self.network,
-                embeddings,
-                torch.from_numpy(prefixes[batch]).to(self.device),
-                torch.from_numpy(prepared.max_new[batch]).to(self.device),
-            )
-            for index, ids in zip(batch, generated, strict=True):
-                decoded[index] = ids
-        return prepared, decoded
 
-    def finish(self, computed: tuple[Prepared, list[list[int]]]) -> Computed:
+        def decode(start: int, stop: int) -> None:
+            batch = order[start:stop]
+            embeddings = torch.from_numpy(prepared.embeddings[batch]).to(self.device, self.dtype)
+            prefix = torch.from_numpy(prefixes[batch]).to(self.device)
+            for index, found in zip(batch, self._decode(embeddings, prefix, prepared.max_new[batch]), strict=True):
+                ids[index] = found
+
+        halvings = halving(np.full(len(order), self.settings.beam), self._budget, decode)
+        return Decoded(prepared, ids, self._budget.counts(halvings))
+
+    def _decode(self, embeddings: torch.Tensor, prefixes: torch.Tensor, max_new: Indices) -> list[list[int]]:
+        """The best ids of each row; none where the decoder gives no numbers."""
+        limits, beam = torch.from_numpy(max_new), self.settings.beam
+        if beam == 1:
+            return greedy(self.network, embeddings, prefixes, limits)
+        penalty = self.settings.length_penalty
+        found = beam_search(self.network, embeddings, prefixes, limits, beam=beam, length_penalty=penalty)
+        return [hypotheses[0].ids if hypotheses else [] for hypotheses in found]
+
+    def finish(self, computed: Decoded) -> Computed:
         """Text of the decodings, their BLEU, and the statistics of corpus BLEU by language."""
-        prepared, ids = computed
+        prepared, ids = computed.prepared, computed.ids
         texts = self.tokenizer.decode(ids)
         langs = np.asarray(prepared.langs, dtype=object)
         times = np.bincount(prepared.row, minlength=len(texts))
         score = np.zeros(len(texts), np.float32)
-        counts: dict[str, float] = {"scored": float(len(prepared.rows)), "score_sum": 0.0}
+        counts = computed.counts | {"scored": float(len(prepared.rows)), "score_sum": 0.0}
         for lang in sorted(set(prepared.langs)):
             where = np.flatnonzero(langs == lang)
             statistics = sentence_statistics([texts[i] for i in where], [prepared.texts[i] for i in where], lang)

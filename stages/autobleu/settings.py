@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from stages.sonar.card import load_card
 from stages.stage import Stage, StageSettings, execution, meaning
@@ -24,13 +24,22 @@ class AutobleuSettings(StageSettings):
 
     model: str = meaning("sonar-tiny", description="model card whose decoder is used (encode.model when left out)")
     sample: float = meaning(1.0, gt=0, le=1, description="share of sentences to score; smaller samples lie in larger")
-    beam: Literal[1] = meaning(1, description="beams of the search; 1 is greedy")
+    beam: int = meaning(1, ge=1, le=10, description="beams of the search; 1 is greedy, SONAR's own default is 5")
+    length_penalty: float = meaning(
+        1.0, ge=0, le=4, description="scores of beam search are divided by length^this; higher favours long sentences"
+    )
     length_factor: float = meaning(1.3, ge=1, le=4, description="decode at most length_factor · tokens + length_extra")
     length_extra: int = meaning(8, ge=1, le=256, description="see length_factor")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
         "auto", description="number format of the computation, as for encode"
     )
-    batch_rows: int = execution(512, ge=1, description="sentences decoded together; lower it if memory runs out")
+    batch_rows: int = execution(
+        512, ge=1, description="hypotheses (sentences times beam) decoded together; halved if a GPU runs out of memory"
+    )
+
+    def meaningful(self) -> dict[str, Any]:
+        """As for all settings; a length penalty means nothing to greedy decoding."""
+        return {key: value for key, value in super().meaningful().items() if self.beam > 1 or key != "length_penalty"}
 
     def artifacts(self) -> dict[str, str]:
         """The decoder's and the tokenizer's weights."""

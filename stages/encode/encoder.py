@@ -6,19 +6,22 @@ preallocated tensor and are copied to the host once. Cost: 2 · parameters FLOP 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
+from torch import Tensor
 
+from stages.arrow import embedding_array
 from stages.batching import Distinct, Indices, Tokens, distinct_rows, equal_length_batches
-from stages.device import compute_dtype
+from stages.device import Budget, compute_dtype
+from stages.encode.official import load_official_encoder
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
-from stages.sonar.networks import SonarTextEncoder
+from stages.sonar.embed import embed
 from stages.sonar.tokenizer import SonarTokenizer
 from stages.stage import Computed
 
@@ -35,6 +38,15 @@ class Prepared:
     batches: list[Indices]
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """embeddings: (distinct sentences, dim) float16 on the host; counts: what computing them took."""
+
+    prepared: Prepared
+    embeddings: npt.NDArray[np.float16]
+    counts: dict[str, float]
+
+
 class Encode:
     """The encode stage; see `EncodeSettings`."""
 
@@ -43,12 +55,15 @@ class Encode:
         self.card = load_card(settings.model)
         self.tokenizer = SonarTokenizer(self.card)
         self.device = "cpu"
-        self.network: SonarTextEncoder
+        self.network: Callable[[Tensor], Tensor]
+        remedy = "lower segment.max_tokens, or set encode.precision to float16"
+        self._budget = Budget(settings.batch_tokens, "batch_tokens", "tokens", remedy)
 
     def setup(self, device: str) -> None:
         """Load the encoder."""
         self.device = device
-        self.network = load_encoder(self.card, compute_dtype(self.settings.precision, device), device)
+        load = load_encoder if self.settings.backend == "native" else load_official_encoder
+        self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 
     def prepare(self, part: pa.Table) -> Prepared:
         """Tokenise the distinct sentences and plan batches."""
@@ -68,26 +83,22 @@ class Encode:
             truncated[full] = np.asarray(self.tokenizer.count([texts[i] for i in full])) > self.card.max_tokens
         return Prepared(distinct, tokens, truncated, equal_length_batches(tokens.lengths, self.settings.batch_tokens))
 
-    @torch.inference_mode()
-    def compute(self, prepared: Prepared) -> tuple[Prepared, npt.NDArray[np.float16]]:
-        """The network over all batches. Returns (distinct sentences, dim) float16 on the host."""
-        rows = len(prepared.distinct.first)
-        result = torch.empty((rows, self.card.dim), dtype=torch.float16, device=self.device)
-        for batch in prepared.batches:
-            ids = torch.from_numpy(prepared.tokens.rows(batch)).to(self.device, torch.int64, non_blocking=True)
-            result[torch.from_numpy(batch).to(self.device)] = self.network(ids).to(torch.float16)
-        return prepared, result.cpu().numpy()
+    def compute(self, prepared: Prepared) -> Encoded:
+        """The network over all batches."""
+        tokens, batches = prepared.tokens, prepared.batches
+        embeddings, halvings = embed(self.network, tokens, batches, self._budget, dim=self.card.dim, device=self.device)
+        return Encoded(prepared, embeddings, self._budget.counts(halvings))
 
-    def finish(self, computed: tuple[Prepared, npt.NDArray[np.float16]]) -> Computed:
+    def finish(self, computed: Encoded) -> Computed:
         """Back to the rows of the part: embeddings, statuses, counts. What is not finite becomes zeros and a status."""
-        prepared, embeddings = computed
+        prepared, embeddings = computed.prepared, computed.embeddings
         finite = np.isfinite(embeddings).all(axis=1)
         embeddings[~finite] = 0
         status = np.where(finite, np.where(prepared.truncated, TRUNCATED, OK), NON_FINITE).astype(np.uint8)
         inverse = prepared.distinct.inverse
         rows = status[inverse]
         norms = np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings, dtype=np.float32))[inverse].astype(np.float64)
-        counts = {
+        counts = computed.counts | {
             "duplicates_saved": float(len(inverse) - len(embeddings)),
             "tokens": float(prepared.tokens.offsets[-1]),
             "truncated": float((rows == TRUNCATED).sum()),
@@ -100,18 +111,3 @@ class Encode:
             "status": pa.table({"status": rows}),
         }
         return Computed(families, counts)
-
-
-def embedding_array(embeddings: npt.NDArray[np.float16]) -> pa.FixedSizeListArray:
-    """(rows, dim) float16 → an Arrow column over the same memory."""
-    kind = pa.list_(pa.field("element", pa.float16(), nullable=False), embeddings.shape[1])
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(embeddings).reshape(-1)), type=kind)
-
-
-def embedding_matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float16]:
-    """An embedding column → (rows, dim) float16, without copying when the column is one chunk."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    dim = array.type.list_size
-    return np.asarray(array.flatten().to_numpy(zero_copy_only=True)).reshape(-1, dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from stages.sonar.card import load_card
 from stages.stage import Stage, StageSettings, execution, meaning
@@ -22,7 +22,16 @@ class EncodeSettings(StageSettings):
         description="number format of the computation; auto: float16 on GPUs, on CPUs bfloat16 where they multiply it, "
         "else float32 (embeddings are stored as float16 in any case)",
     )
+    backend: Literal["native", "sonar-space"] = meaning(
+        "native",
+        description="whose network: native, this package's own, or sonar-space, the official package where it is "
+        "installed (slower, the same up to rounding)",
+    )
     batch_tokens: int = execution(16_384, ge=1, description="tokens a batch; lower it if a GPU runs out of memory")
+
+    def meaningful(self) -> dict[str, Any]:
+        """As for all settings; the native backend goes without saying, so older corpora stay up to date."""
+        return {key: value for key, value in super().meaningful().items() if (key, value) != ("backend", "native")}
 
     def artifacts(self) -> dict[str, str]:
         """The encoder's and the tokenizer's weights."""

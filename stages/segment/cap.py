@@ -8,6 +8,7 @@ longer than the limit. The cost is linear in the text, about 1 µs per character
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
@@ -60,16 +61,16 @@ def fragments(text: str, limit: int) -> list[Fragment]:
     return found
 
 
-def _boundaries(text: str) -> tuple[list[int], ...]:
+def _boundaries(text: str) -> tuple[array[int], ...]:
     """Positions after which a cut is acceptable, best class first."""
-    positions: tuple[list[int], ...] = tuple([] for _ in _CLASSES)
+    positions = tuple(array("q") for _ in _CLASSES)
     for found in _BOUNDARY.finditer(text):
         if found.end() < len(text) and not marks.EXTENDS.match(text, found.end()):
             positions[int(str(found.lastgroup)[-1])].append(found.end())
     return positions
 
 
-def _cut(text: str, start: int, limit: int, boundaries: tuple[list[int], ...]) -> tuple[int, bool]:
+def _cut(text: str, start: int, limit: int, boundaries: tuple[array[int], ...]) -> tuple[int, bool]:
     """The end of the fragment that starts at `start`, and whether it had to be a hard one."""
     rest = len(text) - start
     target = start + round(rest / -(-rest // limit))
@@ -85,6 +86,8 @@ def _cut(text: str, start: int, limit: int, boundaries: tuple[list[int], ...]) -
 
 def _cluster_cut(text: str, start: int, target: int, last: int) -> int:
     """The last end of a grapheme cluster up to `target`; else the first one up to `last`; else `last`."""
+    if text[start : last + 1].isascii():  # every character is a cluster
+        return target
     cut = start
     for cluster in _CLUSTER.finditer(text[start : last + 1]):  # a slice: to pair flags, \X reads from the beginning
         end = start + cluster.end()

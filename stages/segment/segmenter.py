@@ -7,6 +7,7 @@ do not.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from stages.segment import marks
 from stages.segment.cap import fragments
 from stages.segment.settings import SegmentSettings
 from stages.segment.spacy_rules import SpacyRules, spacy_code
+
+COUNTED = 20_000  # texts whose tokens are in memory at once
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Segmenter:
             for start, end in self._sentences(text, self._rules_for(lang))
         ]
         if self.settings.method == "spacy":
-            tokens, counts = self._count_tokens([piece.text for piece in pieces]), Counter[str]()
+            tokens, counts = self._count([piece.text for piece in pieces]), Counter[str]()
         else:
             pieces, tokens, counts = self._cap(texts, pieces)
         return Segmented(
@@ -80,6 +83,12 @@ class Segmenter:
             hard_cuts=counts["hard_cuts"],
             over_cap=counts["over_cap"],
         )
+
+    def _count(self, texts: list[str]) -> list[int]:
+        counts: list[int] = []
+        for first in range(0, len(texts), COUNTED):
+            counts += self._count_tokens(texts[first : first + COUNTED])
+        return counts
 
     def _rules_for(self, lang: str) -> SpacyRules:
         code = spacy_code(lang)
@@ -111,7 +120,7 @@ class Segmenter:
                     broken.append((piece, count))
             pieces, tokens = [piece for piece, _ in broken], [count for _, count in broken]
             new = [row for row, count in enumerate(tokens) if count == 0]
-            for row, count in zip(new, self._count_tokens([pieces[row].text for row in new]), strict=True):
+            for row, count in zip(new, self._count([pieces[row].text for row in new]), strict=True):
                 tokens[row] = count
             over = [max_tokens is not None and count > max_tokens for count in tokens]
             limits = [
@@ -135,16 +144,15 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
 def _break(piece: Piece, limit: int, document: str) -> Iterator[tuple[Piece, bool]]:
     """The fragments of a piece, and whether each ends without a boundary."""
     plain = piece.end - piece.start == len(piece.text)
-    where = range(len(piece.text)) if plain else _original_positions(document[piece.start : piece.end])
+    where: Sequence[int] = range(len(piece.text)) if plain else _original_positions(document[piece.start : piece.end])
     for start, end, hard in fragments(piece.text, limit):
         original = (piece.start + where[start], piece.start + where[end - 1] + 1)
         yield Piece(piece.document, *original, piece.text[start:end], False), hard
 
 
-def _original_positions(text: str) -> list[int]:
+def _original_positions(text: str) -> array[int]:
     """For each character of the collapsed text, its position in the text (of a blank: just before what follows)."""
-    positions: list[int] = []
+    positions = array("q")
     for run in marks.INK.finditer(text):
-        positions += [run.start() - 1] if positions else []
-        positions += range(run.start(), run.end())
+        positions.extend(range(run.start() - 1 if positions else run.start(), run.end()))
     return positions

@@ -39,6 +39,8 @@ SPACY_CODES = {
 MULTI_LANGUAGE = "xx"
 GREEK_QUESTION_MARK = ";"  # in Greek only
 
+WINDOW = 100_000  # characters given to spaCy at once: its tokens take 60 times the memory of the text
+MARGIN = 1_000  # a boundary so close to the end of a window is found again in the next one, which sees what follows
 LONGEST_WORD = 200  # spaCy's tokenizer takes quadratic time for a word, so longer ones are given to it in parts
 CACHED_WORDS = 100_000  # spaCy's own limit is 10 000; technical text is then a third slower
 MAX_STRINGS = 500_000  # spaCy keeps every word that it has seen; a pipeline is made anew at this many (about 0.15 GB)
@@ -91,7 +93,20 @@ class SpacyRules:
         self._sentencizer = nlp.add_pipe("sentencizer", config={"punct_chars": sorted(final), "overwrite": True})
 
     def starts(self, paragraph: str) -> list[int]:
-        """Offsets at which the sentences of a paragraph start; the first is 0."""
+        """Offsets at which the sentences of a paragraph start; the first is 0.
+
+        A paragraph of more than WINDOW characters is looked at in windows, each from a sentence's start, if there is
+        one, so that memory stays bounded.
+        """
+        starts, begin = [0], 0
+        while len(paragraph) - begin > WINDOW:
+            window = paragraph[begin : begin + WINDOW]
+            found = [begin + start for start in self._starts(window)[1:] if start <= WINDOW - MARGIN]
+            starts += found
+            begin = found[-1] if found else begin + _last_word(window)
+        return starts + [begin + start for start in self._starts(paragraph[begin:])[1:]]
+
+    def _starts(self, paragraph: str) -> list[int]:
         if _ONE_SENTENCE.fullmatch(paragraph):  # spares short paragraphs the tokenizer
             return [0]
         if len(self._tokenizer.vocab.strings) > MAX_STRINGS:
@@ -108,6 +123,11 @@ class SpacyRules:
         ends = [found.end() for found in _LONG_WORD.finditer(paragraph)]
         parts = [self._tokenizer(paragraph[start:end]) for start, end in pairwise([0, *ends, len(paragraph)])]
         return Doc.from_docs(parts, ensure_whitespace=False)
+
+
+def _last_word(window: str) -> int:
+    """Where the last word of a window without a sentence's end starts, or the window ends."""
+    return window.rfind(" ", WINDOW - MARGIN) + 1 or WINDOW
 
 
 def before_openers(text: str, floor: int, start: int) -> int:

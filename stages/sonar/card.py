@@ -1,21 +1,37 @@
 """Model cards: what a SONAR model is, where its files lie, and how good it is said to be.
 
-A card is a small YAML file; the ones that ship are in `conf/models/`. Reading a card opens no other file and imports no
-torch, so that planning a run stays quick: the digests that go into fingerprints come from the numbers on the card.
+A card is a small YAML file; the ones that ship are in `conf/models/`. A card that starts with `base: sonar` takes what
+it does not state from that card: three lines name a local copy of a file, or another decoder. Reading a card opens no
+file of the model, fetches nothing and imports no torch, so that planning a run stays quick: the digests that go into
+fingerprints come from the card alone. Where no sha256 is published for a URL, the URL itself stands for the file, and
+`stages/sonar/fetch.py` sees to it that it keeps meaning the same bytes.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.resources
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from stages.sonar.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
+ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
@@ -26,20 +42,42 @@ class CardError(ValueError):
 
 
 class ModelFile(BaseModel):
-    """One file of a model; `path` is relative to the card."""
+    """One file of a model: a `path` (relative to the card, absolute, or below ~), or the `url` to fetch it from."""
 
     model_config = _STRICT
 
-    path: str
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    bytes: _Count
+    path: str | None = None
+    url: str | None = Field(
+        default=None, pattern="^[a-z][a-z0-9+.-]*://", description="http(s) or any that fsspec knows"
+    )
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", description="may be left out for a url only")
+    bytes: _Count | None = None
+
+    @model_validator(mode="after")
+    def _is_one_file(self) -> ModelFile:
+        if (self.path is None) == (self.url is None):
+            raise ValueError("a file needs a path or a url, and not both")
+        if self.url is not None:
+            cache_path(self.url)  # raises if it names no file
+        if self.path is not None and self.sha256 is None:
+            raise ValueError(
+                f"{self.path} needs its sha256 (`sha256sum FILE` prints it), so that results know their model"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value is not None}
+
+    @property
+    def identity(self) -> str:
+        """What stands for the file's content in fingerprints."""
+        return str(self.sha256 or self.url)
 
     @classmethod
     def of(cls, path: Path, folder: Path) -> ModelFile:
         """Describes a file for a card that lies in `folder`."""
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return cls(path=path.relative_to(folder).as_posix(), sha256=digest, bytes=path.stat().st_size)
+        return cls(path=path.relative_to(folder).as_posix(), sha256=sha256_of(path), bytes=path.stat().st_size)
 
 
 class ModelFiles(BaseModel):
@@ -57,7 +95,9 @@ class ModelCard(BaseModel):
 
     name: str = Field(min_length=1)
     kind: Literal["sonar-text"]
-    layout: Literal["native", "fairseq2"]
+    layout: Literal["native", "fairseq2", "m2m100"] = Field(
+        description="names in the weight files: ours, fairseq2's (the published checkpoints), or Hugging Face's"
+    )
     description: str
     licence: str
     dim: _Count
@@ -72,6 +112,7 @@ class ModelCard(BaseModel):
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → language → value, held out")
 
     _folder: Path = PrivateAttr(default_factory=Path)
+    _asked: str = PrivateAttr(default="")  # what `load_card` was given
 
     @model_validator(mode="after")
     def _numbers_fit(self) -> ModelCard:
@@ -81,28 +122,67 @@ class ModelCard(BaseModel):
             raise ValueError("languages holds a code twice; each code owns one id")
         return self
 
+    def file(self, role: FileRole) -> ModelFile:
+        """What the card says of the encoder, decoder or tokenizer file."""
+        found: ModelFile = getattr(self.files, role)
+        return found
+
     def path(self, role: FileRole) -> Path:
-        """Where the encoder, decoder or tokenizer file lies on this machine."""
-        file: ModelFile = getattr(self.files, role)
-        return self._folder / file.path
+        """Where the file lies on this machine, or would lie once fetched."""
+        file = self.file(role)
+        return cache_path(file.url) if file.url else self._folder / Path(str(file.path)).expanduser()
 
-    def verify(self, role: FileRole) -> Path:
-        """The file's path, after its size and sha256 were compared with the card. Reads the whole file.
+    def verify(self, role: FileRole, report: Report | None = None) -> Path:
+        """The file's path, after its sha256 was compared with the card; a file by URL is fetched first if need be.
 
-        Raises CardError if the file is missing or is not the one that the card describes.
+        Reads the whole file. `report` follows a download (left out: a line every ten seconds on stderr).
+        Raises CardError if the file cannot be had or is not the one that the card describes.
         """
-        file: ModelFile = getattr(self.files, role)
+        file = self.file(role)
         path = self.path(role)
+        if file.url:
+            try:
+                return fetch(file.url, sha256=file.sha256, size=file.bytes, report=report)
+            except UnavailableError as error:
+                copy = f"{{path: …, sha256: {file.sha256 or '…'}}}"
+                raise CardError(
+                    f"card {self.name}: {error}; or name a copy in a card of your own: "
+                    f"{{base: {self._asked}, name: mine, files: {{{role}: {copy}}}}}"
+                ) from error
+            except FetchError as error:
+                raise CardError(f"card {self.name}: {error}") from error
         if not path.is_file():
-            raise CardError(f"card {self.name}: {role} file {path} is not there; fetch it or correct files.{role}.path")
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            raise CardError(f"card {self.name}: {role} file {path} is not there; correct files.{role}.path")
+        found = sha256_of(path)
         if found != file.sha256:
+            stated = f" ({file.bytes} bytes)" if file.bytes else ""
             raise CardError(
                 f"card {self.name}: {role} file {path} has sha256 {found} ({path.stat().st_size} bytes), the card says "
-                f"{file.sha256} ({file.bytes} bytes); fetch the file again, or correct files.{role} if it was replaced"
+                f"{file.sha256}{stated}; put the right file there, or correct files.{role} if it was replaced"
             )
         return path
+
+    def nearest_languages(self, lang: str) -> tuple[str, ...]:
+        """The codes most like one that the model does not know: those of the same language first."""
+        stem = lang.split("_")[0].lower()
+        same = [code for code in self.languages if stem and code.startswith(stem)]
+        like = difflib.get_close_matches(lang, self.languages, n=5, cutoff=0.3)
+        return tuple(dict.fromkeys([*same, *like]))[:5] or self.languages[:5]
+
+    @property
+    def encoder_parameters(self) -> int:
+        """Numbers in the encoder's weights."""
+        return self._parameters(self.encoder_layers, attentions=4)
+
+    @property
+    def decoder_parameters(self) -> int:
+        """Numbers in the decoder's weights that decoding from one vector needs, output projection tied."""
+        return self._parameters(self.decoder_layers, attentions=6)
+
+    def _parameters(self, layers: int, attentions: int) -> int:
+        dim, ffn = self.dim, self.ffn_dim
+        layer = attentions * (dim * dim + dim) + (2 * dim * ffn + ffn + dim) + 4 * dim
+        return self.vocab_size * dim + layers * layer + 2 * dim
 
     @property
     def encoder_digest(self) -> str:
@@ -117,21 +197,20 @@ class ModelCard(BaseModel):
     @property
     def tokenizer_digest(self) -> str:
         """Changes whenever token ids could."""
-        described = [self.files.tokenizer.sha256, list(self.languages), self.max_tokens]
+        described = [self.files.tokenizer.identity, list(self.languages), self.max_tokens]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
     def _digest(self, role: FileRole, depth: str) -> str:
-        file: ModelFile = getattr(self.files, role)
         keys = ("kind", "layout", "dim", depth, "heads", "ffn_dim", "vocab_size")
         numbers = {key: getattr(self, key) for key in keys}
-        described = [numbers, file.sha256, self.tokenizer_digest]
+        described = [numbers, self.file(role).identity, self.tokenizer_digest]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def shipped_cards() -> dict[str, Path]:
     """Name → card file, for every card that ships with the package."""
     folder = Path(str(importlib.resources.files("conf") / "models"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def load_card(name_or_path: str) -> ModelCard:
@@ -139,24 +218,44 @@ def load_card(name_or_path: str) -> ModelCard:
 
     Raises CardError if there is no such card or it is not valid.
     """
-    if name_or_path.endswith(".yaml"):
-        path = Path(name_or_path)
-        if not path.is_file():
-            raise CardError(f"model card {path} is not there; give the path of a card, or one of {_names()}")
-    else:
-        known = shipped_cards()
-        if name_or_path not in known:
-            raise CardError(
-                f"no model is called {name_or_path!r}; use one of {_names()}, or the path of a card that ends in .yaml"
-            )
-        path = known[name_or_path]
+    path = _card_path(name_or_path, Path())
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        card = ModelCard.model_validate_json(json.dumps(content))
-    except (yaml.YAMLError, TypeError, ValidationError) as error:
+        card = ModelCard.model_validate_json(json.dumps(_content(path)))
+    except (yaml.YAMLError, TypeError, AttributeError, ValidationError) as error:
         raise CardError(f"{path} is not a valid model card: {error}") from error
     card._folder = path.parent
+    card._asked = name_or_path
     return card
+
+
+def _content(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What a card's file states, completed by its base."""
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    described = _card_path(str(base), path.parent)
+    if described in above:
+        raise CardError(f"{path}: its base {base} is based on it; one of the two must be a complete card")
+    taken = _content(described, (*above, path))
+    for file in taken["files"].values():
+        if "path" in file:
+            file["path"] = str(described.parent.absolute() / Path(file["path"]).expanduser())
+    return {**taken, **content, "files": {**taken["files"], **content.get("files", {})}}
+
+
+def _card_path(name_or_path: str, folder: Path) -> Path:
+    if name_or_path.endswith((".yaml", ".yml")):
+        path = folder / Path(name_or_path).expanduser()
+        if not path.is_file():
+            raise CardError(f"model card {path} is not there; give the path of a card, or one of {_names()}")
+        return path
+    known = shipped_cards()
+    if name_or_path not in known:
+        raise CardError(
+            f"no model is called {name_or_path!r}; use one of {_names()}, or the path of a card that ends in .yaml"
+        )
+    return known[name_or_path]
 
 
 def _names() -> str:

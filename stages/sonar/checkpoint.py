@@ -1,61 +1,50 @@
-"""Weights on disk ↔ networks, for the published fairseq2 checkpoints and for our own safetensors ("native").
+"""Weights on disk → networks, for the published checkpoints, their Hugging Face ports and our own safetensors.
 
 Networks are made without memory and filled tensor by tensor from a memory-mapped file, so loading never holds a model
-twice: a 24-layer encoder in 16 bits needs its 1.5 GB and no more.
+twice: a 24-layer encoder in 16 bits needs its 1.5 GB and no more. Nothing in a file is executed: safetensors, or torch
+files with `weights_only`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from stages.sonar.card import CardError, FileRole, ModelCard
+from stages.sonar.layouts import CONTROL_ROWS, OUTPUT, TABLE, Target, targets
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, sinusoids
 
 _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
-
-# fairseq2's names of a layer's modules → ours
-_FAIRSEQ2_MODULES = {
-    "self_attn_layer_norm": "attention_norm",
-    "self_attn.output_proj": "attention.out_proj",
-    "encoder_decoder_attn.v_proj": "cross.v_proj",
-    "encoder_decoder_attn.output_proj": "cross.out_proj",
-    "ffn_layer_norm": "ffn_norm",
-    "ffn.inner_proj": "ffn.inner_proj",
-    "ffn.output_proj": "ffn.out_proj",
-}
-# With one vector to attend to, what shapes the query or the key of the cross-attention cannot reach the output.
-_FAIRSEQ2_WITHOUT_EFFECT = (
-    "encoder_decoder_attn.q_proj",
-    "encoder_decoder_attn.k_proj",
-    "encoder_decoder_attn_layer_norm",
-)
 
 
 def load_encoder(
     card: ModelCard, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> SonarTextEncoder:
     """The card's encoder, ready for inference. Raises CardError if the file does not fit the card."""
+    weights = _Weights.open(card, "encoder")
     with torch.device("meta"):
         network = SonarTextEncoder(layers=card.encoder_layers, **_numbers(card))
-    return _fill(network, card, "encoder", dtype, device)
+    return _fill(network, card, weights, dtype, device)
 
 
 def load_decoder(
     card: ModelCard, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> SonarTextDecoder:
     """The card's decoder, ready for inference. Raises CardError if the file does not fit the card."""
+    weights = _Weights.open(card, "decoder")
     with torch.device("meta"):
-        network = SonarTextDecoder(layers=card.decoder_layers, **_numbers(card))
-    return _fill(network, card, "decoder", dtype, device)
+        network = SonarTextDecoder(layers=card.decoder_layers, tied=weights.tie(), **_numbers(card))
+    return _fill(network, card, weights, dtype, device)
 
 
 def save(network: nn.Module, path: Path) -> str:
@@ -88,9 +77,8 @@ def _numbers(card: ModelCard) -> dict[str, int]:
 
 
 def _fill(
-    network: _Network, card: ModelCard, role: FileRole, dtype: torch.dtype, device: str | torch.device
+    network: _Network, card: ModelCard, weights: _Weights, dtype: torch.dtype, device: str | torch.device
 ) -> _Network:
-    path = card.verify(role)
     if torch.device(device).type == "cpu" and not rows_are_independent(dtype):
         warnings.warn(
             f"matmul in {dtype} on this CPU depends on the number of rows: results can differ in their last bits with "
@@ -101,22 +89,23 @@ def _fill(
     network.embedding.positions.copy_(sinusoids(card.max_tokens, card.dim))
     wanted = {name: parameter.data for name, parameter in network.named_parameters()}
     missing, unexpected, misshapen = set(wanted), [], []
-    filled: set[str] = set()
-    for source, target, value in _read(card, role, path):
-        name, rows = target
-        if name not in wanted:
+    filled: set[Target] = set()
+    for source, target in weights.targets.items():
+        if target.name not in wanted:
             unexpected.append(source)
             continue
-        place = wanted[name]
-        if rows is not None:  # a third of a fused projection
-            place = place[rows * place.shape[0] // 3 : (rows + 1) * place.shape[0] // 3]
+        place, value = wanted[target.name], weights.read(source)
+        if target.third is not None:
+            place = place.chunk(3)[target.third]
         if place.shape != value.shape:
             misshapen.append(f"{source} is {tuple(value.shape)}, the card wants {tuple(place.shape)}")
             continue
         place.copy_(value)
-        filled.add(f"{name}[{rows}]" if rows is not None else name)
-        if rows is None or all(f"{name}[{third}]" in filled for third in range(3)):
-            missing.discard(name)
+        if target.control_rows:
+            place[: len(CONTROL_ROWS)] = value[list(CONTROL_ROWS)].to(place)
+        filled.add(target)
+        if target.third is None or all(Target(target.name, third) in filled for third in range(3)):
+            missing.discard(target.name)
     problems = [
         f"{what}: {', '.join(sorted(names))}"
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
@@ -124,40 +113,53 @@ def _fill(
     ]
     if problems:
         raise CardError(
-            f"{path} does not fit card {card.name} (layout {card.layout}); {'; '.join(problems)}; "
+            f"{weights.path} does not fit card {card.name} (layout {card.layout}); {'; '.join(problems)}; "
             f"correct the card's numbers or layout, or give the right file"
         )
     return network.eval().requires_grad_(False)
 
 
-def _read(card: ModelCard, role: FileRole, path: Path) -> Iterator[tuple[str, tuple[str, int | None], Tensor]]:
-    """(name in the file, (our parameter, third of it or None), value), one tensor in memory at a time."""
-    if card.layout == "native":
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                yield name, (name, None), file.get_tensor(name)
-        return
-    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    tensors: dict[str, Tensor] = content.get("model", content)
-    for name, value in tensors.items():
-        if name == "final_proj.weight":
-            # The networks tie the output projection to the embedding; a checkpoint that does not cannot be loaded.
-            if not torch.equal(value, tensors["decoder_frontend.embed.weight"]):
-                raise CardError(
-                    f"{path}: final_proj.weight differs from the embedding; only tied weights can be loaded"
-                )
-            continue
-        if not any(part in name for part in _FAIRSEQ2_WITHOUT_EFFECT):
-            yield name, _fairseq2_target(name, role), value
+@dataclass
+class _Weights:
+    """An open weight file: where each of its tensors goes, and how to read one (a view of the mapped file)."""
+
+    path: Path
+    targets: dict[str, Target]
+    read: Callable[[str], Tensor]
+
+    @classmethod
+    def open(cls, card: ModelCard, role: FileRole) -> _Weights:
+        """Fetched and checked, but not read yet."""
+        path = card.verify(role)
+        names, read = _open(path)
+        return cls(path, targets(card.layout, role, names), read)
+
+    def tie(self) -> bool:
+        """Whether the decoder's output projection is its embedding table; then only the table is read."""
+        place = {target.name: source for source, target in self.targets.items()}
+        if OUTPUT not in place:
+            return True
+        if TABLE in place and not torch.equal(self.read(place[TABLE]), self.read(place[OUTPUT])):
+            return False
+        del self.targets[place[OUTPUT]]
+        return True
 
 
-def _fairseq2_target(name: str, role: FileRole) -> tuple[str, int | None]:
-    if name == f"{role}_frontend.embed.weight":
-        return "embedding.weight", None
-    module, _, kind = name.rpartition(".")
-    if module in ("layer_norm", f"{role}.layer_norm"):
-        return f"norm.{kind}", None
-    prefix, _, inner = module.removeprefix(f"{role}.layers.").partition(".")
-    if inner in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
-        return f"layers.{prefix}.attention.qkv_proj.{kind}", "qkv".index(inner[-6])
-    return f"layers.{prefix}.{_FAIRSEQ2_MODULES.get(inner, inner)}.{kind}", None
+def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
+    """Names and a reader of the tensors in a torch or a safetensors file. Raises CardError if it is neither."""
+    with path.open("rb") as stream:
+        is_torch = stream.read(2) == b"PK"  # torch saves zip archives
+    try:
+        if not is_torch:
+            file = safe_open(path, framework="pt")
+            return [str(name) for name in file.keys()], file.get_tensor  # type: ignore[no-untyped-call]  # noqa: SIM118
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
+        raise CardError(
+            f"{path} cannot be read as safetensors or as a torch file of tensors: {str(error).splitlines()[0]}; other "
+            "pickles are refused, because reading them runs what is in them: save its tensors as safetensors"
+        ) from error
+    for wrapper in ("model", "state_dict"):
+        content = content.get(wrapper, content) if isinstance(content, dict) else {}
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    return list(tensors), tensors.__getitem__

@@ -1,50 +1,53 @@
-"""Embeddings → token sequences: batched greedy decoding and beam search, both with a KV cache."""
+"""Embeddings → token sequences: batched greedy decoding and beam search, both with a KV cache.
+
+Bookkeeping lies in tensors on the device, for all rows at once; rows that are finished leave the batch. Greedy decoding
+costs one pass of the decoder a token, beam search `beam` of them and one copy of the cache. Memory: the cache of
+`rows · beam` hypotheses at the longest limit, and in beam search `LOGITS` logits with their logarithms.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from stages.sonar.ids import END, PAD
 from stages.sonar.networks import SonarTextDecoder
-from stages.sonar.tokenizer import END, PAD
+
+LOGITS = 1 << 27  # how many beam search looks at in one go: 0.8 GB with their logarithms in float32
 
 
 @torch.inference_mode()
 def greedy(decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
     """The most likely next token, again and again, until `</s>` or a row's own limit.
 
-    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1.
-    Returns each row's new ids; the last is `</s>` unless the limit came first. Finished rows leave the batch.
+    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1, best
+    given on the CPU. Returns each row's new ids; the last is `</s>` unless the limit came first.
     """
     rows = len(embeddings)
-    limits = max_new_tokens.to(embeddings.device)
     if rows == 0:
         return []
-    if int(limits.min()) < 1:
-        raise ValueError(f"max_new_tokens holds {int(limits.min())}; every row needs a limit of at least 1")
-    longest = int(limits.max())
+    longest = _longest(max_new_tokens)
     state = decoder.start(embeddings, capacity=longest + 1)
     decoder.step(prefixes[:, 0], state)
-    hidden = decoder.step(prefixes[:, 1], state)
+    token = prefixes[:, 1]
+    batch = _Batch(max_new_tokens.to(embeddings.device))
     out = torch.full((rows, longest), PAD, dtype=torch.int64, device=embeddings.device)
-    alive = torch.arange(rows, device=embeddings.device)  # which rows the batch still holds
-    open_rows = torch.ones(rows, dtype=torch.bool, device=embeddings.device)  # of those, which are not finished
     for position in range(longest):
-        logits = decoder.logits(hidden)
+        logits = decoder.logits(decoder.step(token, state))
         logits[:, PAD] = -torch.inf
         token = logits.argmax(dim=1)
-        out[alive[open_rows], position] = token[open_rows]
-        open_rows &= (token != END) & (limits[alive] > position + 1)
-        left = int(open_rows.sum())
-        if left == 0:
-            break
-        # Moving the cache costs more than a few idle rows do: the batch shrinks when a quarter of it is finished.
-        if left <= 0.75 * len(alive):
-            kept = open_rows.nonzero()[:, 0]
-            state, alive, token, open_rows = state.select(kept), alive[kept], token[kept], open_rows[kept]
-        hidden = decoder.step(token, state)
+        out[batch.rows, position] = torch.where(batch.open, token, PAD)
+        batch.close((token == END) | (batch.limits == position + 1))
+        if batch.should_shrink():
+            kept = batch.shrink()
+            if len(kept) == 0:
+                break
+            state.keep(kept)
+            token = token[kept]
     return [row[: row.index(PAD)] if PAD in row else row for row in out.tolist()]
 
 
@@ -61,61 +64,187 @@ def beam_search(
     decoder: SonarTextDecoder,
     embeddings: Tensor,
     prefixes: Tensor,
+    max_new_tokens: Tensor,
     *,
     beam: int = 5,
-    max_seq_len: int = 514,
     length_penalty: float = 1.0,
 ) -> list[list[Hypothesis]]:
     """The `beam` best hypotheses of each row, best first, as the official generator finds them.
 
-    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`. A sentence is finished when `beam` hypotheses
-    ended; at `max_seq_len`, prefix included, `</s>` is forced. The score holds the language tag's log-probability too.
+    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1, best
+    given on the CPU. Of each step's `2 · beam` best continuations those among the first `beam` that are `</s>` end a
+    hypothesis, and the first `beam` others go on. A row is finished when `beam` hypotheses ended; its last token is
+    forced to be `</s>`. The score holds the language tag's log-probability too; with a limit of one token a row has one
+    hypothesis, and none where the decoder gives no numbers (NaN).
     """
     rows, prefix_length = prefixes.shape
     vocab = decoder.embedding.weight.shape[0]
-    if beam < 1 or 2 * beam > vocab or max_seq_len <= prefix_length:
-        raise ValueError(
-            f"beam is {beam} and max_seq_len {max_seq_len}; allowed are 1 to {vocab // 2} and more than {prefix_length}"
-        )
-    found: list[list[Hypothesis]] = [[] for _ in range(rows)]
+    if beam < 1 or 2 * beam > vocab:
+        raise ValueError(f"beam is {beam}; a vocabulary of {vocab} tokens allows 1 to {vocab // 2}")
     if rows == 0:
+        return []
+    longest = _longest(max_new_tokens)
+    state = decoder.start(embeddings, capacity=longest + 1)
+    likely = decoder.logits(decoder.step(prefixes[:, 0], state)).log_softmax(dim=1, dtype=torch.float32)
+    scores = likely.gather(1, prefixes[:, 1:])  # (rows, hypotheses of a row): one, after the first step `beam`
+    del likely
+    token = prefixes[:, 1]
+    batch = _Batch(max_new_tokens.to(embeddings.device))
+    found = torch.zeros_like(batch.rows)
+    trellis = _Trellis.empty(longest, rows, beam, embeddings.device)
+    for position in range(longest):
+        hidden = decoder.step(token, state).view(*scores.shape, -1)
+        values, parents, tokens = _candidates(decoder, hidden, scores, batch.limits == position + 1, 2 * beam)
+        is_end = tokens == END
+        ends = is_end[:, :beam] & (values[:, :beam] > -torch.inf) & batch.open[:, None]
+        trellis.end(position, batch.rows, ends, found, values / (prefix_length + position) ** length_penalty, parents)
+        found = found + ends.sum(dim=1)
+        others = is_end.int().sort(dim=1, stable=True).indices[:, :beam]
+        width, scores = scores.shape[1], values.gather(1, others)
+        parents, tokens = parents.gather(1, others), tokens.gather(1, others)
+        trellis.grow(position, batch.rows, parents, tokens)
+        hopeless = scores[:, 0] == -torch.inf
+        batch.close((found >= beam) | (batch.limits == position + 1) | hopeless)
+        sources = torch.arange(len(scores), device=scores.device)[:, None] * width + parents
+        if batch.should_shrink():
+            kept = batch.shrink()
+            if len(kept) == 0:
+                break
+            sources, scores, tokens, found = sources[kept], scores[kept], tokens[kept], found[kept]
+        if position < longest - 1:
+            state.keep(sources.flatten())
+            token = tokens.flatten()
+    return trellis.hypotheses()
+
+
+def _longest(max_new_tokens: Tensor) -> int:
+    least, longest = int(max_new_tokens.min()), int(max_new_tokens.max())
+    if least < 1:
+        raise ValueError(f"max_new_tokens holds {least}; every row needs a limit of at least 1")
+    return longest
+
+
+class _Batch:
+    """Which rows a batch still holds, which of them are open (not finished), and their limits.
+
+    On a GPU the number of open rows is read one step late: by then it lies in the host's memory, so that the host can
+    give the device the next step before this one is done. Rows that are finished but still there compute for nothing.
+    """
+
+    def __init__(self, limits: Tensor) -> None:
+        self.limits = limits
+        self.rows = torch.arange(len(limits), device=limits.device)
+        self.open = torch.ones(len(limits), dtype=torch.bool, device=limits.device)
+        self._late = limits.is_cuda
+        self._counted: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def close(self, finished: Tensor) -> None:
+        """Take note of finished rows, (rows,) bool."""
+        self.open = self.open & ~finished
+
+    def should_shrink(self) -> bool:
+        """Whether a quarter is finished: moving the cache costs more than a few idle rows do."""
+        return self._left() <= 0.75 * len(self.rows)
+
+    def shrink(self) -> Tensor:
+        """Let finished rows leave. Returns the places of those that stay; may be none."""
+        kept = self.open.nonzero()[:, 0]
+        self.rows, self.limits, self.open = self.rows[kept], self.limits[kept], self.open[kept]
+        return kept
+
+    def _left(self) -> int:
+        count = self.open.sum()
+        if not self._late:
+            return int(count)
+        before = self._counted
+        on_host = torch.empty((), dtype=count.dtype, pin_memory=True)
+        on_host.copy_(count, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+        self._counted = on_host, copied
+        if before is None:
+            return len(self.rows)
+        before[1].synchronize()
+        return int(before[0])
+
+
+def _candidates(
+    decoder: SonarTextDecoder, hidden: Tensor, scores: Tensor, is_last: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best continuations of each row: scores, hypotheses they continue, tokens, each (rows, count), best first.
+
+    hidden: (rows, hypotheses, dim); scores: (rows, hypotheses); is_last: (rows,) bool, where only `</s>` may follow.
+    """
+    rows, width = scores.shape
+    vocab = decoder.embedding.weight.shape[0]
+    at_once = max(1, LOGITS // (width * vocab))
+    found = []
+    for start in range(0, rows, at_once):
+        some = slice(start, start + at_once)
+        likely = decoder.logits(hidden[some]).log_softmax(dim=2, dtype=torch.float32)
+        likely[:, :, PAD] = -torch.inf
+        likely += scores[some, :, None]
+        best = likely.flatten(1).topk(count, dim=1)
+        ending = likely[:, :, END].sort(dim=1, descending=True, stable=True)
+        found.append((best.values, best.indices, ending.values, ending.indices))
+    values, indices, end_values, end_parents = (torch.cat(pieces) for pieces in zip(*found, strict=True))
+    last, room = is_last[:, None], (0, count - width)
+    values = torch.where(last, F.pad(end_values, room, value=-torch.inf), values)
+    parents = torch.where(last, F.pad(end_parents, room), indices // vocab)
+    tokens = torch.where(last, END, indices % vocab)
+    return values.masked_fill(values.isnan(), -torch.inf), parents, tokens
+
+
+@dataclass(frozen=True)
+class _Trellis:
+    """How all hypotheses grew: the token of each step and the hypothesis of the step before that it continues.
+
+    tokens, parents: (steps, rows, beam). end_scores, end_steps, end_parents: (rows, beam + 1), a column for each ended
+    hypothesis in the order in which they ended, and one that takes what counts for nothing; end_scores −inf: none.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    end_scores: Tensor
+    end_steps: Tensor
+    end_parents: Tensor
+
+    @classmethod
+    def empty(cls, steps: int, rows: int, beam: int, device: torch.device) -> _Trellis:
+        """Nothing grew yet."""
+        return cls(
+            tokens=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),
+            parents=torch.zeros((steps, rows, beam), dtype=torch.int16, device=device),
+            end_scores=torch.full((rows, beam + 1), -torch.inf, device=device),
+            end_steps=torch.zeros((rows, beam + 1), dtype=torch.int64, device=device),
+            end_parents=torch.zeros((rows, beam + 1), dtype=torch.int64, device=device),
+        )
+
+    def end(self, step: int, rows: Tensor, ends: Tensor, found: Tensor, scores: Tensor, parents: Tensor) -> None:
+        """Write down which of the first `beam` candidates ended, (rows, beam) bool, after the `found` of before."""
+        beam = ends.shape[1]
+        place = found[:, None] + ends.cumsum(dim=1) - 1
+        at = rows[:, None], torch.where(ends & (place < beam), place, beam)
+        self.end_scores[at] = scores[:, :beam]
+        self.end_steps[at] = step
+        self.end_parents[at] = parents[:, :beam]
+
+    def grow(self, step: int, rows: Tensor, parents: Tensor, tokens: Tensor) -> None:
+        """Write down which hypotheses go on, each (rows, beam)."""
+        self.tokens[step, rows] = tokens.to(torch.int32)
+        self.parents[step, rows] = parents.to(torch.int16)
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Walk back from where each hypothesis ended."""
+        tokens, parents = self.tokens.cpu().numpy(), self.parents.cpu().numpy()
+        scores, steps, at = (one[:, :-1].cpu().numpy() for one in (self.end_scores, self.end_steps, self.end_parents))
+        ids = np.full((*scores.shape, len(tokens) + 1), END, np.int64)
+        for step in range(len(tokens) - 1, -1, -1):
+            rows, places = np.nonzero(steps > step)
+            ids[rows, places, step] = tokens[step, rows, at[rows, places]]
+            at[rows, places] = parents[step, rows, at[rows, places]]
+        found: list[list[Hypothesis]] = []
+        for row, order in enumerate(np.argsort(-scores, axis=1, kind="stable")):
+            ended = [place for place in order if scores[row, place] > -np.inf]
+            found.append([Hypothesis(ids[row, k, : steps[row, k] + 1].tolist(), float(scores[row, k])) for k in ended])
         return found
-    state = decoder.start(embeddings, capacity=max_seq_len - 1)
-    first = decoder.logits(decoder.step(prefixes[:, 0], state)).float().log_softmax(dim=1)
-    scores = first.gather(1, prefixes[:, 1:])[:, 0]  # one per hypothesis: `width` of them for each open row
-    hidden = decoder.step(prefixes[:, 1], state)
-    open_rows, width = list(range(rows)), 1
-    ids: list[list[int]] = [[] for _ in range(rows)]
-    for length in range(prefix_length, max_seq_len):  # tokens so far, prefix included
-        likely = decoder.logits(hidden).float().log_softmax(dim=1)
-        if length == max_seq_len - 1:
-            forced = likely[:, END].clone()
-            likely.fill_(-torch.inf)[:, END] = forced
-        likely[:, PAD] = -torch.inf
-        flat = (likely + scores[:, None]).view(len(open_rows), width * vocab)
-        best = flat.topk(2 * beam, dim=1)
-        still_open: list[int] = []
-        parents: list[int] = []
-        tokens: list[int] = []
-        kept_scores: list[float] = []
-        values, indices = best.values.tolist(), best.indices.tolist()
-        for i, row in enumerate(open_rows):
-            pairs = zip(values[i], indices[i], strict=True)
-            candidates = [(total, i * width + at // vocab, at % vocab) for total, at in pairs]
-            for total, parent, token in candidates[:beam]:
-                if token == END and total > -torch.inf and len(found[row]) < beam:
-                    found[row].append(Hypothesis([*ids[parent], END], total / length**length_penalty))
-            if len(found[row]) < beam:
-                still_open.append(row)
-                for total, parent, token in [c for c in candidates if c[2] != END][:beam]:
-                    parents.append(parent)
-                    tokens.append(token)
-                    kept_scores.append(total)
-        if not still_open or length == max_seq_len - 1:
-            break
-        open_rows, width = still_open, beam
-        ids = [[*ids[parent], token] for parent, token in zip(parents, tokens, strict=True)]
-        scores = torch.tensor(kept_scores, dtype=torch.float32, device=scores.device)
-        state = state.select(torch.tensor(parents, device=scores.device))
-        hidden = decoder.step(torch.tensor(tokens, device=scores.device), state)
-    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in found]

@@ -43,11 +43,11 @@ class Embedding(nn.Module):
         self.register_buffer("positions", sinusoids(max_tokens, dim), persistent=False)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """ids: (rows, length), the first at position `start` → (rows, length, dim)."""
+        """ids: (rows, length) int32 or int64, the first at position `start` → (rows, length, dim)."""
         end = start + ids.shape[1]
         if end > self.positions.shape[0]:
             raise ValueError(f"a sequence of {end} tokens is longer than the model's {self.positions.shape[0]}; cut it")
-        return F.embedding(ids, self.weight) * self.scale + self.positions[start:end]
+        return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions[start:end])
 
 
 class SelfAttention(nn.Module):
@@ -83,7 +83,8 @@ class FeedForward(nn.Module):
         self.out_proj = nn.Linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.out_proj(F.relu(self.inner_proj(x)))
+        # in place: the widest tensor of the network exists once, and no gradient needs what was there
+        y: Tensor = self.out_proj(F.relu_(self.inner_proj(x)))
         return y
 
 
@@ -111,7 +112,7 @@ class SonarTextEncoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids: (rows, length) int64 → (rows, dim).
+        """ids: (rows, length) int32 or int64 → (rows, dim).
 
         Without a mask every row has `length` tokens. mask: (rows, length) bool, true where a token is, for padded rows.
         """
@@ -167,39 +168,45 @@ class DecoderLayer(nn.Module):
 
 @dataclass
 class DecoderState:
-    """What incremental decoding remembers of each row.
+    """What incremental decoding remembers of each row, one tensor a layer.
 
-    constants: (layers, rows, 1, dim); keys, values: (layers, rows, heads, capacity, dim / heads), full up to `length`.
+    constants: (rows, 1, dim); keys, values: (rows, heads, capacity, dim / heads), full up to `length`.
     """
 
-    constants: Tensor
-    keys: Tensor
-    values: Tensor
+    constants: list[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
     length: int = 0
 
-    def select(self, rows: Tensor) -> DecoderState:
-        """The state of the given rows, in that order: rows may be dropped, swapped or repeated."""
-        layers, _, *shape = self.keys.shape
-        kept = DecoderState(
-            self.constants.index_select(1, rows),
-            self.keys.new_empty((layers, len(rows), *shape)),
-            self.values.new_empty((layers, len(rows), *shape)),
-            self.length,
-        )
-        kept.keys[:, :, :, : self.length] = self.keys[:, rows, :, : self.length]
-        kept.values[:, :, :, : self.length] = self.values[:, rows, :, : self.length]
-        return kept
+    def keep(self, rows: Tensor) -> None:
+        """Only the given rows stay, in that order: they may be dropped, swapped or repeated.
+
+        Layer after layer, so that at most one layer exists twice.
+        """
+        for layer, constant in enumerate(self.constants):
+            self.constants[layer] = constant.index_select(0, rows)
+            self.keys[layer] = self._picked(self.keys[layer], rows)
+            self.values[layer] = self._picked(self.values[layer], rows)
+
+    def _picked(self, cache: Tensor, rows: Tensor) -> Tensor:
+        _, *shape = cache.shape
+        picked = cache.new_empty((len(rows), *shape))
+        picked[:, :, : self.length] = cache[:, :, : self.length].index_select(0, rows)
+        return picked
 
 
 class SonarTextDecoder(nn.Module):
-    """One embedding per sentence → logits of its tokens. The output projection is the embedding table (tied)."""
+    """One embedding per sentence → logits of its tokens. `tied`: the output projection is the embedding table."""
 
-    def __init__(self, *, dim: int, layers: int, heads: int, ffn_dim: int, vocab_size: int, max_tokens: int) -> None:
+    def __init__(
+        self, *, dim: int, layers: int, heads: int, ffn_dim: int, vocab_size: int, max_tokens: int, tied: bool = True
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.embedding = Embedding(vocab_size, dim, max_tokens)
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, ffn_dim) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
+        self.output = None if tied else nn.Linear(dim, vocab_size, bias=False)
 
     @property
     def _layers(self) -> list[DecoderLayer]:
@@ -215,7 +222,7 @@ class SonarTextDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, dim) → (…, vocab_size)."""
-        return F.linear(hidden, self.embedding.weight)
+        return F.linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
 
     def forward(self, ids: Tensor, embeddings: Tensor) -> Tensor:
         """Teacher-forced: ids (rows, length) int64, embeddings (rows, dim) → logits (rows, length, vocab_size)."""
@@ -224,9 +231,12 @@ class SonarTextDecoder(nn.Module):
     def start(self, embeddings: Tensor, capacity: int) -> DecoderState:
         """embeddings: (rows, dim) → an empty state with room for `capacity` tokens per row."""
         rows, dim = embeddings.shape
-        constants = torch.stack([layer.cross(embeddings).unsqueeze(1) for layer in self._layers])
-        shape = (len(self._layers), rows, self.heads, capacity, dim // self.heads)
-        return DecoderState(constants, embeddings.new_empty(shape), embeddings.new_empty(shape))
+        shape = (rows, self.heads, capacity, dim // self.heads)
+        return DecoderState(
+            constants=[layer.cross(embeddings).unsqueeze(1) for layer in self._layers],
+            keys=[embeddings.new_empty(shape) for _ in self._layers],
+            values=[embeddings.new_empty(shape) for _ in self._layers],
+        )
 
     def step(self, ids: Tensor, state: DecoderState) -> Tensor:
         """ids: (rows,) the next token of each row → (rows, dim), ready for `logits`; `state` grows by one token."""

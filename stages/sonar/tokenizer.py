@@ -7,15 +7,15 @@ threads; nothing here needs torch.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 
 from sentencepiece import SentencePieceProcessor
 
 from stages.sonar.card import CardError, ModelCard
+from stages.sonar.ids import BEGIN, END, PAD, UNKNOWN
 
-PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+__all__ = ["BEGIN", "END", "PAD", "UNKNOWN", "SonarTokenizer"]
 
 
 class SonarTokenizer:
@@ -38,10 +38,9 @@ class SonarTokenizer:
         """The id of a language code. Raises ValueError, with the nearest codes, if the model does not know it."""
         if lang in self._language_ids:
             return self._language_ids[lang]
-        near = difflib.get_close_matches(lang, self.card.languages, n=5, cutoff=0.3) or self.card.languages[:5]
         raise ValueError(
             f"model {self.card.name} does not know the language {lang!r}; nearest of its {len(self.card.languages)} "
-            f"codes: {', '.join(near)}"
+            f"codes: {', '.join(self.card.nearest_languages(lang))}"
         )
 
     def encode(self, texts: Sequence[str], lang: str) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.inputs import Chunk, Document, InputError, Rejected, list_files, order_chunks, plan_chunks
+from pipeline.inputs import Chunk, Document, InputError, Rejected, list_files, order_chunks, plan_chunks, plan_inputs
 from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read, read_all, texts
 
 
@@ -47,10 +48,72 @@ def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path, pattern: str
     assert str(tmp_path / pattern.split("/")[0]) in str(caught.value)
 
 
-def test_a_file_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a\udcff.jsonl").write_bytes(b"")
-    with pytest.raises(InputError, match="is not UTF-8; rename"):
-        list_files(entry(tmp_path))
+def test_what_cannot_be_opened_is_listed_as_unreadable(tmp_path: Path) -> None:
+    write_docs(tmp_path / "in/good.jsonl", 0, 1)
+    write_docs(tmp_path / "elsewhere/a.jsonl", 5, 1)
+    folder = tmp_path / "in"
+    (folder / "link.jsonl").symlink_to(tmp_path / "elsewhere/a.jsonl")
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "dangling.jsonl").symlink_to("nowhere")
+    (folder / "self.jsonl").symlink_to("self.jsonl")
+    (folder / "around").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "a\udcff.jsonl").write_bytes(b"")
+    (folder / "a::b.jsonl").write_bytes(b"")
+    (folder / "folder.jsonl").mkdir()
+    listed = {file.path: file for file in list_files(entry(folder))}
+    good = {path for path, file in listed.items() if file.format == "jsonl"}
+    assert good == {"good.jsonl", "link.jsonl", "linked/a.jsonl"}
+    why = {path: file.stamp for path, file in listed.items() if file.format == "unreadable"}
+    expected = {
+        "dangling.jsonl": "No such file",
+        "self.jsonl": "symbolic links",
+        "around": "lies in",
+        "pipe.jsonl": "no regular file",
+        "a\\xff.jsonl": "not UTF-8; rename",
+        "a::b.jsonl": "rename it",
+    }
+    assert why.keys() == expected.keys()
+    assert all(words in why[path] for path, words in expected.items()), why
+    globbed = {file.path: file for file in list_files(entry(folder / "*.jsonl"))}
+    assert globbed.keys() == (good | expected.keys() | {"folder.jsonl"}) - {"around", "linked/a.jsonl"}
+    assert "is a folder" in globbed["folder.jsonl"].stamp
+    records = [record for record in read_all(entry(folder)) if isinstance(record, Rejected)]
+    assert {record.record: record.error for record in records} == why
+
+
+@pytest.mark.parametrize("name", ["pipe.jsonl", "dangling.jsonl", "self.jsonl", "*.jsonl"])
+def test_an_input_of_which_nothing_can_be_read_is_an_error(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "dangling.jsonl").symlink_to("nowhere")
+    (tmp_path / "self.jsonl").symlink_to("self.jsonl")
+    with pytest.raises(InputError, match=r"can be read; .*(pipe|dangling|self)"):
+        list_files(entry(tmp_path / name))
+
+
+@pytest.mark.parametrize("pattern", ["", "/*.jsonl", "/a?b.jsonl", "/a[ \n#%:]b.jsonl"])
+def test_file_names_of_every_kind(tmp_path: Path, pattern: str) -> None:
+    names = ["a b.jsonl", "a\nb.jsonl", "a#b.jsonl", "a%b.jsonl", "a:b.jsonl"]
+    for number, name in enumerate(names):
+        write_docs(tmp_path / name, number, 1)
+    assert sorted(texts(read_all(entry(f"{tmp_path}{pattern}")))) == [f"text {i}" for i in range(5)]
+
+
+def test_two_inputs_of_the_same_text_are_an_error(tmp_path: Path) -> None:
+    write_docs(tmp_path / "a.jsonl", 0, 1)
+    write_docs(tmp_path / "b.jsonl", 0, 1)
+    both = [entry(tmp_path / "*.jsonl", name="all"), entry(tmp_path / "b.jsonl", name="one")]
+    with pytest.raises(InputError, match=r"all and one both match .*b\.jsonl"):
+        plan_inputs(both)
+    assert len(plan_inputs([both[0], entry(tmp_path / "b.jsonl", name="titles", text="title")])) == 3
+
+
+def test_a_file_that_goes_away_after_planning(tmp_path: Path) -> None:
+    write_docs(tmp_path / "a.jsonl", 0, 1)
+    (chunk,) = plan_chunks(entry(tmp_path))
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(InputError, match=r"a\.jsonl is gone since the run was planned"):
+        read([chunk], entry(tmp_path))
 
 
 def test_an_unknown_extension_is_an_error_unless_the_format_is_given(tmp_path: Path) -> None:
@@ -175,6 +238,12 @@ def test_columns_that_no_parquet_file_has_are_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"body": ["a"], "url": ["u"]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"no Parquet file has a column 'text', 'titel'; there are body, url"):
         plan_chunks(entry(tmp_path, keep=["titel"]))
+
+
+def test_a_column_may_be_missing_beside_other_formats(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"body": ["a"]}), tmp_path / "a.parquet")
+    write_docs(tmp_path / "b.jsonl", 0, 1)
+    assert [isinstance(record, Document) for record in read_all(entry(tmp_path))] == [False, True]
 
 
 def test_text_files_have_no_columns(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from fsspec.implementations.local import LocalFileSystem
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import pipeline.inputs.records as records_module
 from pipeline.inputs import (
     Chunk,
     Document,
@@ -31,8 +32,11 @@ from pipeline.inputs import (
     count_documents,
     plan_chunks,
     read_documents,
+    readers,
+    rows,
 )
 from pipeline.inputs.listing import stamp
+from pipeline.inputs.magic import HEAD, not_text
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -108,6 +112,42 @@ def test_a_text_file_is_one_document_named_by_its_path(tmp_path: Path, extension
     assert document.source == f"in:sub/a{extension}{suffix}"
 
 
+def test_parquet_types_of_every_kind_spoil_at_most_their_row(tmp_path: Path) -> None:
+    far = pa.array([0, 1, 2**62, None], pa.int64())
+    uuid = pa.array([bytes([i] * 16) for i in range(4)], pa.binary(16)).cast(pa.uuid())
+    table = pa.table(
+        {
+            "id": uuid,
+            "text": pa.array([b"good", b"\xff\xfe", b"fine", None], pa.binary_view()),
+            "fixed": pa.array([b"abcd"] * 4, pa.binary(4)),
+            "time": far.cast(pa.timestamp("ns")),
+            "day": pa.array([0, 10**7, 1, 2], pa.int32()).cast(pa.date32()),
+            "json": pa.array(['{"a": 1}'] * 4).cast(pa.json_()),
+            "nested": [{"a": [b"x", None]}] * 4,
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    keep = ["fixed", "time", "day", "json", "nested"]
+    records = read_all(entry(tmp_path, id="id", keep=keep))
+    assert [getattr(record, "reason", "") for record in records] == ["", "not UTF-8", "", "text is null"]
+    first, third = records[0], records[2]
+    assert isinstance(first, Document) and isinstance(third, Document)
+    assert first.doc_id == "00000000-0000-0000-0000-000000000000"
+    assert (first.kept["fixed"], first.kept["json"]) == ("abcd", '{"a": 1}')
+    assert (first.kept["time"], first.kept["day"]) == ("1970-01-01 00:00:00", "1970-01-01")
+    assert third.kept["time"] == "2116-02-20 23:53:38.427387904"
+    records = read_all(entry(tmp_path, text="day"))
+    assert {record.reason for record in records if isinstance(record, Rejected)} == {"text is not a string"}
+
+
+def test_large_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"{i}" * (8 << 20) for i in range(9)]}), path, use_dictionary=False)
+    with pq.ParquetFile(path) as file:
+        assert rows._rows_at_once(file.metadata.row_group(0), ["text"]) == 7
+    assert [text[:2] for text in texts(read_all(entry(path)))] == [f"{i}{i}" for i in range(9)]
+
+
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
@@ -154,6 +194,10 @@ def test_bom_crlf_and_a_last_line_without_newline(tmp_path: Path) -> None:
         (b'{"text": "\xff"}', "not UTF-8"),
         (b'{"text": "\xed\xa0\x80"}', "not UTF-8"),
         (b'["a"]', "not a JSON object"),
+        (b'{"text": "a", "text": "b"}', "duplicate key"),
+        (b'{"text": ' + b"[" * 950 + b"]" * 950 + b"}", "text is not a string"),
+        (b'{"\\ud800": "a"}', "text column missing"),
+        (b'{"title": {"a": 1, "a": 2}, "text": NaN}', "text is not a string"),
         (b'{"body": "a"}', "text column missing"),
         (b'{"text": null}', "text is null"),
         (b'{"text": 3}', "text is not a string"),
@@ -167,9 +211,71 @@ def test_a_bad_line_is_quarantined_and_its_neighbours_survive(tmp_path: Path, li
     records = read_all(entry(tmp_path, keep=["title"]))
     rejected = only_rejected(records)
     assert (rejected.reason, rejected.kind, rejected.record) == (reason, "quarantined", "a.jsonl:19")
-    assert rejected.payload == line[: 64 << 10]
+    assert (rejected.payload, rejected.payload_bytes) == (line[: 4 << 10], len(line))
     assert rejected.error and rejected.doc_id
     assert texts([records[0], records[2]]) == ["before", "after"]
+
+
+def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> None:
+    wrong = {
+        "a PNG image": b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20,
+        "UTF-16 text": '{"text": "a"}\n'.encode("utf-16") * 100,
+        "a gzip file": gzip.compress(os.urandom(3000)),
+        "a tar archive": b"a.txt".ljust(257, b"\0") + b"ustar\0\n\n\n",
+        "one JSON value over many lines": json.dumps([{"text": "a"}] * 30, indent=1).encode(),
+    }
+    for name, data in wrong.items():
+        for suffix, compress in COMPRESS.items():
+            path = tmp_path / f"a.jsonl{suffix}"
+            path.write_bytes(compress(data))
+            rejected = only_rejected(read_all(entry(path)))
+            assert (rejected.reason, rejected.bytes_unreadable) == ("unreadable", path.stat().st_size)
+            assert name in rejected.error
+        (tmp_path / "a.jsonl").write_bytes(data)
+        chunks = plan_chunks(entry(tmp_path / "a.jsonl"), chunk_bytes=200)
+        records = read(chunks, entry(tmp_path / "a.jsonl"))
+        assert len(records) == len(chunks) > 1
+        assert sum(record.bytes_unreadable for record in records if isinstance(record, Rejected)) == len(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.jsonl.gz", b'{"text": "a"}\n', "begins like plain JSON"),
+        ("a.txt.zst", b"Text.", "begins like plain text"),
+        ("a.jsonl.xz", gzip.compress(b""), "begins like a gzip file"),
+        ("a.txt", "Über".encode("utf-16"), "begins like UTF-16 text"),
+        ("a.parquet", b"id,text\n1,a\n", "begins like plain text"),
+        ("a.parquet", b"", "0 bytes"),
+        ("a.jsonl.gz", b"", "is empty, without even a header"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_gets_a_hint(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    rejected = only_rejected(read_all(entry(tmp_path)))
+    assert words in rejected.error
+    assert rejected.bytes_unreadable == len(data)
+
+
+def test_errors_are_bounded_whatever_the_record_holds(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl([{f"{'key' * 100}{i}": i for i in range(1000)}]))
+    rejected = only_rejected(read_all(entry(tmp_path)))
+    assert len(rejected.error) < 600 and len(rejected.payload) == 4096 < rejected.payload_bytes
+
+
+def test_records_too_long_for_memory_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (readers, records_module):
+        monkeypatch.setattr(module, "LONGEST", 3 << 20)
+    long = "x" * (5 << 20)
+    (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a"}, {"text": long}, {"text": "b"}]))
+    records = read_all(entry(tmp_path / "a.jsonl"), chunk_bytes=1 << 20)
+    rejected = only_rejected(records)
+    assert (rejected.reason, rejected.payload_bytes) == ("too long", len(long) + 12)
+    assert texts([record for record in records if record is not rejected]) == ["a", "b"]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(long.encode()))
+    assert only_rejected(read_all(entry(tmp_path / "a.txt.gz"))).payload_bytes == len(long)
+    pq.write_table(pa.table({"text": ["a", long]}), tmp_path / "a.parquet")
+    assert only_rejected(read_all(entry(tmp_path / "a.parquet"))).reason == "too long"
 
 
 @pytest.mark.parametrize("line", [b"", b" \t", b"\r"])
@@ -188,14 +294,18 @@ def test_blank_lines_are_dropped_and_counted(tmp_path: Path, line: bytes) -> Non
         ({"id": True}, "id is not a string or integer"),
         ({"id": 1.5}, "id is not a string or integer"),
         ({"id": "\ud800"}, "not encodable"),
-        ({"id": "a", "lang": "en"}, "lang is not a language code"),
-        ({"id": "a", "lang": None}, "lang is not a language code"),
+        ({"id": "x" * 5000}, "id is too long"),
+        ({"id": "a", "lang": "en"}, "unknown language"),
+        ({"id": "a", "lang": None}, "lang is not a string"),
         ({"id": "a"}, "lang column missing"),
     ],
 )
 def test_bad_ids_and_languages(tmp_path: Path, value: dict[str, Any], reason: str) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "t", **value}) + "\n")
-    rejected = only_rejected(read_all(entry(tmp_path, id="id", lang={"column": "lang"})))
+    source = entry(tmp_path, id="id", lang={"column": "lang"})
+    (chunk,) = plan_chunks(source)
+    (rejected,) = read_documents(chunk, source, SplitSettings(), ["eng_Latn", "deu_Latn"])
+    assert isinstance(rejected, Rejected)
     assert rejected.reason == reason
     assert rejected.doc_id == ("a" if value.get("id") == "a" else None)
 
@@ -209,8 +319,8 @@ def test_columns_ids_languages_and_kept_values(tmp_path: Path) -> None:
     kept = {"title": "T", "tags": '["a", "ä"]', "score": "0.5", "none": None}
     split = SplitSettings(validation=0, test=0)
     assert read_all(source, split) == [
-        Document("7", "t", "deu_Latn", "train", "in:a.jsonl", kept),
-        Document("7", "t", "deu_Latn", "train", "in:b.parquet", kept),
+        Document("7", "t", "deu_Latn", "train", "in:a.jsonl", kept, "a.jsonl:0"),
+        Document("7", "t", "deu_Latn", "train", "in:b.parquet", kept, "b.parquet row 0"),
     ]
 
 
@@ -319,7 +429,7 @@ def test_a_file_that_changed_since_planning_is_an_error(tmp_path: Path, name: st
     source = entry(path)
     (chunk,) = plan_chunks(source)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="has changed since"):
+    with pytest.raises(InputError, match=r"has changed .* since"):
         list(read_documents(chunk, source, SplitSettings()))
 
 
@@ -389,6 +499,7 @@ def test_records_equal_the_count_for_any_file(
     limit: int | None,
 ) -> None:
     data = b"\n".join(lines) + (b"\n" if ended and lines else b"")
+    assume(not not_text(data[:HEAD]))  # such a file is one record
     path = tmp_path_factory.mktemp("any") / f"a.jsonl{suffix}"
     path.write_bytes(COMPRESS[suffix](data))
     expected = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))

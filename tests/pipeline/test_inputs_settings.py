@@ -34,8 +34,7 @@ def test_reads_the_yaml_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"lang": "english"}, "is not a SONAR language code"),
-        ({"lang": "detect"}, "is not a SONAR language code"),
+        ({"lang": ""}, "at least 1 character"),
         ({"limit": 0}, "greater than or equal to 1"),
         ({"limit": "10"}, "valid integer"),
         ({"keep": ["a", "b", "a"]}, "a given more than once"),

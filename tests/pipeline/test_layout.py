@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import layout
 from pipeline.errors import CorpusError
-from stages.encode.encoder import embedding_array
+from stages.arrow import embedding_array
 
 
 def embeddings(rows: int, dim: int = 64) -> pa.Table:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+import pipeline.quarantine as quarantine
 import pipeline.segmenting as segmenting
 from pipeline.config import RunConfig, load_config
 from pipeline.errors import CorpusError
@@ -82,8 +83,8 @@ def test_every_bad_document_has_a_reason(make_config: MakeConfig, tmp_path: Path
     rows = pq.read_table(tmp_path / "out" / receipt.quarantine.path).to_pylist()
     assert len(rows) == 4
     unknown = next(row for row in rows if row["doc_id"] == "unknown")
-    assert unknown["reason"] == "unknown language" and "eng_Latn" in unknown["error"]
-    assert b"It works." in unknown["payload"]
+    assert unknown["reason"] == "unknown language" and "nearest" in unknown["error"]
+    assert unknown["payload"] == lines[-1].encode() and unknown["payload_bytes"] == len(lines[-1])
 
 
 def test_a_chunk_without_any_document_has_a_receipt(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -109,14 +110,51 @@ def test_a_long_document_becomes_numbered_sub_documents(make_config: MakeConfig,
     assert all(text[row["start"] : row["end"]] == row["text"] for row in sentences.to_pylist())
 
 
+def test_sub_documents_may_be_in_several_parts(make_config: MakeConfig, tmp_path: Path) -> None:
+    text = " ".join(f"This is sentence {n}." for n in range(450))
+    good = {"id": "next", "lang": "eng_Latn", "text": "Another. One."}
+    only_file(tmp_path, [json.dumps({"id": "long", "lang": "eng_Latn", "text": text}), json.dumps(good)])
+    parts, (receipt,) = run(load_config(make_config(segment={"max_document_sentences": 120}, part_sentences=200)))
+    assert [part.rows for part in parts] == [240, 212]
+    rows = [
+        row
+        for part in parts
+        for row in pq.read_table(next((tmp_path / "out/documents").glob(f"{part.ref.part}.*"))).to_pylist()
+    ]
+    assert [(row["doc_id"], row["subdocument"], row["doc"], row["first_row"], row["rows"]) for row in rows] == [
+        ("long", 0, 0, 0, 120), ("long", 1, 1, 120, 120),
+        ("long", 2, 0, 0, 120), ("long", 3, 1, 120, 90), ("next", 0, 2, 210, 2),
+    ]  # fmt: skip
+    assert receipt.kept == 2 and receipt.counts["split_documents"] == 3
+
+
+def test_a_chunk_of_nothing_but_bad_records_has_a_short_list(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine, "LISTED", 3)
+    good = json.dumps({"id": "good", "lang": "eng_Latn", "text": "It works."})
+    only_file(tmp_path, [*["not json"] * 10, good, *["[]"] * 5, "x" * 5000])
+    _, (receipt,) = run(load_config(make_config()))
+    assert receipt.quarantined == {"invalid JSON": 11, "not a JSON object": 5} and receipt.kept == 1
+    assert receipt.quarantine
+    rows = pq.read_table(tmp_path / "out" / receipt.quarantine.path).to_pylist()
+    assert [(row["record"], row["reason"], row["records"]) for row in rows] == [
+        ("x.jsonl:0", "invalid JSON", 1), ("x.jsonl:9", "invalid JSON", 1), ("x.jsonl:18", "invalid JSON", 1),
+        ("x.jsonl:27", "invalid JSON", 8), (f"x.jsonl:{90 + len(good) + 1}", "not a JSON object", 5),
+    ]  # fmt: skip
+    assert "all later ones" in rows[-1]["error"]
+
+
 def test_a_reader_that_skips_records_makes_the_chunk_fail(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [json.dumps({"id": str(n), "lang": "eng_Latn", "text": f"Line {n}."}) for n in range(2500)]
     only_file(tmp_path, lines)
 
-    def skipping(chunk: Chunk, settings: InputSettings, split: SplitSettings) -> Iterator[Document | Rejected]:
-        for number, item in enumerate(read_documents(chunk, settings, split), start=1):
+    def skipping(
+        chunk: Chunk, settings: InputSettings, split: SplitSettings, languages: Sequence[str]
+    ) -> Iterator[Document | Rejected]:
+        for number, item in enumerate(read_documents(chunk, settings, split, languages), start=1):
             if number % 1000:
                 yield item
 

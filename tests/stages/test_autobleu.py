@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import sacrebleu
 
+from stages.arrow import embedding_array, embedding_matrix
 from stages.autobleu.bleu import corpus_bleu, sentence_bleu, sentence_statistics, tokenisation
 from stages.autobleu.scorer import Autobleu
 from stages.autobleu.settings import AutobleuSettings
-from stages.encode.encoder import Encode, embedding_matrix
+from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from tests.conftest import TINY_CARD
 
@@ -86,3 +89,41 @@ def test_rows_without_an_embedding_are_not_scored() -> None:
     stage.setup("cpu")
     result = stage.finish(stage.compute(stage.prepare(table)))
     assert result.families["autobleu"]["autobleu"].is_null().to_pylist() == [True, False, True]
+
+
+def test_beam_search_is_a_setting_and_greedy_decoding_stays_as_it_was() -> None:
+    """The fingerprint of greedy scores must not change: a length penalty means nothing to them."""
+    plain = AutobleuSettings().meaningful()
+    assert plain["beam"] == 1 and "length_penalty" not in plain
+    assert AutobleuSettings(length_penalty=2.0).meaningful() == plain
+    assert AutobleuSettings(beam=5, length_penalty=2.0).meaningful() == plain | {"beam": 5, "length_penalty": 2.0}
+    with pytest.raises(ValueError, match="less than or equal to 10"):
+        AutobleuSettings(beam=11)
+
+
+def test_beam_search_decodes_as_the_official_generator_does() -> None:
+    reference = json.loads((TINY_CARD.parent / "reference.json").read_text())
+    with np.load(TINY_CARD.parent / "reference.npz") as arrays:
+        vectors = arrays["embedding.eng_Latn"].astype(np.float16)
+    texts = reference["sentences"]
+    table = pa.table(
+        {
+            "sentences.text": texts,
+            "sentences.lang": ["eng_Latn"] * len(texts),
+            "sentences.u": np.zeros(len(texts)),
+            "embeddings.embedding": embedding_array(vectors),
+            "status.status": np.zeros(len(texts), np.uint8),
+        }
+    )
+    decoded = {}
+    for beam, rows in ((5, 512), (5, 7), (1, 512)):
+        stage = Autobleu(AutobleuSettings(model=str(TINY_CARD), beam=beam, batch_rows=rows, length_extra=32))
+        stage.setup("cpu")
+        decoded[beam, rows] = stage.finish(stage.compute(stage.prepare(table))).families["autobleu"]["decoded"]
+    assert decoded[5, 512] == decoded[5, 7]
+    for beam in (5, 1):
+        ours, theirs = decoded[beam, 512].to_pylist(), reference[f"decoded.beam{beam}.eng_Latn"]
+        short = [row for row, text in enumerate(texts) if len(text) < 200]  # the official run stops at 48 tokens
+        same = [ours[row] == theirs[row] for row in short]
+        assert len(same) > 40 and sum(same) >= len(same) - 1  # embeddings are rounded to float16 here
+    assert decoded[5, 512] != decoded[1, 512]

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages.encode.encoder import NON_FINITE, OK, TRUNCATED, Encode, embedding_matrix
+from stages.arrow import embedding_matrix
+from stages.encode.encoder import NON_FINITE, OK, TRUNCATED, Encode
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
@@ -74,9 +75,9 @@ def test_truncation_is_counted_per_row() -> None:
 
 def test_what_is_not_finite_becomes_zeros_and_a_status() -> None:
     one = stage()
-    prepared, embeddings = one.compute(one.prepare(table(["river", "mat"], ["eng_Latn"] * 2)))
-    embeddings[1, 3] = np.inf
-    result = one.finish((prepared, embeddings))
+    computed = one.compute(one.prepare(table(["river", "mat"], ["eng_Latn"] * 2)))
+    computed.embeddings[1, 3] = np.inf
+    result = one.finish(computed)
     assert result.families["status"]["status"].to_pylist() == [OK, NON_FINITE]
     vectors = embedding_matrix(result.families["embeddings"]["embedding"])
     assert not vectors[1].any() and vectors[0].any()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spacy.util import get_lang_class
 
+from stages.segment import spacy_rules
 from stages.segment.marks import collapse
 from stages.segment.segmenter import Segmented, Segmenter
 from stages.segment.settings import SegmentSettings
@@ -224,3 +225,14 @@ def test_the_real_tokenizer_keeps_the_cap() -> None:
     assert capped.tokens.tolist() == tokenizer.count(capped.text.to_pylist())
     assert capped.tokens.max() <= 32 and capped.chars.max() <= 200 and capped.over_cap == 0
     assert collapse("".join(texts)).replace(" ", "") == "".join(capped.text.to_pylist()).replace(" ", "")
+
+
+@pytest.mark.parametrize("code", ["en", "xx"])
+def test_long_paragraphs_are_looked_at_in_windows(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [one["text"] for one in sample_documents("libreoffice-eng", 30)]
+    text = collapse(" ".join([*documents, "nosentencehere " * 300, *documents[:5]]))
+    rules = SpacyRules(code)
+    whole = rules.starts(text)
+    assert len(whole) > 300
+    monkeypatch.setattr(spacy_rules, "WINDOW", 3000)
+    assert rules.starts(text) == whole

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.sonar.card import CardError, load_card, shipped_cards
+from stages.sonar.card import ROLES, CardError, load_card, shipped_cards
 
 FIXTURE = Path(__file__).parent / "fixtures/sonar-space-tiny/card.yaml"
 
@@ -28,8 +28,9 @@ def edited(folder: Path, **changes: object) -> str:
 def test_shipped_models_are_what_their_cards_say(name: str) -> None:
     card = load_card(name)
     assert card.name == name
-    for role in ("encoder", "decoder", "tokenizer"):
-        assert card.verify(role).stat().st_size == getattr(card.files, role).bytes
+    for role in ROLES:
+        if card.file(role).path:
+            assert card.verify(role).stat().st_size == card.file(role).bytes
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -58,7 +59,7 @@ def test_a_file_that_is_not_the_one_on_the_card_is_an_error(tmp_path: Path) -> N
     (tmp_path / "enc.pt").write_bytes(b"another model")
     content["files"]["encoder"]["path"] = "enc.pt"
     (tmp_path / "card.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(CardError, match=r"sha256.*fetch the file again"):
+    with pytest.raises(CardError, match=r"sha256.*put the right file there"):
         load_card(str(tmp_path / "card.yaml")).verify("encoder")
 
 
@@ -80,3 +81,93 @@ def test_reading_a_card_and_tokenising_import_no_torch() -> None:
         f"SonarTokenizer(load_card({str(FIXTURE)!r})); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=FIXTURE.parents[4])
+
+
+def test_a_card_takes_from_its_base_what_it_does_not_state(tmp_path: Path) -> None:
+    weights = FIXTURE.parent / "enc.pt"
+    sha256 = load_card(str(FIXTURE)).files.encoder.sha256
+    (tmp_path / "mine.yaml").write_text(
+        f"base: {FIXTURE}\nname: mine\nfiles:\n  encoder: {{path: {weights}, sha256: {sha256}}}\n"
+    )
+    mine, base = load_card(str(tmp_path / "mine.yaml")), load_card(str(FIXTURE))
+    assert mine.name == "mine" and mine.languages == base.languages
+    assert mine.verify("encoder") == weights
+    assert mine.verify("decoder") == FIXTURE.parent / "dec.pt"  # the base's path is relative to the base
+    assert (mine.encoder_digest, mine.decoder_digest) == (base.encoder_digest, base.decoder_digest)
+
+    (tmp_path / "again.yaml").write_text("base: mine.yaml\nname: again\nheads: 8\n")
+    assert load_card(str(tmp_path / "again.yaml")).heads == 8
+    (tmp_path / "mine.yaml").write_text("base: again.yaml\n")
+    with pytest.raises(CardError, match=r"based on it; one of the two must be a complete card"):
+        load_card(str(tmp_path / "again.yaml"))
+
+
+@pytest.mark.parametrize("base", ["sonra", "nowhere.yaml"])
+def test_a_base_that_is_not_there(tmp_path: Path, base: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"base: {base}\nname: mine\n")
+    with pytest.raises(CardError, match=rf"{base}.*sonar-finetuned"):
+        load_card(str(tmp_path / "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ({}, "needs a path or a url, and not both"),
+        ({"path": "enc.pt", "url": "https://host/enc.pt"}, "needs a path or a url, and not both"),
+        ({"path": "enc.pt"}, r"enc\.pt needs its sha256"),
+        ({"url": "/srv/enc.pt"}, "url"),
+        ({"url": "https://host/"}, "names no file"),
+        ({"path": "enc.pt", "sha256": "12"}, "sha256"),
+    ],
+)
+def test_a_file_is_a_path_with_its_digest_or_a_url(tmp_path: Path, file: dict[str, str], message: str) -> None:
+    with pytest.raises(CardError, match=message):
+        load_card(edited(tmp_path, files=yaml.safe_load(FIXTURE.read_text())["files"] | {"encoder": file}))
+
+
+def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(FIXTURE.parent))
+    files = yaml.safe_load(FIXTURE.read_text())["files"]
+    card = edited(tmp_path, files=files | {"encoder": files["encoder"] | {"path": "~/enc.pt"}})
+    assert load_card(card).verify("encoder") == FIXTURE.parent / "enc.pt"
+
+
+def test_a_file_without_a_published_digest_stands_for_its_url() -> None:
+    sonar, finetuned = load_card("sonar"), load_card("sonar-finetuned")
+    assert sonar.files.decoder.sha256 is None
+    assert sonar.encoder_digest == finetuned.encoder_digest
+    assert sonar.decoder_digest != finetuned.decoder_digest
+    files = sonar.files.model_copy(update={"decoder": sonar.files.decoder.model_copy(update={"url": "https://host/x"})})
+    assert sonar.model_copy(update={"files": files}).decoder_digest != sonar.decoder_digest
+
+
+def test_the_published_cards_fit_what_is_known_of_the_files() -> None:
+    sonar = load_card("sonar")
+    assert len(sonar.languages) == 202
+    assert 256_000 + 1 + len(sonar.languages) <= sonar.vocab_size  # pieces, pad, languages
+    overhead = sonar.files.encoder.bytes - 4 * sonar.encoder_parameters  # float32
+    assert 0 < overhead < 200_000
+    assert load_card("sonar-hf").tokenizer_digest == sonar.tokenizer_digest
+
+
+def test_parameters_are_counted_as_the_networks_have_them() -> None:
+    from stages.sonar.checkpoint import load_decoder, load_encoder
+
+    card = load_card(str(FIXTURE))
+    assert sum(value.numel() for value in load_encoder(card).parameters()) == card.encoder_parameters
+    assert sum(value.numel() for value in load_decoder(card).parameters()) == card.decoder_parameters
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [("eng", "eng_Latn"), ("en", "eng_Latn"), ("de_DE", "deu_Latn"), ("zh", "zho_Hans"), ("Fra_Latn", "fra_Latn")],
+)
+def test_the_nearest_codes_begin_with_the_language_that_was_meant(typed: str, first: str) -> None:
+    near = load_card("sonar").nearest_languages(typed)
+    assert near[0] == first and 1 < len(near) <= 5
+
+
+def test_a_code_that_is_like_none_gets_some_that_exist() -> None:
+    card = load_card("sonar")
+    assert set(card.nearest_languages("")) <= set(card.languages)
+    assert card.nearest_languages("42")

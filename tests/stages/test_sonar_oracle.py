@@ -101,7 +101,7 @@ def test_beam_search(
 ) -> None:
     embeddings, theirs = reference["embedding.eng_Latn"], reference[f"hypotheses.beam{beam}.eng_Latn"]
     prefixes = torch.tensor([tokenizer.target_prefix("eng_Latn")] * len(embeddings))
-    ours = beam_search(decoder, embeddings, prefixes, beam=beam, max_seq_len=48)
+    ours = beam_search(decoder, embeddings, prefixes, torch.full((len(embeddings),), 46), beam=beam)
     assert [[h.ids for h in row] for row in ours] == [[h["ids"] for h in row] for row in theirs]
     scores = torch.tensor([[h.score for h in row] for row in ours])
     assert (scores - torch.tensor([[h["score"] for h in row] for row in theirs])).abs().max() < 1e-5
@@ -112,15 +112,37 @@ def test_beam_search_into_another_language(
 ) -> None:
     embeddings = reference["embedding.eng_Latn"]
     prefixes = torch.tensor([tokenizer.target_prefix("fra_Latn")] * len(embeddings))
-    ours = beam_search(decoder, embeddings, prefixes, beam=5, max_seq_len=48)
+    ours = beam_search(decoder, embeddings, prefixes, torch.full((len(embeddings),), 46), beam=5)
     assert tokenizer.decode([row[0].ids for row in ours]) == reference["decoded.beam5.fra_Latn"]
+
+
+def test_beam_search_with_other_beams_penalties_and_limits(
+    decoder: SonarTextDecoder, tokenizer: SonarTokenizer, reference: dict[str, Any]
+) -> None:
+    """beams.json: what the official generator gave for the first four sentences."""
+    cases = json.loads((FOLDER / "beams.json").read_text())
+    assert {(case["beam"], case["len_penalty"], case["max_seq_len"]) for case in cases} >= {(10, 0, 7), (2, 2, 48)}
+    for case in cases:
+        theirs = case["hypotheses"]
+        rows = len(theirs)
+        ours = beam_search(
+            decoder,
+            reference["embedding.eng_Latn"][:rows],
+            torch.tensor([tokenizer.target_prefix("eng_Latn")] * rows),
+            torch.full((rows,), case["max_seq_len"] - 2),
+            beam=case["beam"],
+            length_penalty=case["len_penalty"],
+        )
+        assert [[h.ids for h in row] for row in ours] == [[h["ids"] for h in row] for row in theirs]
+        scores = torch.tensor([[h.score for h in row] for row in ours])
+        assert (scores - torch.tensor([[h["score"] for h in row] for row in theirs])).abs().max() < 3e-5
 
 
 def test_the_end_is_forced_at_the_longest_length(
     decoder: SonarTextDecoder, tokenizer: SonarTokenizer, reference: dict[str, Any]
 ) -> None:
     prefixes = torch.tensor([tokenizer.target_prefix("eng_Latn")])
-    (found,) = beam_search(decoder, reference["embedding.eng_Latn"][:1], prefixes, beam=5, max_seq_len=6)
+    (found,) = beam_search(decoder, reference["embedding.eng_Latn"][:1], prefixes, torch.tensor([4]), beam=5)
     assert len(found) == 5
     assert all(len(h.ids) <= 4 and h.ids[-1] == END for h in found)
 

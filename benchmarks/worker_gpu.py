@@ -1,0 +1,227 @@
+"""From disk to disk on one device: parts of sentences → embeddings, by the worker of a run; how busy the device is.
+
+    python -m benchmarks.worker_gpu                          20 parts, an encoder of the published size
+    python -m benchmarks.worker_gpu --device cpu --small     a smoke test that takes seconds
+
+A corpus of segmented parts is made first: windows of words of the sample that ships, of the lengths that `encode_gpu`
+draws. Then a `PartWorker` visits them, three at a time, as a launcher would have it: read, verify, tokenise, encode,
+compress, write, receipt. Busy: the seconds inside `compute` between the start of the first and the end of the last.
+Needs pydantic and zstandard besides torch, numpy, pyarrow, PyYAML, safetensors and sentencepiece, but no Ray and no
+spaCy. Costs 2.2 kB of disk a sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.resources
+import importlib.util
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+import yaml
+
+from benchmarks.encode_gpu import SMALL, Shape, sentence_lengths
+from benchmarks.flops import encoder_flops
+from benchmarks.random_model import Size, make_model
+from pipeline import layout
+from pipeline.config import RunConfig, load_config
+from pipeline.receipts import PartRef, commit
+from pipeline.recipes import SEGMENT
+from pipeline.store import Store
+from pipeline.worker import PartWorker, Visit
+from stages.device import describe
+from stages.sonar.card import load_card
+from stages.sonar.tokenizer import SonarTokenizer
+
+TOKENIZER = "sonar-tiny"
+LANG = "eng_Latn"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    shape = SMALL if options.small else Shape()
+    rows = options.rows or (60 if options.small else 30_000)
+    with tempfile.TemporaryDirectory(prefix="worker-gpu-", dir=options.folder) as name:
+        folder = Path(name)
+        size = Size(shape.dim, shape.layers, shape.heads, shape.ffn_dim)
+        make_model(folder, size, tokenizer_of=TOKENIZER, seed=options.seed, fairseq2=False, device=options.device)
+        config = _config(folder, options.batch_tokens)
+        refs = [_part(config, number, rows if number else 200, options.seed) for number in range(options.parts + 1)]
+        worker = PartWorker(config, options.device, ("encode",))
+        worker.visit(refs[0])  # loads the model, warms up
+        computing = _watch(worker)
+        with _utilisation(options.device) as samples, ThreadPoolExecutor(options.in_flight) as pool:
+            visits = list(pool.map(worker.visit, refs[1:]))
+        _print(options, shape, visits, computing, samples)
+
+
+def _config(folder: Path, batch_tokens: int) -> RunConfig:
+    (folder / "in.txt").write_text("The parts are made without it.", encoding="utf-8")
+    described = {
+        "name": "worker-gpu",
+        "output": "out",
+        "input": [{"path": "in.txt", "lang": LANG}],
+        "encode": {"model": str(folder / "card.yaml"), "batch_tokens": batch_tokens},
+    }
+    (folder / "corpus.yaml").write_text(yaml.safe_dump(described), encoding="utf-8")
+    return load_config(folder / "corpus.yaml")
+
+
+@cache
+def _words() -> list[str]:
+    """The words of the sample's English documents, in their order."""
+    words: list[str] = []
+    for file in sorted(Path(str(importlib.resources.files("conf") / "sample")).glob("*-eng.jsonl.gz")):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                words += json.loads(line)["text"].split()
+    return words
+
+
+@cache
+def _tokens_a_word() -> float:
+    (tokens,) = SonarTokenizer(load_card(TOKENIZER)).count([" ".join(_words()[:5000])])
+    return (tokens - 2) / 5000
+
+
+def _sentences(rows: int, seed: int) -> list[str]:
+    """Windows of words, about as many tokens long as `sentence_lengths` says, in random order."""
+    words = _words()
+    rng = np.random.default_rng(seed)
+    lengths = rng.permutation(np.asarray(sentence_lengths(rows, seed)) - 2)
+    spans = np.maximum(1, np.round(lengths / _tokens_a_word())).astype(int)
+    starts = rng.integers(0, len(words) - spans)
+    return [" ".join(words[start : start + span]) for start, span in zip(starts, spans, strict=True)]
+
+
+def _part(config: RunConfig, number: int, rows: int, seed: int) -> PartRef:
+    """A part as segmenting leaves it: its sentences and its receipt."""
+    texts = pa.array(_sentences(rows, seed + number))
+    zeros = pa.array(np.zeros(rows, np.int32))
+    table = pa.table(
+        {
+            "doc": zeros,
+            "position": pa.array(np.arange(rows, dtype=np.int32)),
+            "text": texts,
+            "lang": pa.array([LANG] * rows),
+            **dict.fromkeys(("start", "end", "chars", "tokens"), zeros),
+            "u": pa.array(np.zeros(rows)),
+        }
+    )
+    ref = PartRef(part=layout.part_name("0" * 12, number), fingerprint=f"{number:032x}")
+    commit(
+        Store(config.output),
+        stage=SEGMENT,
+        part=ref.part,
+        fingerprint=ref.fingerprint,
+        recipe="",
+        inputs={},
+        families={"sentences": layout.checked("sentences", table, layout.schema("sentences"), rows)},
+        counts={},
+        seconds={},
+        device="cpu",
+    )
+    return ref
+
+
+def _watch(worker: PartWorker) -> list[tuple[float, float]]:
+    """When the encode stage computes, from now on: (start, end) of each part."""
+    (settings,) = worker.config.row_stages()
+    stage: Any = worker._stage(settings)
+    compute: Callable[[Any], Any] = stage.compute
+    spans: list[tuple[float, float]] = []
+
+    def timed(prepared: Any) -> Any:
+        start = time.perf_counter()
+        computed = compute(prepared)
+        spans.append((start, time.perf_counter()))
+        return computed
+
+    stage.compute = timed
+    return spans
+
+
+@contextmanager
+def _utilisation(device: str) -> Iterator[list[int]]:
+    """Percent of the time in which a kernel ran, as the driver says it, sampled; empty without pynvml."""
+    samples: list[int] = []
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.2):
+            samples.append(torch.cuda.utilization(device))
+
+    watching = device.startswith("cuda") and importlib.util.find_spec("pynvml") is not None
+    thread = threading.Thread(target=sample, daemon=True)
+    if watching:
+        thread.start()
+    try:
+        yield samples
+    finally:
+        done.set()
+        if watching:
+            thread.join()
+
+
+def _print(
+    options: argparse.Namespace,
+    shape: Shape,
+    visits: list[Visit],
+    computing: list[tuple[float, float]],
+    samples: list[int],
+) -> None:
+    receipts = [visit.receipts["encode"] for visit in visits]
+    rows, tokens = sum(receipt.rows for receipt in receipts), sum(receipt.counts["tokens"] for receipt in receipts)
+    distinct = rows - sum(receipt.counts["duplicates_saved"] for receipt in receipts)
+    span = max(end for _, end in computing) - min(start for start, _ in computing)
+    busy = sum(end - start for start, end in computing)
+    # as if all sentences were of the mean length: the pairs of tokens are a small part of the work
+    flops = distinct * encoder_flops(
+        [round(tokens / distinct)], dim=shape.dim, layers=shape.layers, ffn_dim=shape.ffn_dim
+    )
+    seconds = {
+        lap: statistics.mean(receipt.seconds[lap] for receipt in receipts)
+        for lap in ("read", "prepare", "wait", "compute", "finish", "commit")
+    }
+    print(
+        f"{describe(options.device)}: {len(visits)} parts, {rows} sentences, {tokens / distinct:.1f} tokens on average"
+    )
+    print("seconds a part: " + ", ".join(f"{lap} {value:.2f}" for lap, value in seconds.items()))
+    print(f"from disk to disk: {rows / span:.0f} sentences/s, {flops / span / 1e12:.3f} TFLOP/s")
+    print(f"device busy: {busy / span:.1%} of {span:.1f} s from the first part to the last")
+    if samples:
+        print(f"a kernel ran in {statistics.mean(samples):.1f} % of the time (the driver's figure)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.worker_gpu",
+        description="How busy a device is from the first part to the last, with reading and writing.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--parts", type=int, default=20)
+    parser.add_argument("--rows", type=int, help="sentences a part: 30 000 if not given; 60 with --small")
+    parser.add_argument("--in-flight", type=int, default=3, help="parts that are read, computed and written at once")
+    parser.add_argument("--batch-tokens", type=int, default=16_384)
+    parser.add_argument("--folder", help="where the corpus is made (a temporary folder)")
+    parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Whether this machine can run the pipeline, check by check, with what to do: `pipeline doctor [CORPUS.YAML]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.config import RunConfig, load_config
+from pipeline.doctor import corpus, machine
+from pipeline.doctor.checks import Check, Level, installed, room
+from pipeline.doctor.stores import credentials
+from pipeline.errors import ConfigError
+from stages.sonar.fetch import cache_folder
+
+MARKS: dict[Level, tuple[str, str]] = {
+    "good": ("✓", "green"),
+    "note": ("–", "dim"),
+    "warn": ("!", "yellow"),
+    "bad": ("✗", "bold red"),
+}
+StartRay = Callable[[], tuple[float, dict[str, float]]]
+
+
+def examine(path: Path | None, start_ray: StartRay | None) -> Iterator[Check]:
+    """All checks, each as soon as it is made; with `path`, those of a corpus.yaml too."""
+    config: RunConfig | None = None
+    config_check: Check | None = None
+    if path is not None:
+        config_check, config = _config(path)
+    yield machine.python()
+    yield from machine.libraries()
+    if installed("torch"):
+        yield from machine.devices()
+    yield machine.memory()
+    yield machine.open_files()
+    local = config is None or config.launcher.kind != "inline"
+    yield machine.ray(start_ray if local else None, needed=local)
+    yield machine.slurm()
+    yield room("cache", cache_folder())
+    urls = [config.output, *(one.path for one in config.input)] if config else []
+    yield from credentials(urls)
+    if config_check:
+        yield config_check
+    if config:
+        yield from corpus.of_config(config)
+    elif path is None:
+        yield from corpus.models()
+        yield from corpus.output(str(Path.cwd() / "runs"), dim=1024)
+
+
+def _config(path: Path) -> tuple[Check, RunConfig | None]:
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return Check("bad", "config", str(error), "correct the file; pipeline schema says what is allowed"), None
+    stages = ", ".join(["segment", *(stage.name for stage in config.row_stages())])
+    return Check("good", "config", f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"), config
+
+
+def show(console: Console, checks: Iterator[Check]) -> bool:
+    """Print each check as it comes. True if nothing stops a run."""
+    worst: list[Level] = []
+    for check in checks:
+        worst.append(check.level)
+        mark, style = MARKS[check.level]
+        line = Table.grid(padding=(0, 1))
+        line.add_column(width=1)
+        line.add_column(width=13)
+        line.add_column(overflow="fold", ratio=1)
+        line.add_row(Text(mark, style), Text(check.name, "bold" if check.level != "note" else "dim"), Text(check.found))
+        if check.todo:
+            line.add_row("", "", Text(f"→ {check.todo}", "" if check.level == "note" else style))
+        console.print(line)
+    bad, warned = worst.count("bad"), worst.count("warn")
+    if bad:
+        console.print(f"\n{bad} of {len(worst)} checks (✗) stop a run on this machine.", highlight=False)
+    else:
+        look = f"; {warned} to look at (!)" if warned else ""
+        console.print(f"\nA run can work on this machine{look}.", highlight=False)
+    return not bad

@@ -1,0 +1,97 @@
+"""What a check says, and a few that several places need."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.errors import PipelineError
+from pipeline.show import number, size
+from pipeline.store import Store
+
+Level = Literal["good", "note", "warn", "bad"]
+PACKAGE = "sonar-pipeline"
+ROOM_BAD, ROOM_WARN = 1e9, 20e9  # bytes
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, what was found, and what to do about it.
+
+    good: as it should be; note: not there, and not needed for this; warn: works, but look at it; bad: stops a run.
+    """
+
+    level: Level
+    name: str
+    found: str
+    todo: str = ""
+
+
+def installed(package: str) -> str | None:
+    """The version of a distribution, None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def requirements() -> dict[str, list[str]]:
+    """Distributions that this package needs, by extra ("": always), as its installed metadata says."""
+    found: dict[str, list[str]] = {"": []}
+    for extra in importlib.metadata.metadata(PACKAGE).get_all("Provides-Extra") or []:
+        found[extra] = []
+    for requirement in importlib.metadata.requires(PACKAGE) or []:
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"""extra == ['"]([^'"]+)['"]""", requirement)
+        if name:
+            found.setdefault(extra[1] if extra else "", []).append(name[0])
+    return found
+
+
+def pip_extra(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install '{PACKAGE}[{extra}]'"
+
+
+def existing(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that is there."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def room(name: str, folder: Path, dim: int | None = None) -> Check:
+    """Free space for a folder that may not exist yet; with `dim`, how many sentences it is enough for."""
+    free = shutil.disk_usage(existing(folder)).free
+    found = f"{folder}: {size(free)} free"
+    if dim:  # FP16 compresses to 0.85; text, scores and what was decoded are about 150 bytes a sentence
+        found += f", room for about {number(free / (2 * dim * 0.85 + 150) / 1e6)} million sentences of {dim} dimensions"
+    if free < ROOM_WARN:
+        level: Level = "bad" if free < ROOM_BAD else "warn"
+        return Check(level, name, found, "free some space, or point it to another disk")
+    return Check("good", name, found)
+
+
+def writable(name: str, url: str, shown: str) -> Check:
+    """Whether receipts can be made there: written once, and refused the second time. Leaves nothing behind."""
+    path = f".doctor-{secrets.token_hex(6)}"
+    try:
+        store = Store(url)
+        try:
+            first, second = store.create(path, b"1"), store.create(path, b"2")
+        finally:
+            store.delete(path)
+    except (PipelineError, OSError) as error:
+        return Check("bad", name, f"{shown}: {error}", "let this user write there, or set another output")
+    if not first or second:
+        return Check(
+            "bad",
+            name,
+            f"{shown} lets a second writer replace a file, so that two workers could both win",
+            "use a disk with hard links, or an object store with conditional writes (If-None-Match)",
+        )
+    return Check("good", name, f"{shown} can be written; a second writer is refused, as receipts need it")

@@ -1,0 +1,136 @@
+"""A corpus.yaml against this machine: inputs that can be read, models that are there, an output that can be written.
+
+Of each input one listing, and the first hundred records of its first file; of an output one file that is made and
+deleted; of models only whether the files are there (their digests are checked when they are loaded).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.config import RunConfig
+from pipeline.doctor.checks import Check, existing, installed, pip_extra, room, writable
+from pipeline.errors import CorpusError, PipelineError
+from pipeline.inputs import InputSettings, Rejected, list_files, nearest_languages, plan_chunks, read_documents
+from pipeline.models import FileState, files_of
+from pipeline.remote import in_words, is_remote
+from pipeline.runs import check_corpus
+from pipeline.show import number, plain, size
+from pipeline.store import Store
+from stages.sonar.card import CardError, ModelCard, load_card, shipped_cards
+from stages.sonar.fetch import cache_folder
+
+RECORDS = 100  # read of each input
+
+
+def of_config(config: RunConfig) -> Iterator[Check]:
+    """Everything that this file needs of this machine."""
+    cards: dict[str, ModelCard] = {}
+    for name in dict.fromkeys(stage.model for stage in (config.segment, config.encode, config.autobleu) if stage):
+        try:
+            cards[name] = load_card(name)
+        except CardError as error:
+            yield Check("bad", "model", str(error), "pipeline models lists those that ship")
+        else:
+            yield model(name, cards[name], needed=True)
+    if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
+        yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
+    tokenizer = cards.get(config.segment.model)
+    for one in config.input:
+        yield _input(config, one, tokenizer)
+    dim = cards[config.encode.model].dim if config.encode and config.encode.model in cards else None
+    yield from output(config.output, dim)
+
+
+def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Check:
+    name = "input"
+    if card and isinstance(one.lang, str) and one.lang not in card.languages:
+        found = f"{one.path}: {card.name} does not know lang {one.lang}"
+        return Check("bad", name, found, nearest_languages(one.lang, card.languages))
+    kept, reasons, langs = 0, Counter[str](), Counter[str]()
+    try:
+        with in_words(one.path):
+            files = list_files(one)
+            first = next(file for file in files if file.format != "unreadable")
+            sample = one.model_copy(update={"path": first.url, "limit": min(RECORDS, one.limit or RECORDS)})
+            for chunk in plan_chunks(sample):
+                for item in read_documents(chunk, sample, config.split, card.languages if card else None):
+                    if isinstance(item, Rejected):
+                        reasons[f"{item.reason}: {plain(item.error, 120)}"] += item.records
+                    else:
+                        kept += 1
+                        langs[item.lang] += 1
+    except (PipelineError, OSError) as error:
+        return Check("bad", name, str(error), f"correct `input` in the file; its path is {one.path}")
+    unreadable = sum(file.format == "unreadable" for file in files)
+    found = f"{one.path}: {number(len(files))} files, {size(sum(file.size for file in files))}"
+    found += f"; first records of {plain(first.path, 60)}: {kept} documents"
+    found += f" in {', '.join(lang for lang, _ in langs.most_common(5))}" if langs else ""
+    if unreadable:
+        reasons[f"{unreadable} of the files cannot be read"] += 1
+    if reasons:
+        why = "; ".join(f"{plain(reason, 160)} ({count})" for reason, count in reasons.most_common(3))
+        todo = "such records go into quarantine: look at them, or at `text`, `id` and `lang` of the input"
+        return Check("warn" if kept else "bad", name, f"{found}; not usable: {why}", todo)
+    return Check("good" if kept else "warn", name, found, "" if kept else "it holds no document")
+
+
+def output(url: str, dim: int | None = None) -> Iterator[Check]:
+    """Whether a run can write there, and how much."""
+    if is_remote(url):
+        yield writable("output", url, url)
+    else:
+        folder = existing(Path(url))
+        yield writable("output", str(folder), url if folder == Path(url) else f"{url} (to be made in {folder})")
+        yield room("disk", Path(url), dim)
+    try:
+        store = Store(url)
+        if store.exists("corpus.json"):
+            check_corpus(store)
+            yield Check("good", "corpus", f"{url} holds one already; a run brings it up to date")
+    except CorpusError as error:
+        yield Check("bad", "corpus", str(error), "give another output")
+    except (PipelineError, OSError):
+        return  # what is wrong with the place stands above
+
+
+def models() -> Iterator[Check]:
+    """Every model that ships as a card."""
+    for name in shipped_cards():
+        yield model(name, load_card(name), needed=False)
+
+
+def model(name: str, card: ModelCard, needed: bool) -> Check:
+    """Whether the files of a card are on this machine. `name`: what a configuration calls it."""
+    files = files_of(card)
+    missing = [file for file in files if not file.here]
+    wrong = [f"{file.path} has {file.bytes} bytes, not {stated}" for file, stated in _of_other_size(card, files)]
+    if wrong:
+        todo = "delete it and fetch it again, or correct the card"
+        return Check("bad" if needed else "warn", "model", f"{name}: {'; '.join(wrong)}", todo)
+    if not missing:
+        roles = ", ".join(file.role for file in files)
+        return Check("good", "model", f"{name}: {roles} here, {size(sum(file.bytes for file in files))}")
+    lost = [f"{file.role} at {file.path}" for file in missing if not file.url]
+    if lost:
+        found = f"{name}: missing {'; '.join(lost)}"
+        return Check("bad" if needed else "warn", "model", found, "put the file there, or correct the card's path")
+    wanted = sum(file.bytes for file in missing)
+    found = f"{name}: to fetch {', '.join(f'{file.role} ({file.amount})' for file in missing)}"
+    if not needed:
+        return Check("note", "model", found, f"pipeline models {name} --fetch")
+    free = shutil.disk_usage(existing(cache_folder())).free
+    if wanted > free:
+        todo = "free some space, or set PIPELINE_CACHE to a folder on a larger disk"
+        return Check("bad", "model", f"{found}; {cache_folder()} has {size(free)} free", todo)
+    return Check("warn", "model", found, f"pipeline models {name} --fetch, or the first run does it (needs a network)")
+
+
+def _of_other_size(card: ModelCard, files: list[FileState]) -> Iterator[tuple[FileState, int]]:
+    for file in files:
+        stated = card.file(file.role).bytes
+        if file.here and stated and stated != file.bytes:
+            yield file, stated

@@ -1,0 +1,49 @@
+"""What a file is when it is not what its name says, as far as its first bytes tell."""
+
+from __future__ import annotations
+
+import codecs
+
+HEAD = 512  # bytes that are looked at
+
+_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF-": "a PDF document",
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"Obj\x01": "an Avro file",
+    b"SQLite format 3\0": "an SQLite database",
+    b"\x1f\x8b": "a gzip file",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ\0": "an xz file",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+_TAR = slice(257, 262)
+
+
+def not_text(head: bytes) -> str | None:
+    """What begins like this, if it is something that cannot be lines of JSON: "a PNG image"."""
+    if head[_TAR] == b"ustar":
+        return "a tar archive"
+    if head.removeprefix(codecs.BOM_UTF8).split(b"\n", 1)[0].strip() in (b"[", b"{") and b"\n" in head:
+        return "one JSON value over many lines (jq -c makes lines of it)"
+    return next((name for signature, name in _SIGNATURES.items() if head.startswith(signature)), None)
+
+
+def looks_like(head: bytes) -> str:
+    """A hint for people that ends a message about a file that could not be read; empty if nothing can be told."""
+    name = not_text(head)
+    if name is None and head:
+        try:
+            text = head[: HEAD - 4].decode()  # a character may be cut at the end of the head
+        except UnicodeDecodeError:
+            return ""
+        if any(sign < " " and not sign.isspace() for sign in text):
+            return ""
+        name = "plain JSON" if text.lstrip().startswith("{") else "plain text"
+    return f"; it begins like {name}: give it the name that fits, or convert it" if name else ""

@@ -1,0 +1,112 @@
+"""Rows of Parquet files as documents: 256 at a time, fewer where they are large: about 64 MiB of values in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
+from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.magic import looks_like
+from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+from pipeline.inputs.records import NotUtf8, RecordMaker, Unconvertible
+from pipeline.inputs.streams import head_of
+
+ROWS = 256  # turned into Python values at once
+ROWS_BYTES = 64 << 20
+
+
+def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
+    try:
+        with open_parquet(chunk) as (file, handle):
+            metadata = file.metadata
+            end = metadata.num_row_groups if chunk.end == TO_THE_END else chunk.end
+            columns = [name for name in maker.columns if name in file.schema_arrow.names]
+            row = sum(metadata.row_group(group).num_rows for group in range(chunk.start))
+            for group in range(chunk.start, end):
+                after = row + metadata.row_group(group).num_rows
+                error = "the row group holds fewer rows than its footer says"
+                try:
+                    rows = _rows_at_once(metadata.row_group(group), columns)
+                    for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+                        for values in _python_rows(batch):
+                            yield maker.make(values, row)
+                            row += 1
+                except (pa.ArrowException, OSError) as failed:
+                    if handle.failure is not None:
+                        raise handle.failure from failed
+                    error = str(failed)
+                if row < after:
+                    size = _stored_bytes(metadata.row_group(group), columns)
+                    yield maker.reject(row, UNREADABLE, error, records=after - row, bytes_unreadable=size)
+                row = after
+    except BrokenParquetError as broken:
+        head = head_of(chunk)
+        hint = "" if head.startswith(b"PAR1") else looks_like(head)
+        yield maker.reject(0, UNREADABLE, f"{str(broken).rstrip('.')}{hint}", head, bytes_unreadable=chunk.bytes)
+
+
+def _rows_at_once(group: Any, columns: list[str]) -> int:
+    chunks = (group.column(index) for index in range(group.num_columns))
+    size = sum(column.total_uncompressed_size for column in chunks if _name(column) in columns)
+    return int(max(1, min(ROWS, ROWS_BYTES * group.num_rows // max(1, size))))
+
+
+def _name(column: Any) -> str:
+    """The top-level column that a stored one belongs to."""
+    return str(column.path_in_schema).split(".")[0]
+
+
+def _stored_bytes(group: Any, columns: list[str]) -> int:
+    """Stored bytes of the columns in a row group: an upper bound of what could not be read when a part of it could."""
+    chunks = (group.column(index) for index in range(group.num_columns))
+    return sum(column.total_compressed_size for column in chunks if _name(column) in columns)
+
+
+def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Rows as Python values. With no column at all there are still rows, each without values."""
+    names = batch.schema.names
+    columns = [_python_values(batch.column(index)) for index in range(len(names))]
+    if not names:
+        yield from ({} for _ in range(batch.num_rows))
+        return
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Strings are decoded one by one: a value whose bytes are not UTF-8 spoils only its own row."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    if pa.types.is_string(column.type):
+        column = column.view(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.view(pa.large_binary())
+    try:
+        values = column.to_pylist()
+    except (UnicodeDecodeError, ValueError, OverflowError):  # the last two: dates and times that Python has not
+        values = [_python_value(value) for value in column]
+    return [_decoded(value) if isinstance(value, bytes) else value for value in values]
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError as error:
+        return NotUtf8(error.object, str(error))
+    except (ValueError, OverflowError) as error:
+        try:
+            return value.cast(pa.string()).as_py()
+        except pa.ArrowException:
+            return Unconvertible(str(error))
+
+
+def _decoded(raw: bytes) -> str | NotUtf8:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        return NotUtf8(raw, str(error))

@@ -1,0 +1,172 @@
+"""What `pipeline models` prints: the cards, which of their files are on this machine, and a bar for fetching them.
+
+Fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from pipeline.show import number, size
+from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
+from stages.sonar.fetch import cache_folder, public
+
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class FileState:
+    """One file of a model: where it lies or would lie, whether it is there, how large it is or about will be."""
+
+    role: FileRole
+    path: Path
+    url: str | None
+    here: bool
+    bytes: int
+    exact: bool
+
+    @property
+    def amount(self) -> str:
+        """The size in words."""
+        return size(self.bytes) if self.exact else f"~{size(self.bytes)}"
+
+
+def files_of(card: ModelCard) -> list[FileState]:
+    """The state of each file, by a look at the disk."""
+    guess = {"encoder": 4 * card.encoder_parameters, "decoder": 4 * card.decoder_parameters, "tokenizer": 5_000_000}
+    states = []
+    for role in ROLES:
+        path, stated = card.path(role), card.file(role)
+        here = path.is_file()
+        found = path.stat().st_size if here else stated.bytes
+        states.append(FileState(role, path, stated.url, here, found or guess[role], found is not None))
+    return states
+
+
+def show_models(console: Console) -> None:
+    """All cards that ship, a line each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in ("model", "dim", "layers", "weights", "langs", "licence", "files"):
+        right = column in ("dim", "layers", "weights", "langs")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    for card in map(load_card, shipped_cards()):
+        table.add_row(
+            escape(card.name),
+            str(card.dim),
+            f"{card.encoder_layers}+{card.decoder_layers}",
+            _millions(card.encoder_parameters + card.decoder_parameters),
+            str(len(card.languages)),
+            escape(re.split(r" \(|\. |; ", card.licence)[0]),
+            _summary(files_of(card)),
+        )
+    console.print(table)
+    console.print(
+        "\n[bold]pipeline models NAME[/] shows a card in full, with [bold]--fetch[/] it fetches the files.\n"
+        f"They lie in {escape(str(cache_folder()))} (the environment variable PIPELINE_CACHE).",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def show_model(console: Console, card: ModelCard, asked: str) -> None:
+    """One card in full. `asked`: what was typed for it."""
+    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines += _wrapped("licence", card.licence)
+    lines += _wrapped("embedding", f"{card.dim} dimensions, from texts of at most {card.max_tokens} tokens")
+    shape = f"{card.heads} heads, feed-forward {card.ffn_dim}"
+    for role, layers, count in (
+        ("encoder", card.encoder_layers, card.encoder_parameters),
+        ("decoder", card.decoder_layers, card.decoder_parameters),
+    ):
+        lines += _wrapped(role, f"{layers} layers, {shape}, {_millions(count)} parameters")
+    lines += _wrapped("tokens", f"{number(card.vocab_size)} ids")
+    lines += _wrapped("languages", f"{len(card.languages)}: {', '.join(card.languages)}")
+    lines += ["", f"[bold]Files[/] (layout {card.layout})"]
+    for state in files_of(card):
+        lines += _file_lines(card, state)
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+    if card.scores:
+        console.print("\n[bold]Scores[/] on text held out from training", highlight=False)
+        console.print(_scores(card))
+    if any(state.url and not state.here for state in files_of(card)):
+        console.print(
+            f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches what is missing; else the first run does.",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def fetch_model(console: Console, card: ModelCard) -> None:
+    """Fetch and check every file of a card. Raises CardError as `ModelCard.verify` does."""
+    for role in ROLES:
+        columns = (BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(TextColumn(f"{role:9}"), *columns, console=console, transient=True) as progress:
+            task = progress.add_task(role, total=card.file(role).bytes)
+
+            def report(done: int, total: int | None, progress: Progress = progress, task: TaskID = task) -> None:
+                progress.update(task, completed=done, total=total)
+
+            path = card.verify(role, report)
+        console.print(f"{role:9} {size(path.stat().st_size)}, checked: {escape(str(path))}", soft_wrap=True)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count < 1e7 else f"{number(count / 1e6)} M"
+
+
+def _summary(states: list[FileState]) -> str:
+    missing = [state for state in states if not state.here]
+    if not missing:
+        return f"here, {size(sum(state.bytes for state in states))}"
+    what = "to fetch" if all(state.url for state in missing) else "missing"
+    about = "" if all(state.exact for state in missing) else "~"
+    count = f"{len(missing)} " if len(missing) < len(states) else ""
+    return f"{count}{what}, {about}{size(sum(state.bytes for state in missing))}"
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    """Lines of a label and its text, broken at 80 columns."""
+    first = f"{label:11}" if label else ""
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False)
+    return [escape(line) for line in lines]
+
+
+def _file_lines(card: ModelCard, state: FileState) -> list[str]:
+    stated = card.file(state.role)
+    where = "here" if state.here else "to fetch" if state.url else "[red]missing[/]"
+    lines = [f"{state.role:11}{where}, {state.amount}"]
+    if state.url:
+        lines.append(f"{'':11}{escape(public(state.url))}")
+    lines.append(f"{'':11}{escape(str(state.path))}")
+    return [*lines, f"{'':11}sha256 {stated.sha256 or 'not published: recorded beside the file when it is fetched'}"]
+
+
+def _scores(card: ModelCard) -> Table:
+    """A line a language, a column a score."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("language")
+    for score in card.scores:
+        table.add_column(escape(score), justify="right")
+    for lang in dict.fromkeys(lang for values in card.scores.values() for lang in values):
+        table.add_row(escape(lang), *(_value(values.get(lang)) for values in card.scores.values()))
+    return table
+
+
+def _value(score: float | None) -> str:
+    return "–" if score is None else number(score) if score == int(score) else f"{score:.4g}"

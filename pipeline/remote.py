@@ -1,0 +1,73 @@
+"""What went wrong in an object store, in words: every failure names the URL and says what to do.
+
+The clients that fsspec uses (botocore, gcsfs, adlfs, aiohttp) raise errors of their own that name neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.errors import ConfigError, PipelineError
+
+_CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "requests", "s3fs"}
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_CREDENTIALS = (
+    "give credentials: environment variables (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on S3), a profile, "
+)
+_ADVICE = {
+    "NoCredentialsError": _CREDENTIALS + "or a role of this machine",
+    "PartialCredentialsError": _CREDENTIALS + "or a role of this machine",
+    "DefaultCredentialsError": "log in: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "ClientAuthenticationError": "check the account's name and key (AZURE_STORAGE_ACCOUNT_NAME and …_KEY)",
+    "ProfileNotFound": "set AWS_PROFILE to a profile of ~/.aws/config, or unset it",
+    "EndpointConnectionError": "check the network, and AWS_ENDPOINT_URL if it is no Amazon store",
+    "ParamValidationError": "correct the name of the bucket",
+    "PermissionError": "let these credentials list, read and write there, or give others",
+    "FileNotFoundError": "make the bucket, or correct its name",
+}
+
+
+class StoreError(PipelineError):
+    """An object store refused, did not answer, or has no such bucket."""
+
+
+def is_remote(url: str) -> bool:
+    """Whether a URL is of another machine's files."""
+    return "://" in url and not url.startswith(("file://", "local://", "memory://"))
+
+
+@contextmanager
+def in_words(url: str) -> Iterator[None]:
+    """Turn what a store's client raises while it works on `url` into `StoreError`, a missing client into `ConfigError`.
+
+    Errors of local files and of the program itself pass as they are.
+    """
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        protocol = url.partition("://")[0]
+        if isinstance(error, ImportError) and is_remote(url):
+            extra = _EXTRAS.get(protocol)
+            todo = f"pip install 'sonar-pipeline[{extra}]'" if extra else "install the package that it names"
+            raise ConfigError(f"{url}: {_first_line(error)}; {todo}") from error
+        if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+            raise ConfigError(
+                f"{url}: nothing here can open {protocol}://; give a folder, or s3:// gs:// az://"
+            ) from error
+        clients = type(error).__module__.partition(".")[0] in _CLIENTS
+        if clients or (isinstance(error, OSError) and is_remote(url)):
+            name = type(error).__name__
+            advice = _ADVICE.get(name, "check the network and try again: what is finished is kept")
+            raise StoreError(f"{url}: {_first_line(error)} ({name}); {advice}") from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    """What the client says, without the query of a URL, which can hold a signature."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or ["no answer"]
+    text = re.sub(r"\?[^\s'\"]+", "?…", " ".join(lines[:2]))
+    return text if len(text) <= 200 else text[:199] + "…"

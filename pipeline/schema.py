@@ -1,0 +1,58 @@
+"""The JSON schema of corpus.yaml, for editors: made from the same settings that check the file when it is loaded.
+
+It says what an editor can use while one types (keys, kinds, limits, defaults, choices, what each is for). What needs
+the whole file or the disk (that autobleu needs encode, that inputs exist) is checked by `pipeline plan` and `doctor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.config import STAGES, RunConfig
+from stages.sonar.card import shipped_cards
+
+ROLES = {
+    "meaning": "Another value gives another corpus: what depends on it is done again.",
+    "execution": "Changes how the work is done, never the result.",
+}
+MAY_BE_EMPTY = (*STAGES, "split", "launcher")  # `encode:` alone means all its defaults
+
+Schema = dict[str, Any]
+
+
+def corpus_schema() -> Schema:
+    """A JSON schema (draft 2020-12) with everything that `pipeline.config.load_config` accepts as text."""
+    schema = RunConfig.model_json_schema()
+    definitions: dict[str, Schema] = schema["$defs"]
+    for one in (schema, *definitions.values()):
+        one.pop("title", None)
+        for name, field in one.get("properties", {}).items():
+            _tidy(field)
+            if name == "model":
+                _name_models(field)
+    kinds = definitions["LauncherSettings"]["properties"]["kind"]
+    for name in MAY_BE_EMPTY:
+        field = schema["properties"][name]
+        choices = field.pop("anyOf", None) or [{"$ref": field.pop("$ref")}]
+        short = [{"enum": kinds["enum"]}] if name == "launcher" else []
+        empty = [{"type": "null"}] if {"type": "null"} not in choices else []
+        field["anyOf"] = [*short, *choices, *empty]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "corpus.yaml", **schema}
+
+
+def _tidy(field: Schema) -> None:
+    """Leave what a person reads of a setting: what it is for and what it changes, its limits and its default."""
+    field.pop("title", None)
+    role = ROLES.get(field.pop("role", ""))
+    if role and "description" in field:
+        field["description"] = f"{field['description'].rstrip('.')}. {role}"
+    if field.get("default", ...) is None or isinstance(field.get("default"), dict):
+        del field["default"]
+    for one in (field, *field.get("anyOf", ())):
+        if one.get("type") == "integer":  # editors read YAML 1.2, where 100_000 is a text; PyYAML reads a number
+            one |= {"type": ["integer", "string"], "pattern": "^[0-9][0-9_]*$"}
+
+
+def _name_models(field: Schema) -> None:
+    del field["type"]
+    field["anyOf"] = [{"enum": list(shipped_cards())}, {"type": "string", "pattern": r"\.ya?ml$"}]

@@ -1,0 +1,22 @@
+"""Embeddings between NumPy and Arrow without a copy, and without torch, so that reading a corpus stays light."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def embedding_array(embeddings: npt.NDArray[np.float16]) -> pa.FixedSizeListArray:
+    """(rows, dim) float16 → an Arrow column over the same memory."""
+    kind = pa.list_(pa.field("element", pa.float16(), nullable=False), embeddings.shape[1])
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(embeddings).reshape(-1)), type=kind)
+
+
+def embedding_matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float16]:
+    """An embedding column → (rows, dim) float16, without copying when the column is one chunk."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    dim = array.type.list_size
+    return np.asarray(array.flatten().to_numpy(zero_copy_only=True)).reshape(-1, dim)

@@ -1,0 +1,282 @@
+"""Model files by URL: fetched once into a cache folder, checked, and held to the bytes they had.
+
+The file of `https://host/some/file.pt` lies at `<cache>/host/some/file.pt`, where one can also put it by hand; the
+cache is `PIPELINE_CACHE`, else `sonar-pipeline` below `XDG_CACHE_HOME` or `~/.cache`. A download goes to `….part`, goes
+on where it broke off if the server allows that, and gets its name after the check. One process fetches, others wait.
+
+Where a card states no sha256, the digest found at first is recorded beside the file (`….sha256`), and the file is held
+to it from then on. Cost: the download, and at every load one read of the file at about 1 GB/s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import http.client
+import os
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+
+Report = Callable[[int, int | None], None]  # bytes so far, bytes in all (None: the server does not say)
+
+RETRY_PAUSES = (1.0, 3.0)  # seconds before another try; a try that got some bytes starts the row anew
+TIMEOUT = 60.0  # seconds without a byte
+_BLOCK = 1 << 20
+
+
+class FetchError(ValueError):
+    """A file that could not be fetched, or is not the one that was wanted."""
+
+
+class UnavailableError(FetchError):
+    """A file that is not here and cannot be had; another copy of it would do."""
+
+
+class _BrokeOffError(Exception):
+    """The connection failed in a way that may pass."""
+
+
+def cache_folder() -> Path:
+    """Where fetched files lie."""
+    chosen = os.environ.get("PIPELINE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sonar-pipeline"
+
+
+def cache_path(url: str) -> Path:
+    """Where the file of a URL lies, fetched or not: a name that depends on the URL alone."""
+    parts = urllib.parse.urlsplit(url)
+    place = parts.netloc.rpartition("@")[2].replace(":", "_") or parts.scheme
+    steps = [step for step in PurePosixPath(urllib.parse.unquote(parts.path)).parts if step not in ("/", "..")]
+    if not steps:
+        raise FetchError(f"{public(url)} names no file; give the URL of a file")
+    if parts.query:
+        steps.insert(-1, hashlib.sha256(parts.query.encode()).hexdigest()[:12])
+    return cache_folder().joinpath(place, *steps)
+
+
+def public(url: str) -> str:
+    """A URL as it may stand in logs: without user, password and query."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def sha256_of(path: Path) -> str:
+    """64 hex digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fetch(url: str, *, sha256: str | None, size: int | None, report: Report | None = None) -> Path:
+    """The path of the file, fetched if it is not there, checked in any case. `sha256`, `size`: what the card states.
+
+    Raises FetchError if it cannot be had (the message says what to put where) or is not what was wanted.
+    """
+    target = cache_path(url)
+    if not target.is_file():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(target):
+                if not target.is_file():
+                    return _fetch(url, target, sha256, size, report or Lines(target.name))
+        except OSError as error:
+            remedy = "free some space, or point PIPELINE_CACHE to another folder"
+            raise FetchError(f"{public(url)} cannot be stored at {target}: {error}; {remedy}") from error
+    _check(target, target, sha256)
+    return target
+
+
+def _fetch(url: str, target: Path, sha256: str | None, size: int | None, report: Report) -> Path:
+    part = target.with_name(target.name + ".part")
+    if sha256 is None:
+        part.unlink(missing_ok=True)  # nothing would show that its rest comes from another file
+    try:
+        _download(url, part, size, report, resumable=sha256 is not None)
+    except UnavailableError as error:
+        facts = [target.name, *([f"{size} bytes"] if size else []), *([f"sha256 {sha256}"] if sha256 else [])]
+        raise UnavailableError(
+            f"{public(url)} cannot be fetched: {error}. Put the file ({', '.join(facts)}) at {target}"
+        ) from error
+    try:
+        _check(part, target, sha256)
+    except FetchError:
+        part.unlink()
+        raise
+    part.replace(target)
+    return target
+
+
+def _check(path: Path, target: Path, sha256: str | None) -> None:
+    """Compare with the card, or with what was recorded for `target`; record it if there is neither."""
+    found, record = sha256_of(path), target.with_name(target.name + ".sha256")
+    recorded = record.read_text().split()[0] if sha256 is None and record.is_file() else None
+    wanted = sha256 or recorded
+    if wanted is None:
+        temporary = record.with_name(f"{record.name}.{os.getpid()}")
+        temporary.write_text(f"{found}  {target.name}\n")
+        temporary.replace(record)
+        _say(f"{target.name}: sha256 {found}; its card states none, so this is recorded in {record} and held to")
+    elif found != wanted:
+        source = "the card says" if sha256 else f"{record} says"
+        remedy = f"delete {target}" if path == target else "it was thrown away"
+        raise FetchError(
+            f"{target.name} has sha256 {found} ({path.stat().st_size} bytes), {source} {wanted}; {remedy} and fetch it "
+            f"again; if it stays so, another file is published now"
+        )
+
+
+def _download(url: str, part: Path, size: int | None, report: Report, *, resumable: bool) -> None:
+    """Bring `part` to its full length. `resumable`: a later check will find out if two files were mixed."""
+    pauses, validator, furthest = list(RETRY_PAUSES), None, 0
+    while True:
+        start = part.stat().st_size if part.exists() and (resumable or validator) else 0
+        if size and start == size:
+            return
+        reached = furthest = max(start, furthest)
+        try:
+            with _open(url, start, validator) as answer:
+                if size and answer.total and size != answer.total:
+                    raise UnavailableError(f"the server has {answer.total} bytes, the card says {size}")
+                validator, reached = answer.validator, answer.start
+                _make_room(part, (answer.total or 0) - answer.start)
+                with part.open("r+b" if answer.start else "wb") as file:
+                    file.seek(answer.start)
+                    file.truncate()
+                    for block in answer.blocks():
+                        file.write(block)
+                        reached += len(block)
+                        report(reached, answer.total)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if answer.total is not None and reached < answer.total:
+                    raise _BrokeOffError(f"the connection ended after {reached} of {answer.total} bytes")
+                return
+        except _BrokeOffError as error:
+            pauses = list(RETRY_PAUSES) if reached > furthest else pauses
+            if not pauses:
+                raise UnavailableError(str(error)) from error
+            _say(f"{part.stem}: {error}; trying again in {pauses[0]:.0f} s")
+            time.sleep(pauses.pop(0))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """An open file somewhere else, from byte `start` on."""
+
+    stream: Any
+    start: int
+    total: int | None
+    validator: str | None  # what tells this version of the file from others
+
+    def blocks(self) -> Iterator[bytes]:
+        """The bytes; raises _BrokeOffError where reading fails."""
+        while True:
+            try:
+                block: bytes = self.stream.read(_BLOCK)
+            except (OSError, http.client.HTTPException) as error:
+                raise _BrokeOffError(f"the connection broke: {error or type(error).__name__}") from error
+            if not block:
+                return
+            yield block
+
+
+@contextlib.contextmanager
+def _open(url: str, start: int, validator: str | None) -> Iterator[_Answer]:
+    opened = _open_http if urllib.parse.urlsplit(url).scheme in ("http", "https") else _open_other
+    answer = opened(url, start, validator)
+    try:
+        yield answer
+    finally:
+        answer.stream.close()
+
+
+def _open_http(url: str, start: int, validator: str | None) -> _Answer:
+    headers = {"User-Agent": "sonar-pipeline"}
+    if start:
+        headers |= {"Range": f"bytes={start}-"} | ({"If-Range": validator} if validator else {})
+    try:
+        stream = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+            return _open_http(url, 0, None)
+        if error.code in (408, 429) or error.code >= 500:
+            raise _BrokeOffError(f"the server answers {error.code} {error.reason}") from error
+        raise UnavailableError(f"the server answers {error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:  # no name, no route, refused, timed out
+        raise _BrokeOffError(str(getattr(error, "reason", error)) or type(error).__name__) from error
+    tag = stream.headers.get("ETag") or ""
+    found = tag if tag and not tag.startswith("W/") else stream.headers.get("Last-Modified")
+    span = stream.headers.get("Content-Range", "")  # bytes 5-99/100
+    if stream.status == http.client.PARTIAL_CONTENT and span.startswith(f"bytes {start}-"):
+        whole = span.rpartition("/")[2]
+        return _Answer(stream, start, int(whole) if whole.isdigit() else None, found)
+    length = stream.headers.get("Content-Length")
+    return _Answer(stream, 0, int(length) if length else None, found)
+
+
+def _open_other(url: str, start: int, validator: str | None) -> _Answer:
+    try:
+        files, path = fsspec.core.url_to_fs(url)
+        facts = files.info(path)
+        version = str(facts.get("ETag") or facts.get("mtime") or facts.get("LastModified") or "") or None
+        resumed = start if version == validator or validator is None else 0
+        stream = files.open(path, "rb")
+        stream.seek(resumed)
+    except Exception as error:  # each store has its own kinds
+        raise UnavailableError(f"{type(error).__name__}: {error}") from error
+    return _Answer(stream, resumed, facts.get("size"), version)
+
+
+def _make_room(part: Path, needed: int) -> None:
+    free = shutil.disk_usage(part.parent).free
+    if needed > free:
+        raise UnavailableError(f"it needs {needed} bytes more on the disk of {part.parent}, {free} are free")
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Hold the lock of a file; the lock goes with the process."""
+    with target.with_name(f".{target.name}.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"{target.name}: waiting for another process that fetches it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+class Lines:
+    """Reports as a line every ten seconds, for logs."""
+
+    def __init__(self, name: str, every: float = 10.0) -> None:
+        self._name, self._every = name, every
+        self._began = self._last = time.monotonic()
+        self._first: int | None = None
+
+    def __call__(self, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        self._first = done if self._first is None else self._first
+        if now - self._last < self._every:
+            return
+        self._last = now
+        rate = (done - self._first) / (now - self._began)
+        left = f", {(total - done) / rate:.0f} s left" if total and rate > 0 else ""
+        whole = f" of {total / 1e9:.2f}" if total else ""
+        _say(f"fetching {self._name}: {done / 1e9:.2f}{whole} GB, {rate / 1e6:.1f} MB/s{left}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

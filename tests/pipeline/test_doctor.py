@@ -1,0 +1,143 @@
+"""The doctor finds what is there and what is missing, says what to do, and never prints a secret."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.doctor import examine
+from pipeline.doctor.checks import Check, requirements, writable
+from pipeline.doctor.machine import devices, open_files, ray
+from tests.conftest import TINY_CARD, MakeConfig
+from tests.pipeline.test_cli import pipeline
+
+
+def found(path: Path | None, name: str) -> list[Check]:
+    return [check for check in examine(path, None) if check.name == name]
+
+
+def test_a_configuration_that_fits_this_machine(make_config: MakeConfig) -> None:
+    path = make_config()
+    checks = list(examine(path, None))
+    assert not [check for check in checks if check.level == "bad"]
+    (one,) = (check for check in checks if check.name == "input")
+    assert one.level == "good" and "3 files" in one.found and "deu_Latn" in one.found
+    (model,) = (check for check in checks if check.name == "model")
+    assert model.level == "good" and "encoder, decoder, tokenizer here" in model.found
+    (output,) = (check for check in checks if check.name == "output")
+    assert output.level == "good" and not (path.parent / "out").exists(), "looking leaves no trace"
+    assert not list(path.parent.glob(".doctor*")) and not list(path.parent.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "level", "words"),
+    [
+        ({"input": [{"path": "nothing/*", "lang": "eng_Latn"}]}, "input", "bad", "nothing matches"),
+        ({"input": [{"path": "in/*.jsonl", "lang": "eng_Lat"}]}, "input", "bad", "does not know lang eng_Lat"),
+        ({"input": [{"path": "in/*.jsonl", "lang": "eng_Latn", "text": "body"}]}, "input", "bad", "not usable"),
+        ({"input": [{"path": "s3://corpus/in", "lang": "eng_Latn"}]}, "input", "bad", "NoCredentialsError"),
+        ({"input": [{"path": "s3://corpus/in", "lang": "eng_Latn"}]}, "S3", "bad", "no credentials found"),
+        ({"output": "/proc/corpus"}, "output", "bad", "/proc/corpus"),
+        ({"encode": {"model": "none.yaml"}}, "model", "bad", "none.yaml is not there"),
+        ({"encode": {"model": "sonar"}}, "model", "warn", "to fetch encoder (3.1 GB)"),
+        ({"encoder": {}}, "config", "bad", "did you mean encode?"),
+    ],
+)
+def test_what_does_not_fit(
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    change: dict[str, object],
+    name: str,
+    level: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    path = make_config()
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+    checks = found(path, name)
+    assert [check.level for check in checks] == [level], checks
+    assert words in checks[0].found
+    assert checks[0].todo or ";" in checks[0].found  # what to do
+
+
+def test_model_files_that_are_missing_or_of_another_size(make_config: MakeConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    card = yaml.safe_load(TINY_CARD.read_text("utf-8"))
+    (folder / "card.yaml").write_text(yaml.safe_dump(card))
+    for role, file in card["files"].items():
+        if role != "decoder":
+            (folder / file["path"]).write_bytes((TINY_CARD.parent / file["path"]).read_bytes())
+    path = make_config(encode={"model": str(folder / "card.yaml")})
+    (check,) = found(path, "model")
+    assert check.level == "bad" and f"missing decoder at {folder / 'dec.pt'}" in check.found
+    (folder / "dec.pt").write_bytes(b"half")
+    (check,) = found(path, "model")
+    assert check.level == "bad" and "has 4 bytes, not 472643" in check.found
+
+
+def test_without_a_configuration_every_model_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    models = {check.found.split(":")[0]: check for check in found(None, "model")}
+    assert models["sonar-tiny"].level == "good"
+    assert models["sonar"].level == "note" and models["sonar"].todo == "pipeline models sonar --fetch"
+
+
+def test_credentials_are_found_and_not_printed(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIASECRETIDENTITY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "verysecretindeed")
+    shown = pipeline("doctor", make_config(), "--no-ray")
+    assert shown.returncode == 0, shown
+    assert "credentials found in environment variables" in shown.stdout
+    assert "SECRET" not in shown.stdout + shown.stderr and "verysecret" not in shown.stdout + shown.stderr
+    assert "\x1b" not in shown.stdout and re.search(r"^✓ config ", shown.stdout, re.MULTILINE)
+    assert "A run can work on this machine" in shown.stdout
+    refused = pipeline("doctor", tmp_path / "nowhere.yaml", "--no-ray")
+    assert refused.returncode == 1 and "✗ config" in refused.stdout and not refused.stderr
+
+
+def test_gpus_that_torch_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\ncase "$1" in *name) echo "NVIDIA H100"; echo "NVIDIA H100";; *) echo 550.54; esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (check,) = (check for check in devices() if check.name == "GPU")
+    assert check.level == "warn" and "2 × NVIDIA H100, driver 550.54, but torch" in check.found
+
+
+def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 524288))
+    assert open_files() == Check("warn", "open files", "a process may open 1 024 files", "ulimit -n 65536")
+
+
+def test_a_ray_that_does_not_start() -> None:
+    def fails() -> tuple[float, dict[str, float]]:
+        raise RuntimeError("no answer in 90 s")
+
+    check = ray(fails, needed=True)
+    assert check.level == "bad" and "no answer in 90 s" in check.found and "--launcher inline" in check.todo
+    assert ray(fails, needed=False).level == "warn"
+    assert ray(lambda: (4.2, {"CPU": 2.0, "GPU": 1.0}), needed=True).found.endswith("in 4 s and finds 2 CPUs, 1 GPUs")
+
+
+def test_a_place_where_a_second_writer_wins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert writable("output", str(tmp_path), "here").level == "good" and not list(tmp_path.iterdir())
+    monkeypatch.setattr("pipeline.store.Store.create", lambda *_: True)  # a store that ignores If-None-Match
+    check = writable("output", str(tmp_path), "here")
+    assert check.level == "bad" and "If-None-Match" in check.todo
+
+
+def test_requirements_are_those_of_the_package() -> None:
+    needed = requirements()
+    assert {"torch", "pyarrow", "ray"} <= set(needed[""]) and needed["s3"] == ["s3fs"]

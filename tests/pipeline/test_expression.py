@@ -1,0 +1,206 @@
+"""Conditions: the rows that three-valued logic in plain Python keeps, whatever the condition; errors show the place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.expression import ExpressionError, parse
+
+TYPES = {
+    "chars": pa.int32(),
+    "status": pa.uint8(),
+    "text_hash": pa.uint64(),
+    "autobleu": pa.float32(),
+    "lang": pa.string(),
+    "page-title": pa.string(),
+    "embedding": pa.list_(pa.float16(), 2),
+}
+VALUES = [
+    (1, 0.0, "deu_Latn", None), (2, 33.5, "fra_Latn", "a b"), (3, None, "deu_Latn", "x"), (50, 99.5, "zho_Hans", "Ünï"),
+    (7, None, "eng_Latn", ""), (199, 20.0, "deu_Latn", 'say "a"'), (20, 19.5, "rus_Cyrl", None),
+]  # fmt: skip
+ROWS: list[dict[str, Any]] = [
+    {"chars": n, "status": n % 3, "text_hash": 2**64 - n, "autobleu": score, "lang": lang, "page-title": title}
+    for n, score, lang, title in VALUES
+]
+TABLE = pa.Table.from_pylist(
+    [row | {"row": number} for number, row in enumerate(ROWS)],
+    schema=pa.schema([*((name, kind) for name, kind in TYPES.items() if name != "embedding"), ("row", pa.int64())]),
+)
+
+Test = tuple[str, Callable[[dict[str, Any]], bool | None]]  # a condition and what it says of a row
+
+
+def rows(text: str) -> list[int]:
+    return TABLE.filter(parse(text, TYPES).expression)["row"].to_pylist()
+
+
+def of(column: str, say: Callable[[Any], bool]) -> Callable[[dict[str, Any]], bool | None]:
+    return lambda row: None if row[column] is None else say(row[column])
+
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b, "=": lambda a, b: a == b, "!=": lambda a, b: a != b, "<>": lambda a, b: a != b,
+}  # fmt: skip
+NUMBERS = {"chars": [1, 2, 2.0, 50, -4, 200], "status": [0, 1, 2], "autobleu": [0, 19.5, 20, 33.5, 100, -1.5e1]}
+LANGS = ["deu_Latn", "fra_Latn", "xxx"]
+
+
+@st.composite
+def simple(draw: st.DrawFn) -> Test:
+    kind = draw(st.sampled_from(["number", "mirrored", "text", "in", "null", "function"]))
+    if kind in ("number", "mirrored"):
+        column = draw(st.sampled_from(sorted(NUMBERS)))
+        value, sign = draw(st.sampled_from(NUMBERS[column])), draw(st.sampled_from(sorted(COMPARE)))
+        if kind == "number":
+            return f"{column} {sign} {value}", of(column, lambda found: COMPARE[sign](found, value))
+        return f"{value} {sign} {column}", of(column, lambda found: COMPARE[sign](value, found))
+    column = draw(st.sampled_from(["lang", "page-title"]))
+    written = f"`{column}`" if column == "page-title" else column
+    if kind == "null":
+        negated = draw(st.booleans())
+        return f"{written} is {'not ' * negated}null", lambda row: (row[column] is None) != negated
+    if kind == "in":
+        values, negated = draw(st.lists(st.sampled_from([*LANGS, "x", ""]), min_size=1)), draw(st.booleans())
+        text = f"{written} {'not ' * negated}in {values}"
+        return text, of(column, lambda found: (found in values) != negated)
+    value = draw(st.sampled_from(["deu", "Latn", "a", "Ü", "", "Hans"]))
+    if kind == "text":
+        return f"{written} == '{value}'", of(column, lambda found: found == value)
+    name = draw(st.sampled_from(["contains", "startswith", "endswith", "matches"]))
+    say = {
+        "contains": lambda found: value in found,
+        "startswith": lambda found: found.startswith(value),
+        "endswith": lambda found: found.endswith(value),
+        "matches": lambda found: re.search(value, found) is not None,
+    }[name]
+    return f'{name}({written}, "{value}")', of(column, say)
+
+
+def negation(one: Test) -> Test:
+    text, say = one
+    return f"not ({text})", lambda row: None if say(row) is None else not say(row)
+
+
+def joined(one: tuple[str, list[Test]]) -> Test:
+    word, parts = one
+
+    def say(row: dict[str, Any]) -> bool | None:
+        said = [part(row) for _, part in parts]
+        decisive = word == "or"
+        return decisive if decisive in said else None if None in said else not decisive
+
+    return "(" + f" {word} ".join(text for text, _ in parts) + ")", say
+
+
+def larger(inner: st.SearchStrategy[Test]) -> st.SearchStrategy[Test]:
+    several = st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3))
+    return st.one_of(inner.map(negation), several.map(joined))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.recursive(simple(), larger, max_leaves=6))
+def test_keeps_the_rows_that_three_valued_logic_keeps(condition: Test) -> None:
+    text, say = condition
+    assert rows(text) == [number for number, row in enumerate(ROWS) if say(row)], text
+    kept = TABLE
+    for clause in parse(text, TYPES).clauses:
+        kept = kept.filter(clause.expression)
+    assert kept["row"].to_pylist() == rows(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("chars > 2.5 and chars < 20.5", [2, 4, 6]),  # fractions against whole numbers
+        ("20 <= autobleu < 99.5", [1, 5]),
+        ("status == 1 OR chars == 2 AND lang == 'xxx'", [0, 4, 5]),  # `and` binds closer; keywords in any case
+        ("not chars == 1 and not chars == 2", [2, 3, 4, 5, 6]),
+        (f"text_hash == {2**64 - 7}", [4]),  # beyond 64 bits with a sign
+        ("chars == status", [0, 1]),
+        ('`page-title` == \'say "a"\' or `page-title` == "Ünï"', [3, 5]),
+        (r"matches(lang, '^\w{3}_H')", [3]),
+        ("chars > 1_0 and chars < 2e1", []),
+        ("autobleu == 19.5", [6]),
+    ],
+)
+def test_keeps(text: str, expected: list[int]) -> None:
+    assert rows(text) == expected
+
+
+def test_numbers_are_compared_in_the_precision_of_the_column() -> None:
+    table = pa.table({"autobleu": pa.array([33.3], pa.float32())})
+    assert table.filter(parse("autobleu == 33.3", TYPES).expression).num_rows == 1
+    assert table.filter(parse("autobleu > 33.3", TYPES).expression).num_rows == 0
+
+
+def test_clauses_columns_and_what_null_means() -> None:
+    condition = parse("autobleu >= 30 and (chars > 3 and lang == 'deu_Latn')", TYPES)
+    assert [clause.text for clause in condition.clauses] == ["autobleu >= 30", "chars > 3", "lang == 'deu_Latn'"]
+    assert condition.columns == ("autobleu", "chars", "lang")
+    assert condition.undecided(["autobleu", "page-title"]) == ("autobleu",)
+    for text in ("autobleu is null or autobleu >= 30", "autobleu >= 30 and autobleu is not null"):
+        assert not parse(text, TYPES).undecided(["autobleu"])
+    one_side = "(chars > 3 or autobleu is null) and autobleu >= 30"
+    assert parse(one_side, TYPES).undecided(["autobleu"]) == ("autobleu",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "place"),
+    [
+        ("autoblu < 20", "did you mean autobleu?", "autoblu"),
+        ("lang == deu_Latn", "text stands in quotes", "deu_Latn"),
+        ("fragility < 1", "its stage has not run", "fragility"),
+        ("chars == 'a'", "chars holds whole numbers (int32); this is a text", "'a'"),
+        ("lang < 5", "lang holds text; this is a number", "5"),
+        ("chars == 2.5", "never equals 2.5", "2.5"),
+        ("status > 300", "lies between 0 and 255", "300"),
+        ("chars < 1e400", "lies between", "1e400"),
+        ("embedding == 1", "not one value a row", "embedding"),
+        ("chars == lang", "chars holds whole numbers (int32), but lang holds text", "lang"),
+        ("text_hash > chars", "uint64", "chars"),
+        ("chars > 1 chars", "expected `and`, `or` or the end", "chars"),
+        ("(chars > 1", "to close the parenthesis", ""),
+        ("chars >", "expected a column, a number or a text", ""),
+        ("chars", "expected a comparison", ""),
+        ("chars is 3", "expected `null`", "3"),
+        ("autobleu == null", "is not null", "null"),
+        ("3 < 4", "compares two constants", "3 < 4"),
+        ("lang in 'a'", "expected a list", "'a'"),
+        ("lang in ['a'", "or a comma", ""),
+        ("lang in []", "expected a column, a number or a text", "]"),
+        ("matches(lang, '(')", "RE2", "'('"),
+        ("startswith(chars, 'a')", "startswith is for text", "chars"),
+        ("__import__('os')", "allowed: contains, startswith", "__import__"),
+        ("lang == 'a", "' is not closed", "'"),
+        ("chars > 1; chars", "means nothing here", ";"),
+        ("", "write for instance", ""),
+        ("(" * 200 + "chars > 1" + ")" * 200, "write it flatter", "("),
+        (" or ".join(["chars > 1"] * 1001), "more than 1000 tests", "chars"),
+    ],
+)
+def test_errors_show_the_place(text: str, words: str, place: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text, TYPES, origin="select", absent={"fragility"})
+    first, line, carets = str(caught.value).split("\n")[:3]
+    assert first.startswith("select: ") and words in first
+    assert line[carets.index("^") : carets.rindex("^") + 1].strip() == place
+
+
+def test_errors_of_long_and_of_odd_text_stay_readable() -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse("chars > 1 and\nlang == 'ж日本' and chars > x\x1b[31m", TYPES)
+    lines = str(caught.value).splitlines()
+    assert "\x1b" not in str(caught.value) and lines[1].startswith("  lang == ")
+    assert lines[2].index("^") == 2 + len("lang == 'ж日本' and chars > x") + 2  # 日本 takes four columns
+    with pytest.raises(ExpressionError) as caught:
+        parse("chars > 1 and " * 900 + "x", TYPES)
+    assert max(map(len, str(caught.value).splitlines())) < 200

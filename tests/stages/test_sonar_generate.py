@@ -1,0 +1,213 @@
+"""Batched generation against the plainest way to do the same: one sentence, one hypothesis, no cache at a time."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.sonar import generate
+from stages.sonar.generate import Hypothesis, beam_search, greedy
+from stages.sonar.ids import END, PAD
+from stages.sonar.networks import SonarTextDecoder
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+DIM, VOCAB = 16, 24
+PREFIX = (END, 5)
+
+rows = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=9)  # embedding, limit
+
+
+@functools.cache
+def decoder(seed: int, *, tied: bool = False, device: str = "cpu") -> SonarTextDecoder:
+    """Random weights, sharp enough that sentences end at different lengths. Tied: pairs of tokens that are the same."""
+    torch.manual_seed(seed)
+    network = SonarTextDecoder(dim=DIM, layers=2, heads=2, ffn_dim=32, vocab_size=VOCAB, max_tokens=32).eval()
+    with torch.no_grad():
+        for layer in network._layers:  # so that what was said before, and the embedding, count for more than the last
+            for module in (layer.attention.out_proj, layer.cross.out_proj, layer.ffn.out_proj):
+                module.weight.mul_(5)
+        network.norm.weight.normal_()
+        network.norm.bias.copy_(0.6 * network.embedding.weight[END])
+        if tied:
+            network.embedding.weight[7::2] = network.embedding.weight[6:-1:2]
+    return network.requires_grad_(False).to(device)
+
+
+def embedding(number: int) -> torch.Tensor:
+    return torch.randn(DIM, generator=torch.Generator().manual_seed(number))
+
+
+def batch(chosen: list[tuple[int, int]], device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    embeddings = torch.stack([embedding(number) for number, _ in chosen]).to(device)
+    prefixes = torch.tensor([PREFIX] * len(chosen), device=device)
+    return embeddings, prefixes, torch.tensor([limit for _, limit in chosen])
+
+
+def log_probabilities(network: SonarTextDecoder, ids: list[int], number: int) -> torch.Tensor:
+    """(length, vocabulary), without a cache."""
+    device = network.embedding.weight.device
+    with torch.inference_mode():
+        logits = network(torch.tensor([ids], device=device), embedding(number)[None].to(device))[0]
+    return logits.float().log_softmax(dim=1).cpu()
+
+
+def plain_greedy(network: SonarTextDecoder, number: int, limit: int) -> list[int]:
+    ids = list(PREFIX)
+    while len(ids) < len(PREFIX) + limit:
+        likely = log_probabilities(network, ids, number)[-1]
+        likely[PAD] = -torch.inf
+        ids.append(int(likely.argmax()))
+        if ids[-1] == END:
+            break
+    return ids[len(PREFIX) :]
+
+
+def plain_beam_search(
+    network: SonarTextDecoder, number: int, limit: int, beam: int, length_penalty: float
+) -> list[Hypothesis]:
+    """The official algorithm: one list of hypotheses, topk over all their continuations."""
+    open_ones = [(list(PREFIX), float(log_probabilities(network, list(PREFIX), number)[0, PREFIX[1]]))]
+    found: list[Hypothesis] = []
+    for step in range(limit):
+        totals = torch.stack([log_probabilities(network, ids, number)[-1] + score for ids, score in open_ones])
+        if step == limit - 1:
+            totals[:, [token for token in range(VOCAB) if token != END]] = -torch.inf
+        totals[:, PAD] = -torch.inf
+        best = totals.flatten().topk(2 * beam)
+        candidates = [
+            (open_ones[at // VOCAB][0], at % VOCAB, score)
+            for score, at in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            if score > -torch.inf
+        ]
+        for ids, token, score in candidates[:beam]:
+            if token == END and len(found) < beam:
+                normalised = score / (len(ids)) ** length_penalty
+                found.append(Hypothesis([*ids[len(PREFIX) :], END], normalised))
+        if len(found) == beam:
+            break
+        open_ones = [([*ids, token], score) for ids, token, score in candidates if token != END][:beam]
+    return sorted(found, key=lambda one: -one.score)
+
+
+def assert_same(ours: list[Hypothesis], plain: list[Hypothesis]) -> None:
+    assert [one.ids for one in ours] == [one.ids for one in plain]
+    assert [one.score for one in ours] == pytest.approx([one.score for one in plain], abs=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 5), rows)
+def test_greedy_is_the_plain_one(device: str, seed: int, chosen: list[tuple[int, int]]) -> None:
+    ours = greedy(decoder(seed, device=device), *batch(chosen, device))
+    assert ours == [plain_greedy(decoder(seed), number, limit) for number, limit in chosen]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 5), rows, st.integers(1, 10), st.sampled_from([0.0, 0.7, 1.0, 2.0]))
+def test_beam_search_is_the_plain_one(
+    device: str, seed: int, chosen: list[tuple[int, int]], beam: int, length_penalty: float
+) -> None:
+    network = decoder(seed, device=device)
+    found = beam_search(network, *batch(chosen, device), beam=beam, length_penalty=length_penalty)
+    for ours, (number, limit) in zip(found, chosen, strict=True):
+        assert_same(ours, plain_beam_search(decoder(seed), number, limit, beam, length_penalty))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 5), rows, st.integers(2, 10))
+def test_ties_are_broken_as_one_sentence_alone_breaks_them(seed: int, chosen: list[tuple[int, int]], beam: int) -> None:
+    network = decoder(seed, tied=True)
+    found = beam_search(network, *batch(chosen), beam=beam)
+    for ours, (number, limit) in zip(found, chosen, strict=True):
+        plain = plain_beam_search(network, number, limit, beam, 1.0)
+        assert [one.score for one in ours] == pytest.approx([one.score for one in plain], abs=1e-5)
+        twins = [[token // 2 if token > 5 else token for token in one.ids] for one in ours]
+        assert sorted(twins) == sorted([token // 2 if token > 5 else token for token in one.ids] for one in plain)
+        alone = beam_search(network, *batch([(number, limit)]), beam=beam)
+        assert alone == [ours]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 5), rows, st.integers(1, 10))
+def test_a_row_of_a_beam_search_does_not_depend_on_the_others(
+    seed: int, chosen: list[tuple[int, int]], beam: int
+) -> None:
+    together = beam_search(decoder(seed), *batch(chosen), beam=beam)
+    alone = [beam_search(decoder(seed), *batch([row]), beam=beam)[0] for row in chosen]
+    assert together == alone  # ids, and scores to the last bit
+    backwards = beam_search(decoder(seed), *batch(chosen[::-1]), beam=beam)
+    assert together == backwards[::-1]
+
+
+def test_sentences_end_at_different_steps() -> None:
+    """What the properties above are about happens in these networks."""
+    chosen = [(number, 9) for number in range(20)]
+    greedy_lengths = {len(ids) for seed in range(6) for ids in greedy(decoder(seed), *batch(chosen))}
+    assert len(greedy_lengths) >= 5
+    found = [row for seed in range(6) for row in beam_search(decoder(seed), *batch(chosen), beam=4)]
+    assert len({max(len(one.ids) for one in row) for row in found}) >= 4
+    assert any(
+        row[0].ids != plain_greedy(decoder(0), number, 9) for row, (number, _) in zip(found, chosen, strict=False)
+    )
+    tied = [one.score for row in beam_search(decoder(0, tied=True), *batch(chosen), beam=4) for one in row]
+    assert len(set(tied)) < len(tied)
+
+
+@pytest.mark.parametrize("logits", [1, 3 * VOCAB, 1 << 27])
+def test_how_many_logits_exist_at_once_changes_no_bit(monkeypatch: pytest.MonkeyPatch, logits: int) -> None:
+    chosen = [(number, 1 + number % 9) for number in range(12)]
+    expected = [beam_search(decoder(1), *batch([row]), beam=3)[0] for row in chosen]
+    monkeypatch.setattr(generate, "LOGITS", logits)
+    assert beam_search(decoder(1), *batch(chosen), beam=3) == expected
+
+
+@pytest.mark.parametrize("beam", [0, 3])
+def test_learning_late_that_rows_are_finished_changes_nothing(monkeypatch: pytest.MonkeyPatch, beam: int) -> None:
+    """On a GPU the count of open rows is that of the step before; here it is made so."""
+    on_time = generate._Batch._left
+    late: list[int] = []
+
+    def left(self: generate._Batch) -> int:
+        before = self.__dict__.get("before", len(self.rows))
+        self.__dict__["before"] = on_time(self)
+        late.append(before - self.__dict__["before"])
+        return int(before)
+
+    for seed in range(4):
+        chosen = [(number, 1 + number % 9) for number in range(24)]
+
+        def run(seed: int = seed, chosen: list[tuple[int, int]] = chosen) -> list[list[int]] | list[list[Hypothesis]]:
+            if beam:
+                return beam_search(decoder(seed), *batch(chosen), beam=beam)
+            return greedy(decoder(seed), *batch(chosen))
+
+        expected = run()
+        with monkeypatch.context() as patch:
+            patch.setattr(generate._Batch, "_left", left)
+            assert run() == expected
+    assert any(late)
+
+
+def test_a_decoder_that_gives_no_numbers_gives_no_hypothesis() -> None:
+    embeddings, prefixes, limits = batch([(0, 9), (1, 9), (2, 9)])
+    expected = beam_search(decoder(0), embeddings, prefixes, limits, beam=3)
+    embeddings[1] = torch.nan
+    assert beam_search(decoder(0), embeddings, prefixes, limits, beam=3) == [expected[0], [], expected[2]]
+
+
+@pytest.mark.parametrize("beam", [0, VOCAB // 2 + 1])
+def test_a_beam_that_the_vocabulary_does_not_hold_is_an_error(beam: int) -> None:
+    with pytest.raises(ValueError, match=f"beam is {beam}; a vocabulary of {VOCAB} tokens allows 1 to {VOCAB // 2}"):
+        beam_search(decoder(0), *batch([(0, 1)]), beam=beam)
+
+
+def test_limits_and_empty_batches() -> None:
+    embeddings, prefixes, _ = batch([(0, 1)])
+    with pytest.raises(ValueError, match="holds 0"):
+        beam_search(decoder(0), embeddings, prefixes, torch.tensor([0]))
+    assert beam_search(decoder(0), embeddings[:0], prefixes[:0], torch.zeros(0, dtype=torch.int64)) == []
