@@ -11,7 +11,7 @@ from pipeline.tasks import Event, PartTask, SegmentTask
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Visit waiting parts, then segment chunks and visit their parts as they appear; stop at what is fatal."""
+    """Visit waiting parts, then segment chunks and visit their parts as they appear; a fatal event is the last."""
     for event in _events(plan, folder):
         yield event
         if event.fatal:

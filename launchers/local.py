@@ -82,7 +82,7 @@ def _row(item: dict[str, Any]) -> Batch:
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Start Ray, send the descriptors through, yield events as they come back, stop Ray; stop early at what is fatal."""
+    """Start Ray, send the descriptors through, yield events as they come back, stop Ray; a fatal event is the last."""
     items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
     items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
     for name, value in ENVIRONMENT.items():

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pipeline.errors import ConfigError, PipelineError
+from pipeline.interrupts import heed_sigterm
 from stages.sonar.card import CardError
 
 if TYPE_CHECKING:
@@ -354,7 +355,8 @@ def _show_open(books: Books) -> None:
 
 
 def main() -> None:
-    """Entry point: errors become words and exit codes."""
+    """Entry point: errors become words and exit codes; SIGTERM is heeded like Ctrl-C."""
+    heed_sigterm()
     try:
         result: Any = app(standalone_mode=True)
     except (ConfigError, CardError) as error:

@@ -29,7 +29,7 @@ _ADVICE = {
 }
 
 
-class StoreError(PipelineError):
+class RemoteError(PipelineError):
     """An object store refused, did not answer, or has no such bucket."""
 
 
@@ -40,9 +40,9 @@ def is_remote(url: str) -> bool:
 
 @contextmanager
 def in_words(url: str) -> Iterator[None]:
-    """Turn what a store's client raises while it works on `url` into `StoreError`, a missing client into `ConfigError`.
+    """Turn what a store's client raises while it works on `url` into `RemoteError`.
 
-    Errors of local files and of the program itself pass as they are.
+    A client that is not installed, or a protocol that no one knows, becomes `ConfigError`. Errors of local files and of the program itself pass as they are.
     """
     try:
         yield
@@ -62,7 +62,7 @@ def in_words(url: str) -> Iterator[None]:
         if clients or (isinstance(error, OSError) and is_remote(url)):
             name = type(error).__name__
             advice = _ADVICE.get(name, "check the network and try again: what is finished is kept")
-            raise StoreError(f"{url}: {_first_line(error)} ({name}); {advice}") from error
+            raise RemoteError(f"{url}: {_first_line(error)} ({name}); {advice}") from error
         raise
 
 

@@ -85,6 +85,12 @@ def show_books(console: Console, books: Books, title: str) -> None:
         f"{number(books.documents_in)} in = {number(books.kept)} kept + {_reasons(books.dropped)} dropped + "
         f"{_reasons(books.quarantined)} quarantined",
     )
+    if books.quarantined:
+        table.add_row(
+            "quarantine",
+            f"{size(books.bytes_unreadable)} could not be decoded; quarantine/*.parquet lists each record, where and why"
+            + ("" if books.kept else "; not one document was kept: is `text:` the right column?"),
+        )
     tokens = segment.get("tokens", 0) / books.sentences if books.sentences else 0
     extra = [
         f"{number(segment[key])} {label}"

@@ -27,7 +27,7 @@ class Event(BaseModel):
     """Something that happened to a chunk or a part.
 
     `segmented`: a part is on disk. `chunk`: a chunk's books are closed. `part`: a part is up to date (`computed`: what
-    was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything else will fail for the same cause.
+    was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything else would fail likewise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

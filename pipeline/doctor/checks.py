@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.errors import PipelineError
+from pipeline.remote import is_remote
 from pipeline.show import number, size
 from pipeline.store import Store
 
@@ -85,8 +86,12 @@ def writable(name: str, url: str, shown: str) -> Check:
             first, second = store.create(path, b"1"), store.create(path, b"2")
         finally:
             store.delete(path)
-    except (PipelineError, OSError) as error:
-        return Check("bad", name, f"{shown}: {error}", "let this user write there, or set another output")
+    except PipelineError as error:
+        cause = error.__cause__
+        if is_remote(url) or not isinstance(cause, OSError):
+            return Check("bad", name, str(error))
+        todo = "let this user write there, or set another output"
+        return Check("bad", name, f"{shown} cannot be written: {cause.strerror}", todo)
     if not first or second:
         return Check(
             "bad",

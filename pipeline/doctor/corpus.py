@@ -15,6 +15,7 @@ from pipeline.config import RunConfig
 from pipeline.doctor.checks import Check, existing, installed, pip_extra, room, writable
 from pipeline.errors import CorpusError, PipelineError
 from pipeline.inputs import InputSettings, Rejected, list_files, nearest_languages, plan_chunks, read_documents
+from pipeline.inputs.chunk import UNREADABLE
 from pipeline.models import FileState, files_of
 from pipeline.remote import in_words, is_remote
 from pipeline.runs import check_corpus
@@ -50,31 +51,32 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
     if card and isinstance(one.lang, str) and one.lang not in card.languages:
         found = f"{one.path}: {card.name} does not know lang {one.lang}"
         return Check("bad", name, found, nearest_languages(one.lang, card.languages))
-    kept, reasons, langs = 0, Counter[str](), Counter[str]()
+    kept, langs = 0, Counter[str]()
+    refused: dict[str, list[str]] = {}
     try:
         with in_words(one.path):
             files = list_files(one)
-            first = next(file for file in files if file.format != "unreadable")
+            first = next(file for file in files if file.format != UNREADABLE)
             sample = one.model_copy(update={"path": first.url, "limit": min(RECORDS, one.limit or RECORDS)})
             for chunk in plan_chunks(sample):
                 for item in read_documents(chunk, sample, config.split, card.languages if card else None):
                     if isinstance(item, Rejected):
-                        reasons[f"{item.reason}: {plain(item.error, 120)}"] += item.records
+                        refused.setdefault(item.reason, []).append(item.error)
                     else:
                         kept += 1
                         langs[item.lang] += 1
-    except (PipelineError, OSError) as error:
-        return Check("bad", name, str(error), f"correct `input` in the file; its path is {one.path}")
-    unreadable = sum(file.format == "unreadable" for file in files)
-    found = f"{one.path}: {number(len(files))} files, {size(sum(file.size for file in files))}"
-    found += f"; first records of {plain(first.path, 60)}: {kept} documents"
-    found += f" in {', '.join(lang for lang, _ in langs.most_common(5))}" if langs else ""
-    if unreadable:
-        reasons[f"{unreadable} of the files cannot be read"] += 1
-    if reasons:
-        why = "; ".join(f"{plain(reason, 160)} ({count})" for reason, count in reasons.most_common(3))
-        todo = "such records go into quarantine: look at them, or at `text`, `id` and `lang` of the input"
-        return Check("warn" if kept else "bad", name, f"{found}; not usable: {why}", todo)
+    except PipelineError as error:
+        return Check("bad", name, str(error))
+    except OSError as error:
+        return Check("bad", name, f"{one.path}: {error}", "let this user read it")
+    count = f"{number(len(files))} file{'s' * (len(files) != 1)}"
+    found = f"{one.path}: {count}, {size(sum(file.size for file in files))}; first records of {plain(first.path, 60)}: "
+    found += f"{kept} documents" + (f" in {', '.join(lang for lang, _ in langs.most_common(5))}" if langs else "")
+    refused |= {"unreadable files": [file.stamp for file in files if file.format == UNREADABLE]}
+    problems = [f"{reason} ({len(errors)}), {plain(errors[0], 120)}" for reason, errors in refused.items() if errors]
+    if problems:
+        todo = "such records go into quarantine: look at them, or at `text`, `id` and `lang` of this input"
+        return Check("warn" if kept else "bad", name, f"{found}; not usable: {'; '.join(problems)}", todo)
     return Check("good" if kept else "warn", name, found, "" if kept else "it holds no document")
 
 

@@ -76,9 +76,7 @@ def devices() -> Iterator[Check]:
     if threads < cores and "OMP_NUM_THREADS" in os.environ:
         yield Check("warn", "CPU", found, f"unset OMP_NUM_THREADS ({os.environ['OMP_NUM_THREADS']}) to use all cores")
     elif busy > cores * BUSY:
-        yield Check(
-            "warn", "CPU", f"{found}; other programs keep {busy:.1f} of them busy", "expect a slow run, or wait"
-        )
+        yield Check("warn", "CPU", f"{found}; load {busy:.1f}", "other programs use it: expect a slow run, or wait")
     else:
         yield Check("good", "CPU", found)
     driver = _nvidia("driver_version")

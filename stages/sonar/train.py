@@ -55,6 +55,7 @@ class Recipe:
     pieces: int = 8000
     learning_rate: float = 4e-3
     warmup: int = 100
+    decay: float = 0.5  # share of the steps over which the learning rate falls to 0
     batch_tokens: int = 3072
     # (longest, steps): copying is learned on short sentences in small batches; then come the longer ones
     curriculum: tuple[tuple[int, int], ...] = ((16, 600), (24, 400), (32, 400), (48, 400))
@@ -109,10 +110,9 @@ def export(
     return load_card(str(path))
 
 
-def schedule(step: int, steps: int, warmup: int) -> float:
-    """Warm-up, constant, and a linear decay over the last fifth: until that begins, `steps` may still be changed."""
-    decay = max(1, steps // 5)
-    return min(1.0, (step + 1) / warmup, max(0.0, (steps - step) / decay))
+def schedule(step: int, steps: int, warmup: int, decay: float) -> float:
+    """Warm-up, constant, and a linear decay over the last share: until that begins, `steps` may still be changed."""
+    return min(1.0, (step + 1) / warmup, max(0.0, (steps - step) / max(1, round(decay * steps))))
 
 
 def cross_entropy(encoder: SonarTextEncoder, decoder: SonarTextDecoder, batch: Batch) -> Tensor:
@@ -193,7 +193,7 @@ class Trainer:
                 at.round, at.in_round = at.round + 1, 0
                 continue
             batch = self.batches.batch(plan[at.in_round])
-            at.losses.append(self.step(batch, schedule(at.step, steps, self.recipe.warmup)))
+            at.losses.append(self.step(batch, schedule(at.step, steps, self.recipe.warmup, self.recipe.decay)))
             at.tokens += batch.target_out.numel()
             at.in_round += 1
             at.step += 1
@@ -272,7 +272,7 @@ def main(
         list[str] | None,
         typer.Option(help="JSONL of documents or aligned records: FILE or FILE@SHARE; left out: the shipped sample"),
     ] = None,
-    steps: Annotated[int, typer.Option(help="optimizer steps; the last fifth lowers the learning rate to 0")] = 3000,
+    steps: Annotated[int, typer.Option(help="optimizer steps; the last half lowers the learning rate to 0")] = 3000,
     name: Annotated[str, typer.Option(help="name of the model and its card")] = Recipe.name,
     dim: Annotated[int, typer.Option(help="size of the embedding")] = Recipe.dim,
     encoder_layers: Annotated[int, typer.Option(help="Transformer layers")] = Recipe.encoder_layers,

@@ -149,12 +149,12 @@ def test_translations_pair_languages_of_one_record(data: TrainingSet, tokenizer:
 
 
 def test_the_schedule_warms_up_and_decays_over_the_last_fifth() -> None:
-    rates = [schedule(step, 1000, 100) for step in range(1000)]
+    rates = [schedule(step, 1000, 100, 0.2) for step in range(1000)]
     assert rates[0] == 0.01
     assert rates[99:801] == [1.0] * 702
     assert rates[900] == 0.5
     assert rates[999] == pytest.approx(0.005)
-    assert schedule(700, 2000, 100) == rates[700]  # lengthening a run changes nothing before the decay
+    assert schedule(700, 2000, 100, 0.2) == rates[700]  # lengthening a run changes nothing before the decay
 
 
 def test_muon_brings_singular_values_near_one() -> None:

@@ -1,0 +1,90 @@
+"""Sentences of all lengths through `embed`: each gets its own embedding, on every device that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from stages.batching import Tokens, equal_length_batches
+from stages.device import Budget, to_host
+from stages.sonar.embed import embed
+from stages.sonar.networks import SonarTextEncoder
+
+DIM = 64
+
+
+def encoder(layers: int = 2) -> SonarTextEncoder:
+    torch.manual_seed(0)
+    network = SonarTextEncoder(dim=DIM, layers=layers, heads=2, ffn_dim=128, vocab_size=300, max_tokens=514)
+    return network.eval().requires_grad_(False)
+
+
+def sentences(count: int, longest: int) -> Tokens:
+    rng = np.random.default_rng(0)
+    return Tokens.of([rng.integers(4, 300, rng.integers(3, longest)).tolist() for _ in range(count)])
+
+
+def run(network: SonarTextEncoder, tokens: Tokens, limit: int, device: str) -> tuple[np.ndarray, int]:
+    batches = equal_length_batches(tokens.lengths, 4096)
+    budget = Budget(limit, "batch_tokens", "tokens", "use fewer")
+    return embed(network.to(device), tokens, batches, budget, dim=DIM, device=device)
+
+
+@pytest.mark.parametrize("limit", [1, 64, 4096])
+def test_each_sentence_gets_its_own_embedding_to_the_last_bit(limit: int) -> None:
+    tokens, network = sentences(80, 20), encoder()
+    found, halvings = run(network, tokens, limit, "cpu")
+    assert found.shape == (80, DIM) and found.dtype == np.float16 and halvings == 0
+    with torch.inference_mode():
+        for row in range(80):
+            ids = torch.from_numpy(tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]]).long()
+            assert (found[row] == network(ids[None])[0].half().numpy()).all()
+
+
+def test_no_sentences() -> None:
+    found, halvings = run(encoder(), Tokens.of([]), 4096, "cpu")
+    assert found.shape == (0, DIM) and halvings == 0
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_gpu_gives_the_embeddings_of_the_cpu(dtype: torch.dtype) -> None:
+    tokens = sentences(2000, 90)
+    expected, _ = run(encoder(), tokens, 4096, "cpu")
+    found, _ = run(encoder().to(dtype), tokens, 4096, "cuda")
+    cosines = torch.cosine_similarity(torch.from_numpy(found).double(), torch.from_numpy(expected).double(), dim=1)
+    assert cosines.min() > 1 - 1e-5
+
+
+@needs_gpu
+def test_pinned_memory_is_written_when_it_is_returned() -> None:
+    big = torch.arange(1 << 24, device="cuda", dtype=torch.int32)
+    assert torch.equal(to_host(big), torch.arange(1 << 24, dtype=torch.int32))
+
+
+@pytest.fixture
+def small_gpu() -> Iterator[None]:
+    """A GPU whose memory is full after 64 MB."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((64 << 20) / total)
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@needs_gpu
+@pytest.mark.usefixtures("small_gpu")
+def test_a_gpu_that_is_full_is_given_smaller_batches() -> None:
+    tokens = Tokens.of([[5] * 512] * 400)
+    batches = equal_length_batches(tokens.lengths, 1 << 20)
+    budget = Budget(1 << 20, "batch_tokens", "tokens", "use fewer")
+    found, halvings = embed(encoder().cuda(), tokens, batches, budget, dim=DIM, device="cuda")
+    assert halvings > 0 and budget.limit < 1 << 18
+    expected, _ = run(encoder(), Tokens.of([[5] * 512]), 4096, "cpu")
+    assert np.abs(found.astype(np.float32) - expected.astype(np.float32)).max() < 1e-2
