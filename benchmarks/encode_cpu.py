@@ -34,7 +34,9 @@ from benchmarks.random_model import Size, make_model
 from benchmarks.reference import DEFAULT, Order, Reference, ReferenceError, Way, rebuilt, write_job
 from benchmarks.sample import Sentences, sample_sentences
 from stages.arrow import embedding_matrix
-from stages.encode.encoder import Encode, Prepared
+from stages.batching import Indices
+from stages.device import Budget, compute_dtype, in_batches
+from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 
 AGREEMENT = 0.9999  # cosine between ours and the reference's fp32 embedding of every sentence
@@ -53,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_job(folder, card, size, sentences)
         stage = Encode(EncodeSettings(model=str(folder / "card.yaml"), batch_tokens=options.batch_tokens))
         stage.setup("cpu")
-        dtype = next(stage.network.parameters()).dtype
+        dtype = compute_dtype(stage.settings.precision, "cpu")
         references = _references(stack, out, options, folder)
         _print_setting(out, options, sentences, size, dtype, references)
 
-        first, prepared = _ours(stage, sentences)[1:]
+        first, lengths = _ours(stage, sentences)[1:]
         formats, batches, orders = options.formats, options.batches, options.orders
         ways = list(dict.fromkeys([DEFAULT, *(Way(*one) for one in product(orders, batches, formats))]))
         for reference in references:
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_speeds(out, count, ours, theirs, options.batch_tokens, dtype)
         for reference in references:
             _print_factors(out, reference.kind, ours, theirs)
-        _print_share(out, size, prepared, statistics.median(ours), dtype, references[-1])
+        _print_share(out, size, lengths, options.batch_tokens, statistics.median(ours), dtype, references[-1])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,14 +131,14 @@ def _references(stack: ExitStack, out: Console, options: argparse.Namespace, fol
     return [*found, stack.enter_context(rebuilt(folder, options.threads))]
 
 
-def _ours(stage: Encode, sentences: Sentences) -> tuple[float, npt.NDArray[np.float16], Prepared]:
-    """Seconds, embeddings, and what was computed."""
+def _ours(stage: Encode, sentences: Sentences) -> tuple[float, npt.NDArray[np.float16], Indices]:
+    """Seconds, embeddings, and the token counts of what was computed."""
     part = sentences.part()
     start = time.perf_counter()
     prepared = stage.prepare(part)
     computed = stage.finish(stage.compute(prepared))
     seconds = time.perf_counter() - start
-    return seconds, embedding_matrix(computed.families["embeddings"]["embedding"]), prepared
+    return seconds, embedding_matrix(computed.families["embeddings"]["embedding"]), prepared.tokens.lengths
 
 
 def agreement(ours: npt.NDArray[np.float16], theirs: npt.NDArray[np.float32]) -> float:
@@ -217,12 +219,20 @@ def _print_factors(out: Console, kind: str, ours: list[float], theirs: dict[tupl
 
 
 def _print_share(
-    out: Console, size: Size, prepared: Prepared, seconds: float, dtype: torch.dtype, reference: Reference
+    out: Console,
+    size: Size,
+    lengths: Indices,
+    batch_tokens: int,
+    seconds: float,
+    dtype: torch.dtype,
+    reference: Reference,
 ) -> None:
     """Our FLOP/s against what F.linear gives on the encoder's own shapes, in a process without our settings of MKL."""
-    lengths = prepared.tokens.lengths.tolist()
-    flops = encoder_flops(lengths, dim=size.dim, layers=size.layers, ffn_dim=size.ffn_dim)
-    tokens = sorted((int(prepared.tokens.lengths[batch].sum()) for batch in prepared.batches), reverse=True)
+    flops = encoder_flops(lengths.tolist(), dim=size.dim, layers=size.layers, ffn_dim=size.ffn_dim)
+    longest_first, tokens = np.sort(lengths)[::-1], list[int]()
+    budget = Budget(batch_tokens, "--batch-tokens", "tokens", "give a lower --batch-tokens")
+    in_batches(longest_first, budget, lambda start, stop: tokens.append(int(longest_first[start:stop].sum())))
+    tokens.sort(reverse=True)
     middle = tokens[int(np.searchsorted(np.cumsum(tokens), sum(tokens) / 2))]  # half of all tokens are in larger ones
     shapes = layer_shapes(size.dim, size.ffn_dim)
     table = Table(title=f"Matmul rate in {_name(dtype)}, GFLOP/s")
@@ -239,7 +249,7 @@ def _print_share(
         table.add_row(title, *(f"{rate / 1e9:.0f}" for rate in rates), f"{whole / 1e9:.0f}", f"{achieved / whole:.0%}")
     out.print(table)
     out.print(
-        f"{sum(lengths)} tokens in {len(tokens)} batches, {flops / 1e9:.0f} GFLOP in {seconds:.2f} s: "
+        f"{sum(tokens)} tokens in {len(tokens)} batches, {flops / 1e9:.0f} GFLOP in {seconds:.2f} s: "
         f"{achieved / 1e9:.0f} GFLOP/s (goal: 60 % of the rate)"
     )
 

@@ -1,5 +1,5 @@
 """The published size on a GPU: encoding, greedy decoding and beam search of real lengths by random weights, their MFU,
-the tuned baseline, and the device's share of a run from disk to disk; all in one run of less than ten minutes.
+the tuned baseline, and how busy the device is from disk to disk; one run, meant to take less than ten minutes.
 
     python -m benchmarks.encode_gpu                          24 layers, d=1024, ffn 8192, 16 heads, vocabulary 256 206
     python -m benchmarks.encode_gpu --device cpu --small     a smoke test that takes seconds
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.flops import combined_rate, decoder_flops, encoder_flops, layer_shapes, matmul_rates, wait
-from stages.batching import Tokens, equal_length_batches
+from stages.batching import Tokens
 from stages.device import Budget, describe
 from stages.sonar.embed import embed
 from stages.sonar.generate import beam_search, greedy
@@ -135,9 +135,8 @@ def _encoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> 
     flops = encoder_flops(lengths, dim=bench.shape.dim, layers=bench.shape.layers, ffn_dim=bench.shape.ffn_dim)
 
     def ours(batch_tokens: int) -> npt.NDArray[np.float16]:
-        batches = equal_length_batches(tokens.lengths, batch_tokens)
         budget = Budget(batch_tokens, "--batch-tokens", "tokens", "use --small")
-        embeddings, halvings = embed(encoder, tokens, batches, budget, dim=bench.shape.dim, device=bench.device)
+        embeddings, halvings = embed(encoder, tokens, budget, dim=bench.shape.dim, device=bench.device)
         if halvings:
             raise SystemExit(f"--batch-tokens {batch_tokens} does not fit into the device's memory; give a lower one")
         return embeddings
@@ -221,9 +220,10 @@ def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
 
 
 def _worker(options: argparse.Namespace) -> None:
-    missing = [name for name in ("pydantic", "zstandard") if importlib.util.find_spec(name) is None]
+    needed = ("pydantic", "safetensors", "sentencepiece", "yaml", "zstandard")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        print(f"from disk to disk: not measured, {' and '.join(missing)} not installed")
+        print(f"from disk to disk: not measured, not installed: {', '.join(missing)}")
         return
     command = [sys.executable, "-m", "benchmarks.worker_gpu", "--device", options.device]
     subprocess.run([*command, *(["--small"] if options.small else [])], check=True)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.interrupts import heed_sigterm
 from stages.sonar.card import CardError
 
 if TYPE_CHECKING:
-    from pipeline.books import Books
     from pipeline.config import RunConfig
     from pipeline.corpus import Corpus
-    from pipeline.plan import Plan
 
 app = typer.Typer(
     add_completion=False,
@@ -79,17 +75,16 @@ def run(
 
       pipeline run corpus.yaml --until encode --set input.0.limit=1000
     """
+    from launchers import launch
     from pipeline.plan import make_plan
+    from pipeline.running import run_plan
 
-    settings = _load(config, overrides, launcher)
-    plan = make_plan(settings, only, until)
-    if plan.nothing_to_do:
-        _remember_view(plan)
-        out.print("Nothing to do.")
-        if not _finish(plan):
-            raise typer.Exit(1)
-        return
-    _work(plan)
+    plan = make_plan(_load(config, overrides, launcher), only, until)
+    try:
+        run_plan(out, plan, launch)
+    except KeyboardInterrupt:
+        err.print("Interrupted. What is finished is kept: run the same command again to go on.")
+        raise typer.Exit(130) from None
 
 
 @app.command()
@@ -120,12 +115,12 @@ def status(
     Example: pipeline status runs/sample
     """
     from pipeline.books import keep_books
-    from pipeline.show import show_books
+    from pipeline.show import show_books, show_open
 
     corpus = _open(where)
     books = keep_books(corpus.store, corpus.chunks)
     show_books(out, books, f"{corpus.view.name} in {corpus.url}")
-    _show_open(books)
+    show_open(out, books)
     if books.problems:
         raise typer.Exit(1)
 
@@ -223,18 +218,12 @@ def schema(
 
       # yaml-language-server: $schema=corpus.schema.json
     """
-    import json
+    from pipeline.schema import print_schema, write_schema
 
-    from pipeline.schema import corpus_schema
-
-    text = json.dumps(corpus_schema(), ensure_ascii=False, indent=2) + "\n"
     if to is None:
-        sys.stdout.write(text)
-        return
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(text, "utf-8")
-    out.print(f"{to} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
-    out.print(f"# yaml-language-server: $schema={to.name}", markup=False, highlight=False, soft_wrap=True)
+        print_schema()
+    else:
+        write_schema(out, to)
 
 
 @app.command()
@@ -278,80 +267,6 @@ def _open(where: str) -> Corpus:
     from pipeline.corpus import Corpus
 
     return Corpus(_load(Path(where), None, None).output if where.endswith((".yaml", ".yml")) else where)
-
-
-def _remember_view(plan: Plan) -> None:
-    """Make the plan's view the one that readers see (an older configuration may have been run last)."""
-    from pipeline.runs import RunRecord, newest_is
-    from pipeline.store import Store
-
-    store = Store(plan.config.output)
-    if not newest_is(store, plan.view):
-        RunRecord(store, plan.config, plan.view).close({"done": True})
-
-
-def _work(plan: Plan) -> None:
-    """Launch, follow, close the books, show them. Exits with 1 if anything failed."""
-    from launchers import launch
-    from pipeline.progress import RunProgress
-    from pipeline.runs import RunRecord
-    from pipeline.store import Store
-
-    started = time.monotonic()
-    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
-    out.print(
-        f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
-        f"({len(plan.chunks_to_segment())} chunks to segment, {len(plan.parts_to_visit())} parts waiting)"
-    )
-    failures: list[str] = []
-    try:
-        with RunProgress(out, plan) as progress:
-            for event in launch(plan, record.folder):
-                record.log(event.model_dump_json())
-                progress.see(event)
-                if event.kind == "failed":
-                    failures.append(f"{event.where}: {event.error}")
-    except KeyboardInterrupt:
-        record.close({"done": False, "interrupted": True})
-        err.print("Interrupted. What is finished is kept: run the same command again to go on.")
-        raise typer.Exit(130) from None
-    complete = _finish(plan, failures)
-    record.close({"done": complete, "failures": failures, "seconds": round(time.monotonic() - started, 1)})
-    if not complete:
-        err.print(f"Failed. Details: {plan.config.output}/{record.folder}/events.jsonl", markup=False)
-        raise typer.Exit(1)
-    out.print(f"Done in {time.monotonic() - started:.0f} s.", highlight=False)
-
-
-def _finish(plan: Plan, failures: list[str] | None = None) -> bool:
-    """Close the books from what is on disk, show them. True if everything that the plan may do is done and balances."""
-    from pipeline.books import keep_books, sweep
-    from pipeline.corpus import Corpus
-    from pipeline.quality import corpus_bleu_of, measure, worst_rows
-    from pipeline.show import show_books, show_quality, show_rows
-
-    corpus = Corpus(plan.config.output, plan.view)
-    swept = sweep(corpus.store, corpus.chunks)
-    books = keep_books(corpus.store, corpus.chunks)
-    show_books(out, books, f"{plan.config.name} in {plan.config.output}")
-    if swept:
-        out.print(f"removed {swept} files that an interrupted attempt left")
-    if "autobleu" in corpus.columns:
-        quality = measure(corpus, 500_000)
-        show_quality(out, quality, corpus_bleu_of(books), lengths=False)
-        if failures is not None and quality.everything.scored:
-            show_rows(out, "Worst 3 rows (pipeline inspect shows more)", worst_rows(corpus, 3, max_rows=500_000))
-    _show_open(books)
-    left = [stage for stage in plan.stages if books.open_parts.get(stage)]
-    done = not left and not (books.open_chunks and "segment" in plan.stages)
-    return done and not failures and not books.problems
-
-
-def _show_open(books: Books) -> None:
-    if books.open_chunks:
-        out.print(f"{books.open_chunks} chunks are not segmented yet")
-    for stage, count in books.open_parts.items():
-        out.print(f"{count} parts have no {stage} yet")
 
 
 def main() -> None:

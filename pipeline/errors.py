@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
+_STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Text of data and names of files for a message: one line that cannot steer a terminal, nor turn its direction.
+
+    Control characters, line ends and halves of characters become escapes (`\\x1b`); all else stays as it is.
+    """
+    return _STEERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
 
 class PipelineError(Exception):
-    """Any failure that the command line reports in words, without a traceback."""
+    """Any failure that the command line reports in words, without a traceback; lines may hold text from anywhere."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("\n".join(visible(line) for line in message.split("\n")))
 
 
 class ConfigError(PipelineError):

@@ -5,8 +5,9 @@ group satisfies the condition, not even the others. Memory: two row groups (2 ·
 of 1024 dimensions). The file appears under its name when it is whole; a run that is stopped leaves nothing, one that is
 killed a hidden temporary file.
 
-Text is written as it is. In CSV, a text that begins with = + - or @ is data here but a formula to a spreadsheet: the
-caller is told how many there are, since changing them would falsify the corpus.
+CSV is for spreadsheets, which evaluate a text that begins with = + - or @: such a text gets an apostrophe in front, so
+that no document of a corpus can run anything on the machine of a person who looks at it; the caller is told how many
+there are. JSON lines and Parquet hold every text as it is.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
+from fsspec.implementations.local import LocalFileSystem
 
 from pipeline import layout
 from pipeline.corpus import Corpus
@@ -41,17 +43,18 @@ COMPRESSED: dict[str, Callable[[Any], Any]] = {  # of text formats; neither clos
     ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
 }
 DOCUMENT_COLUMNS_LEFT_OUT = {"subdocument", "text_hash", "first_row", "rows"}  # written if they are asked for
-FORMULA = r"^[=+\-@\t\r]"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # without it, Excel takes UTF-8 for the code page of the machine
+FORMULA = r"^\s*[=+\-@＝＋－＠]|^[\t\r\n]"  # full-width signs count in East Asian spreadsheets
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was done: rows read and written, bytes of the file, texts in CSV that a spreadsheet takes for formulas."""
+    """What was done: rows read and written, bytes of the file, texts in CSV that got an apostrophe in front."""
 
     read: int
     written: int
     bytes: int
-    formulas: int
+    quoted: int
 
 
 def extract(
@@ -73,7 +76,7 @@ def extract(
     _check(corpus, names, target, ending)
     schema = corpus.schema(*names)
     texts = [field.name for field in schema if ending == ".csv" and pa.types.is_string(field.type)]
-    read = written = formulas = 0
+    read = written = quoted = 0
     with replaced(target) as file:
         sink = COMPRESSED[compression](file) if compression else file
         writer = _WRITERS[ending](sink, schema)
@@ -81,8 +84,9 @@ def extract(
             read += batch.rows
             written += batch.table.num_rows
             if batch.table.num_rows:
-                writer.write(batch.table)
-                formulas += sum(_matching(batch.table[name]) for name in texts)
+                table, changed = _without_formulas(batch.table, texts)
+                writer.write(table)
+                quoted += changed
             progress.see(read, written)
             if max_rows is not None and read >= max_rows:
                 break
@@ -90,7 +94,7 @@ def extract(
         if compression:
             sink.close()
         size = file.tell()
-    return Extracted(read, written, size, formulas)
+    return Extracted(read, written, size, quoted)
 
 
 def _format(target: str) -> tuple[str, str | None]:
@@ -131,8 +135,17 @@ def _absolute(url: str) -> str:
     return url.rstrip("/") if "://" in url else os.path.realpath(url)
 
 
-def _matching(column: pa.ChunkedArray) -> int:
-    return pc.sum(pc.match_substring_regex(column, FORMULA)).as_py() or 0
+def _without_formulas(table: pa.Table, texts: Sequence[str]) -> tuple[pa.Table, int]:
+    """The table with an apostrophe before what a spreadsheet would evaluate, and how many texts that are."""
+    total = 0
+    for name in texts:
+        found = pc.match_substring_regex(table[name], FORMULA)
+        count = pc.sum(found).as_py()
+        if count:
+            harmless = pc.if_else(found, pc.binary_join_element_wise("'", table[name], ""), table[name])
+            table = table.set_column(table.column_names.index(name), table.field(name), harmless)
+            total += count
+    return table, total
 
 
 @contextlib.contextmanager
@@ -143,11 +156,11 @@ def replaced(url: str) -> Iterator[IO[bytes]]:
         if fs.isdir(path):
             raise ConfigError(f"{url} is a folder; give the name of a file")
         folder, _, name = path.rpartition("/")
-        local = "file" in fs.protocol
-        if local:
-            fs.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
+        local = isinstance(fs, LocalFileSystem)
         try:
+            if local:
+                fs.makedirs(folder, exist_ok=True)
             with fs.open(temporary, "wb") as file:
                 yield file
                 file.flush()
@@ -159,7 +172,7 @@ def replaced(url: str) -> Iterator[IO[bytes]]:
                 fs.rm_file(temporary)
             if local and isinstance(error, OSError):
                 why = error.strerror or error
-                raise PipelineError(f"{url} cannot be written: {why}; make room, or give another place") from error
+                raise PipelineError(f"{url} cannot be written: {why}; mend that, or give another place") from error
             raise
 
 
@@ -193,9 +206,10 @@ class _Parquet:
 
 
 class _Csv:
-    """UTF-8 with a header; null is nothing, an empty text is \"\"."""
+    """A header, then rows; null is nothing, an empty text is \"\"."""
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        sink.write(BYTE_ORDER_MARK)
         self._writer = pyarrow.csv.CSVWriter(sink, schema)
 
     def write(self, table: pa.Table) -> None:

@@ -80,10 +80,12 @@ def _write(console: Console, corpus: Corpus, condition: Condition | None, wishes
     names = [name.strip() for name in wishes.columns.split(",")] if wishes.columns is not None else []
     with RowProgress(console, min(corpus.rows, wishes.max_rows or corpus.rows)) as progress:
         done = extract(corpus, to, progress, where=condition, columns=names, max_rows=wishes.max_rows)
-    if done.formulas:
+    if done.quoted:
         console.print(
-            f"texts that a spreadsheet takes for formulas (they begin with = + - @): {number(done.formulas)}",
+            f"{number(done.quoted)} texts begin like a formula (= + - @) and got ' in front, so that no spreadsheet "
+            "evaluates them; .jsonl and .parquet have every text as it is",
             highlight=False,
+            soft_wrap=True,
         )
     if done.read < corpus.rows:
         console.print(f"read {number(done.read)} of {number(corpus.rows)} rows; without --max-rows all are read")

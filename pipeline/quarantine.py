@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.inputs import Document, Rejected
+from pipeline.inputs.documents import short
 from pipeline.recipes import SEGMENT
 
 LISTED = 10_000  # records of a chunk that have a row of their own
@@ -47,8 +48,8 @@ class ChunkBooks:
     def is_first(self, document: Document) -> bool:
         """Whether no document before had the same id; a later one is set aside."""
         if document.doc_id in self._ids:
-            error = f"an earlier document of {document.source} has the id {document.doc_id!r}; the first one is kept"
-            self.quarantine(document, "duplicate id", error)
+            what = f"an earlier document of this chunk has the id {short(document.doc_id)} too; the first one is kept"
+            self.quarantine(document, "duplicate id", what)
             return False
         self._ids.add(document.doc_id)
         return True

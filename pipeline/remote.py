@@ -26,6 +26,7 @@ _ADVICE = {
     "ParamValidationError": "correct the name of the bucket",
     "PermissionError": "let these credentials list, read and write there, or give others",
     "FileNotFoundError": "make the bucket, or correct its name",
+    "ValueError": "correct the address of the store",
 }
 
 
@@ -42,7 +43,8 @@ def is_remote(url: str) -> bool:
 def in_words(url: str) -> Iterator[None]:
     """Turn what a store's client raises while it works on `url` into `RemoteError`.
 
-    A client that is not installed, or a protocol that no one knows, becomes `ConfigError`. Errors of local files and of the program itself pass as they are.
+    A client that is not installed, or a protocol that no one knows, becomes `ConfigError`. Errors of local files and of
+    this program itself pass as they are.
     """
     try:
         yield
@@ -50,24 +52,35 @@ def in_words(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         protocol = url.partition("://")[0]
+        what = f"{_public(url)}: {_public(_first_line(error))}"
         if isinstance(error, ImportError) and is_remote(url):
             extra = _EXTRAS.get(protocol)
             todo = f"pip install 'sonar-pipeline[{extra}]'" if extra else "install the package that it names"
-            raise ConfigError(f"{url}: {_first_line(error)}; {todo}") from error
+            raise ConfigError(f"{what}; {todo}") from error
         if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
-            raise ConfigError(
-                f"{url}: nothing here can open {protocol}://; give a folder, or s3:// gs:// az://"
-            ) from error
-        clients = type(error).__module__.partition(".")[0] in _CLIENTS
-        if clients or (isinstance(error, OSError) and is_remote(url)):
+            raise ConfigError(f"{what}; give a folder, or a URL: s3://… gs://… az://… https://…") from error
+        if is_remote(url) and (isinstance(error, OSError) or _of_a_client(error)):
             name = type(error).__name__
             advice = _ADVICE.get(name, "check the network and try again: what is finished is kept")
-            raise RemoteError(f"{url}: {_first_line(error)} ({name}); {advice}") from error
+            raise RemoteError(f"{what} ({name}); {advice}") from error
         raise
 
 
+def _of_a_client(error: Exception) -> bool:
+    """Whether it is a client's own kind of error, or was raised by its code (a ValueError for a wrong endpoint)."""
+    last = error.__traceback__
+    while last and last.tb_next:
+        last = last.tb_next
+    raised_in = str(last.tb_frame.f_globals.get("__name__", "")) if last else ""
+    return any(module.partition(".")[0] in _CLIENTS for module in (type(error).__module__, raised_in))
+
+
 def _first_line(error: Exception) -> str:
-    """What the client says, without the query of a URL, which can hold a signature."""
     lines = [line for line in str(error).splitlines() if line.strip()] or ["no answer"]
-    text = re.sub(r"\?[^\s'\"]+", "?…", " ".join(lines[:2]))
+    text = " ".join(lines[:2])
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _public(text: str) -> str:
+    """Text whose URLs have no user, no password and no query, which can hold a signature."""
+    return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"//[^\s/@]+@", "//", text))

@@ -6,7 +6,12 @@ the whole file or the disk (that autobleu needs encode, that inputs exist) is ch
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from pipeline.config import STAGES, RunConfig
 from stages.sonar.card import shipped_cards
@@ -38,6 +43,23 @@ def corpus_schema() -> Schema:
         empty = [{"type": "null"}] if {"type": "null"} not in choices else []
         field["anyOf"] = [*short, *choices, *empty]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "corpus.yaml", **schema}
+
+
+def print_schema() -> None:
+    """On standard output, for a file or another program."""
+    sys.stdout.write(_text())
+
+
+def write_schema(console: Console, path: Path) -> None:
+    """To a file, with what to do with it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_text(), "utf-8")
+    console.print(f"{path} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
+    console.print(f"# yaml-language-server: $schema={path.name}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _text() -> str:
+    return json.dumps(corpus_schema(), ensure_ascii=False, indent=2) + "\n"
 
 
 def _tidy(field: Schema) -> None:

@@ -86,11 +86,9 @@ def show_books(console: Console, books: Books, title: str) -> None:
         f"{_reasons(books.quarantined)} quarantined",
     )
     if books.quarantined:
-        table.add_row(
-            "quarantine",
-            f"{size(books.bytes_unreadable)} could not be decoded; quarantine/*.parquet lists each record, where and why"
-            + ("" if books.kept else "; not one document was kept: is `text:` the right column?"),
-        )
+        lost = f"{size(books.bytes_unreadable)} could not be decoded; " if books.bytes_unreadable else ""
+        hint = "" if books.kept else "; not one document was kept: is `text:` the right column?"
+        table.add_row("quarantine", f"{lost}quarantine/*.parquet lists each record, where and why{hint}")
     tokens = segment.get("tokens", 0) / books.sentences if books.sentences else 0
     extra = [
         f"{number(segment[key])} {label}"
@@ -127,6 +125,14 @@ def show_books(console: Console, books: Books, title: str) -> None:
         console.print(Text(f"warning: {plain(warning, 600)} (parts: {number(parts)})", style="yellow"))
     for problem in books.problems:
         console.print(Text(f"wrong: {problem}", style="bold red"))
+
+
+def show_open(console: Console, books: Books) -> None:
+    """What is not done yet, if anything."""
+    if books.open_chunks:
+        console.print(f"{number(books.open_chunks)} chunks are not segmented yet")
+    for stage, count in books.open_parts.items():
+        console.print(f"{number(count)} parts have no {stage} yet")
 
 
 def _halvings(stage: str, counts: dict[str, float]) -> str:

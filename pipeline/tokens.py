@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 
 from rich.cells import cell_len
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, visible
 
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null"})
 _TOKEN = re.compile(
@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     |(?P<sign><=|>=|==|!=|<>|[<>=()\[\],])""",
     re.VERBOSE | re.DOTALL,
 )
-EXCERPT = 60  # characters shown on each side of a mistake
+EXCERPT = 72  # characters shown of a line with a mistake: it fits a terminal, and the carets stand where they should
 _ESCAPES = {"\\\\": "\\", "\\'": "'", '\\"': '"', "\\n": "\n", "\\t": "\t", "\\r": "\r"}
 
 
@@ -71,12 +71,14 @@ class Tokens:
         """Raise `ExpressionError` with the token's line and carets under it. `more`: a line after that."""
         first = self.text.rfind("\n", 0, at.start) + 1
         line = self.text[first:].partition("\n")[0]
-        start, end = at.start - first, min(at.end, at.start + EXCERPT) - first
-        left = max(0, start - EXCERPT)
-        before, inside, after = (_shown(line[a:b]) for a, b in ((left, start), (start, end), (end, end + EXCERPT)))
+        start, end = at.start - first, min(at.end - first, len(line))
+        low = max(0, min(start - EXCERPT // 2, len(line) - EXCERPT))
+        high = low + EXCERPT
+        before = "…" * (low > 0) + _shown(line[low:start])
+        inside, after = _shown(line[start : min(end, high)]), _shown(line[end:high]) + "…" * (high < len(line))
         carets = " " * cell_len(before) + "^" * max(1, cell_len(inside))
-        lines = [f"{self.origin}: {what}", f"  {before}{inside}{after}", f"  {carets}", *([more] if more else [])]
-        raise ExpressionError("\n".join(lines))
+        lines = [visible(f"{self.origin}: {what}"), f"  {before}{inside}{after}", f"  {carets}"]
+        raise ExpressionError("\n".join([*lines, visible(more)] if more else lines))
 
     def _split(self) -> list[Token]:
         tokens, position = [], 0
@@ -85,7 +87,8 @@ class Tokens:
             if not found:
                 sign = self.text[position]
                 problem = "is not closed" if sign in "'\"`" else "means nothing here"
-                self.fail(Token("sign", sign, position, position + 1), f"{_shown(sign)} {problem}")
+                named = sign if sign.isprintable() else f"the character U+{ord(sign):04X}"
+                self.fail(Token("sign", sign, position, position + 1), f"{named} {problem}")
             position = found.end()
             if found.lastgroup != "space":
                 tokens.append(_token(found))
@@ -93,8 +96,8 @@ class Tokens:
 
 
 def _shown(text: str) -> str:
-    """Text that cannot steer a terminal, sign for sign."""
-    return "".join(sign if sign.isprintable() else "·" for sign in text)
+    """Text that cannot steer a terminal, sign for sign, so that carets stand under their place."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _token(found: re.Match[str]) -> Token:

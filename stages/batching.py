@@ -1,7 +1,6 @@
-"""Which rows need work, in which batches: each distinct (text, language) once, batches of exactly equal token count.
+"""What batches are made of: each distinct (text, language) of a part once, and token ids as one flat array.
 
-Equal token counts need no padding and no mask: no computation is wasted, and a sentence's result cannot depend on its
-neighbours. Costs one dictionary encoding and one sort a part.
+Costs one dictionary encoding and one sort a part.
 """
 
 from __future__ import annotations
@@ -43,22 +42,6 @@ def _codes(column: pa.ChunkedArray) -> Indices:
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def equal_length_batches(lengths: Indices, batch_tokens: int) -> list[Indices]:
-    """Rows of equal length together, at most `batch_tokens` tokens a batch (at least one row), longest first.
-
-    Longest first, so that the batch that needs the most memory comes at once. Within a length the order of rows stays.
-    """
-    order = np.argsort(-lengths, kind="stable").astype(np.int64)
-    ordered = lengths[order]
-    edges = np.flatnonzero(np.diff(ordered)) + 1
-    batches: list[Indices] = []
-    for group in np.split(order, edges):
-        if len(group):
-            rows = max(1, batch_tokens // max(1, int(lengths[group[0]])))
-            batches += [group[start : start + rows] for start in range(0, len(group), rows)]
-    return batches
-
-
 @dataclass(frozen=True)
 class Tokens:
     """Token ids of many sentences as one flat array: sentence k is `ids[offsets[k] : offsets[k + 1]]`."""
@@ -78,9 +61,3 @@ class Tokens:
     def lengths(self) -> Indices:
         """Tokens of each sentence."""
         return np.diff(self.offsets)
-
-    def rows(self, batch: Indices) -> npt.NDArray[np.int32]:
-        """(rows, length) ids of sentences of equal length."""
-        length = int(self.offsets[batch[0] + 1] - self.offsets[batch[0]])
-        picked: npt.NDArray[np.int32] = self.ids[self.offsets[batch][:, None] + np.arange(length)]
-        return picked

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def compute_dtype(precision: str, device: str) -> torch.dtype:
@@ -56,17 +53,13 @@ class Budget:
         return {"out_of_memory": float(halvings), f"least.{self.setting}": float(self.limit)}
 
 
-def halving(
-    costs: npt.NDArray[np.int64],
-    budget: Budget,
-    compute: Callable[[int, int], None],
-    exhausted: type[Exception] = torch.OutOfMemoryError,
-) -> int:
-    """Call `compute(start, stop)` for batches of neighbouring rows of equal cost, each within the budget.
+def in_batches(costs: npt.NDArray[np.int64], budget: Budget, compute: Callable[[int, int], None]) -> int:
+    """Call `compute(start, stop)` for batches of neighbouring rows of equal cost, within the budget or of one row.
 
-    When a batch runs out of memory, the budget becomes half of what that batch cost, and the work goes on with its
-    first row: nothing else is computed twice. Returns how often that happened. Raises `DeviceMemoryError` if one row
-    does not fit.
+    costs: (rows,), each ≥ 1, in the budget's unit. Give them in descending order, so that the batch that needs the most
+    memory comes at once. When a batch runs out of memory, the budget becomes half of what that batch cost, and the work
+    goes on with its first row: nothing else is computed twice. Returns how often that happened. Raises
+    `DeviceMemoryError` if one row does not fit.
     """
     ends = np.append(np.flatnonzero(np.diff(costs)) + 1, len(costs))
     start, halvings = 0, 0
@@ -75,7 +68,7 @@ def halving(
         stop = min(start + max(1, budget.limit // cost), int(ends[np.searchsorted(ends, start, side="right")]))
         try:
             compute(start, stop)
-        except exhausted as error:
+        except torch.OutOfMemoryError as error:
             if stop - start == 1:
                 raise DeviceMemoryError(
                     f"one sentence alone ({cost} {budget.unit}) does not fit into the device's memory "

@@ -101,9 +101,9 @@ def test_flops_are_those_that_pytorch_counts() -> None:
 
     numbers = {"dim": 32, "layers": 3, "ffn_dim": 96}
     lengths = [7, 7, 7]
-    decoder = SonarTextDecoder(**numbers, heads=2, vocab_size=50, max_tokens=64).requires_grad_(False)
-    decoder.embedding.weight[END] = 0
-    encoder = SonarTextEncoder(**numbers, heads=2, vocab_size=50, max_tokens=64)
+    decoder = SonarTextDecoder(dim=32, layers=3, ffn_dim=96, heads=2, vocab_size=50, max_tokens=64)
+    decoder.requires_grad_(False).embedding.weight[END] = 0
+    encoder = SonarTextEncoder(dim=32, layers=3, ffn_dim=96, heads=2, vocab_size=50, max_tokens=64)
     with sdpa_kernel(SDPBackend.MATH):  # of others the attention is not counted on CPUs
         with FlopCounterMode(display=False) as counted, torch.inference_mode():
             encoder(torch.randint(4, 50, (3, 7)))

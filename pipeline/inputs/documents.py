@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.errors import visible
+
 PAYLOAD = 4 << 10  # bytes kept of a rejected record: the whole of it stands in the input, where `record` says
 ERROR = 500  # characters
+NEAR = 20  # characters on both sides of a mistake that are shown
 JSON_TYPES = (bool, int, float, list, tuple, dict)
+
+_SHORT = reprlib.Repr()  # bounded in width and depth, however large the value
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 class BadRecordError(Exception):
@@ -41,7 +48,8 @@ class Document:
 class Rejected:
     """A record that is no document, or several at once when a file breaks.
 
-    `record`: where it stands ("path:byte offset", of the decompressed file; "path row 17"; "path").
+    `record`: where it stands: "path line 17, byte 1234" of the decompressed file (lines count from 1, bytes from 0; in
+    the later chunks of a large file only "path byte 67108901"), "path row 17" (from 0), or "path".
     `reason`: short stable label; `error`: the detail, fit to be written and shown.
     `payload`: the beginning of the raw record, at most 4 KiB; `payload_bytes`: the length of the whole of it.
     `kind`: "dropped" is nothing to look at (a blank line); "quarantined" is.
@@ -61,12 +69,33 @@ class Rejected:
 
     @classmethod
     def of(
-        cls, doc_id: str | None, record: str, reason: str, error: str, payload: bytes = b"", **more: Any
+        cls,
+        doc_id: str | None,
+        record: str,
+        reason: str,
+        error: str,
+        payload: bytes = b"",
+        payload_bytes: int | None = None,
+        **more: Any,
     ) -> Rejected:
-        """Texts that can be stored and shown whatever the record holds: bounded, without half characters."""
-        error = error if len(error) <= ERROR else f"{error[:ERROR]}…"
-        error = error.encode("utf-8", "backslashreplace").decode()
-        return cls(doc_id, record, reason, error, payload[:PAYLOAD], len(payload), **more)
+        """Texts that can be stored and shown whatever the record holds. `payload_bytes`: if more than `payload`."""
+        error = visible(error if len(error) <= ERROR else f"{error[:ERROR]}…")
+        size = len(payload) if payload_bytes is None else payload_bytes
+        return cls(doc_id, record, reason, error, payload[:PAYLOAD], size, **more)
+
+
+def short(value: Any) -> str:
+    """A value of a record in a message: bounded, escapes where something could not be seen."""
+    return "null" if value is None else _SHORT.repr(value)
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with bytes that are no text, where, and what to do."""
+    near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
+    return (
+        f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}; "
+        "convert the file (iconv -f LATIN1 -t UTF-8, or from what it is in)"
+    )
 
 
 def as_text(value: Any, column: str) -> str:
@@ -87,4 +116,5 @@ def encode(text: str, column: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise BadRecordError("not encodable", f"{column}: {error.reason} at character {error.start}") from error
+        what = f"{column} holds half a character, {text[error.start]!r} at {error.start}, which UTF-8 has no bytes for"
+        raise BadRecordError("not encodable", what) from error

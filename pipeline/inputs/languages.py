@@ -1,19 +1,13 @@
-"""Language codes that a model does not know, and those that were probably meant."""
+"""What to say of a language code that the model does not know."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Collection
+
+from stages.sonar import card
 
 
-def nearest_languages(code: str, languages: Iterable[str]) -> str:
-    """What to write instead of `code`, in words: codes that begin alike first, then those that are spelled alike."""
-    known = list(languages)
-    beginning, whole = code[:2].lower(), code[:80].lower()
-
-    def distance(other: str) -> tuple[bool, float, str]:
-        alike = difflib.SequenceMatcher(None, whole, other.lower()).ratio()
-        return not other.lower().startswith(beginning), -alike, other
-
-    nearest = ", ".join(sorted(known, key=distance)[:3])
-    return f"nearest of the model's {len(known)} languages: {nearest}"
+def nearest_languages(code: str, languages: Collection[str]) -> str:
+    """The codes that were probably meant, in words."""
+    nearest = ", ".join(card.nearest_languages(code, languages)[:3])
+    return f"nearest of the model's {len(languages)} languages: {nearest}"

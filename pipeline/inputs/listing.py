@@ -32,6 +32,7 @@ FORMATS = {
     ".md": "text",
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+CLOSED = f"{os.strerror(errno.EACCES)}; let this user read it, or leave it out of `path:`"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
         except FileNotFoundError:
             raise
         except OSError as error:
-            self.closed[str(self._strip_protocol(path))] = f"the folder cannot be listed: {error.strerror}"
+            self.closed[str(self._strip_protocol(path))] = f"the folder cannot be listed: {_why(error)}"
             infos = []
         return infos if detail else [info["name"] for info in infos]
 
@@ -136,12 +137,16 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
         if info["type"] == "other":
             return info | {"why": "it is no regular file (a pipe, socket or device)"}
         if info["type"] == "file" and not os.access(name, os.R_OK):
-            return info | {"why": os.strerror(errno.EACCES)}
+            return info | {"why": CLOSED}
         return info
 
 
 def _leads_nowhere(path: str, error: OSError) -> str:
-    return f"the link leads nowhere: {error.strerror}" if Path(path).is_symlink() else str(error.strerror)
+    return f"the link leads nowhere: {error.strerror}" if Path(path).is_symlink() else _why(error)
+
+
+def _why(error: OSError) -> str:
+    return CLOSED if error.errno == errno.EACCES else str(error.strerror)
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.documents import PAYLOAD, Document, Rejected
+from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, short
 from pipeline.inputs.magic import HEAD, looks_like
 from pipeline.inputs.records import LONGEST, RecordMaker
 from pipeline.inputs.rows import read_rows
@@ -64,9 +64,13 @@ def _at_most(records: Iterator[Document | Rejected], take: int) -> Iterator[Docu
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """`raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line."""
+    """`raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line.
+
+    `number`: counted from 1 in the whole file; None in a chunk that does not begin with it.
+    """
 
     offset: int
+    number: int | None
     raw: bytes
     size: int
     broken: BrokenStreamError | None = None
@@ -110,32 +114,40 @@ DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 def _lines(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
     for line in _split_lines(chunk):
-        if line.broken is not None:
-            unreadable = line.broken.bytes_unreadable
-            yield maker.reject(line.offset, UNREADABLE, str(line.broken), line.raw, bytes_unreadable=unreadable)
-            continue
-        if line.size > LONGEST:
-            yield _too_long(maker.reject(line.offset, TOO_LONG, "the line", line.raw), line.size)
-            continue
-        raw = line.raw.removeprefix(codecs.BOM_UTF8) if line.offset == 0 else line.raw
-        if not raw or raw.isspace():
-            yield maker.reject(line.offset, "blank line", "the line is empty", line.raw, kind="dropped")
-            continue
-        try:
-            values = DECODER.decode(raw.decode())
-        except UnicodeDecodeError as error:
-            yield maker.reject(line.offset, "not UTF-8", str(error), line.raw, bytes_unreadable=len(line.raw))
-        except (ValueError, RecursionError) as error:  # ValueError: bad JSON, and numbers of over 4300 digits
-            yield maker.reject(line.offset, "invalid JSON", str(error), line.raw)
-        else:
-            if not isinstance(values, dict):
-                what = f"the line holds a {type(values).__name__}; write one object a line"
-                yield maker.reject(line.offset, "not a JSON object", what, line.raw)
-            elif isinstance(values, _Twice) and (twice := values.twice.intersection(maker.columns)):
-                what = f"{', '.join(map(repr, sorted(twice)))} stands twice, and which one is meant is not said"
-                yield maker.reject(line.offset, "duplicate key", what, line.raw)
-            else:
-                yield maker.make(values, line.offset, line.raw)
+        yield _record(line, maker)
+
+
+def _record(line: _Line, maker: RecordMaker) -> Document | Rejected:
+    def reject(reason: str, error: str, **more: Any) -> Rejected:
+        return maker.reject(line.offset, reason, error, line.raw, line=line.number, payload_bytes=line.size, **more)
+
+    if line.broken is not None:
+        return reject(UNREADABLE, str(line.broken), bytes_unreadable=line.broken.bytes_unreadable)
+    if line.size > LONGEST:
+        return reject(TOO_LONG, _too_long("the line", line.size))
+    raw = line.raw.removeprefix(codecs.BOM_UTF8) if line.offset == 0 else line.raw
+    if not raw or raw.isspace():
+        return reject("blank line", "the line is empty", kind="dropped")
+    try:
+        values = DECODER.decode(raw.decode())
+    except UnicodeDecodeError as error:
+        return reject("not UTF-8", not_utf8(error), bytes_unreadable=len(raw))
+    except (ValueError, RecursionError) as error:
+        return reject("invalid JSON", _not_json(error))
+    if not isinstance(values, dict):
+        return reject("not a JSON object", f"the line is {short(values)}; write one object a line: {{…}}")
+    if isinstance(values, _Twice) and (twice := values.twice.intersection(maker.columns)):
+        return reject("duplicate key", f"{', '.join(map(repr, sorted(twice)))} stands twice in the object; keep one")
+    return maker.make(values, line.offset, line.raw, line.number)
+
+
+def _not_json(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        near = error.doc[max(0, error.pos - NEAR) : error.pos + NEAR]
+        return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}"
+    if isinstance(error, RecursionError):
+        return "values stand in each other too deeply to be read"
+    return str(error).partition(";")[0]  # a number of over 4300 digits; what follows is advice for programmers
 
 
 def _split_lines(chunk: Chunk) -> Iterator[_Line]:
@@ -145,6 +157,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
         return
     offset = max(chunk.start - 1, 0)  # of the first byte in `line`
     skip = chunk.start > 0  # the line around start − 1 belongs to the chunk before
+    number = None if skip else 1
     line = _Pieces()  # that has begun
     try:
         if not whole:
@@ -156,7 +169,8 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
                 if not whole and offset >= chunk.end:
                     return
                 if not skip:
-                    yield _Line(offset, line.joined(), line.size)
+                    yield _Line(offset, number, line.joined(), line.size)
+                    number = None if number is None else number + 1
                 skip = False
                 offset += line.size + 1
                 line = _Pieces(begun)
@@ -165,10 +179,10 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
             if skip:  # only the length of a skipped line matters
                 offset, line = offset + line.size, _Pieces()
     except BrokenStreamError as broken:
-        yield _Line(max(offset, chunk.start), line.joined(), line.size, broken)
+        yield _Line(max(offset, chunk.start), number, line.joined(), line.size, broken)
         return
     if line.size and not skip:
-        yield _Line(offset, line.joined(), line.size)
+        yield _Line(offset, number, line.joined(), line.size)
 
 
 def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
@@ -181,17 +195,16 @@ def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
         return
     raw = pieces.joined()
     if pieces.size > LONGEST:
-        yield _too_long(maker.reject(0, TOO_LONG, "the file", raw), pieces.size)
+        yield maker.reject(0, TOO_LONG, _too_long("the file", pieces.size), raw, payload_bytes=pieces.size)
         return
     try:
         text = raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        hint = looks_like(raw[:HEAD])
-        yield maker.reject(0, "not UTF-8", f"{error}{hint}", raw, bytes_unreadable=chunk.bytes)
+        what = f"{not_utf8(error)}{looks_like(raw[:HEAD])}"
+        yield maker.reject(0, "not UTF-8", what, raw, bytes_unreadable=chunk.bytes)
         return
     yield maker.make({maker.settings.text: text}, 0, raw)
 
 
-def _too_long(item: Rejected, size: int) -> Rejected:
-    error = f"{item.error} has {size} bytes; at most {LONGEST} are read into memory"
-    return replace(item, error=error, payload_bytes=size)
+def _too_long(what: str, size: int) -> str:
+    return f"{what} has {size} bytes, and at most {LONGEST} are read into memory; cut the document into several"

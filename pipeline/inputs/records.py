@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import reprlib
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.inputs.chunk import UNREADABLE, Chunk
-from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode
+from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode, short
 from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.settings import InputSettings, LangColumn, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
@@ -62,8 +61,13 @@ class RecordMaker:
         self.splitter = splitter(split)
         self.columns = needed_columns(settings, split)
 
-    def make(self, values: Mapping[str, Any], place: int, raw: bytes | None = None) -> Document | Rejected:
-        """`place`: byte offset or row, counted in the whole file. `raw`: the record as it stands, if there is one."""
+    def make(
+        self, values: Mapping[str, Any], place: int, raw: bytes | None = None, line: int | None = None
+    ) -> Document | Rejected:
+        """`place`: byte offset or row, counted in the whole file; so is `line`, if it is known.
+
+        `raw`: the record as it stands, if there is one.
+        """
         doc_id: str | None = None
         try:
             doc_id = self._doc_id(values, place)
@@ -76,9 +80,9 @@ class RecordMaker:
         except BadRecordError as bad:
             payload = raw if raw is not None else json.dumps(dict(values), default=repr).encode()
             unreadable = bad.bytes_unreadable
-            where = self.where(place)
+            where = self.where(place, line)
             return Rejected.of(doc_id, where, bad.reason, bad.error, payload, bytes_unreadable=unreadable)
-        return Document(doc_id, text, lang, split, self.source, kept, self.where(place))
+        return Document(doc_id, text, lang, split, self.source, kept, self.where(place, line))
 
     def reject(
         self,
@@ -87,18 +91,21 @@ class RecordMaker:
         error: str,
         payload: bytes = b"",
         *,
+        line: int | None = None,
         records: int = 1,
         **more: Any,
     ) -> Rejected:
         """A record that has no values to look at."""
         doc_id = self.generated_id(place) if self.settings.id is None and records == 1 else None
-        return Rejected.of(doc_id, self.where(place), reason, error, payload, records=records, **more)
+        return Rejected.of(doc_id, self.where(place, line), reason, error, payload, records=records, **more)
 
-    def where(self, place: int) -> str:
+    def where(self, place: int, line: int | None = None) -> str:
         """Where a record stands, for people."""
         if self.chunk.format in ("text", UNREADABLE):
             return self.chunk.path
-        return f"{self.chunk.path} row {place}" if self.chunk.format == "parquet" else f"{self.chunk.path}:{place}"
+        if self.chunk.format == "parquet":
+            return f"{self.chunk.path} row {place}"
+        return f"{self.chunk.path} byte {place}" if line is None else f"{self.chunk.path} line {line}, byte {place}"
 
     def generated_id(self, place: int) -> str:
         """16 hex digits of a hash of input, path and place; the path itself for a text file."""
@@ -114,11 +121,10 @@ class RecordMaker:
         value = _checked(values.get(column, _MISSING), column)
         if value is _MISSING or value is None or value == "":
             state = "missing" if value is _MISSING else "null" if value is None else "empty"
-            raise BadRecordError(
-                f"id {'column missing' if state == 'missing' else 'is ' + state}", f"{column} is {state}"
-            )
+            what = f"{column} is {state}; every record needs one, or leave `id:` out to have them made"
+            raise BadRecordError(f"id {'column missing' if state == 'missing' else 'is ' + state}", what)
         if isinstance(value, bool) or not isinstance(value, str | int | uuid.UUID):
-            raise BadRecordError("id is not a string or integer", f"{column} is {_short(value)}")
+            raise BadRecordError("id is not a string or integer", f"{column} is {_typed(value)}")
         doc_id = str(value)
         if len(doc_id) > LONGEST_ID:
             raise BadRecordError(
@@ -135,22 +141,25 @@ class RecordMaker:
                 raise BadRecordError("too long", f"{column} has {len(value)} characters; at most {LONGEST} can be")
             return value
         if value is _MISSING:
-            there = [*map(repr, itertools.islice(values, SHOWN)), *(["…"] if len(values) > SHOWN else [])]
-            raise BadRecordError("text column missing", f"no {column!r} among {', '.join(there) or 'no columns'}")
+            there = [*map(short, itertools.islice(values, SHOWN)), *(["…"] if len(values) > SHOWN else [])]
+            what = f"there is no {column!r}; name the right column in `text:`, of {', '.join(there) or 'none'}"
+            raise BadRecordError("text column missing", what)
         if value is None:
-            raise BadRecordError("text is null", f"{column} is null")
-        raise BadRecordError("text is not a string", f"{column} is {_short(value)}")
+            raise BadRecordError("text is null", f"{column} is null, where a string is needed")
+        raise BadRecordError("text is not a string", f"{column} is {_typed(value)}, where a string is needed")
 
     def _lang(self, values: Mapping[str, Any]) -> str:
         if self.lang_column is None:
             return str(self.settings.lang)
         value = _checked(values.get(self.lang_column, _MISSING), self.lang_column)
         if value is _MISSING:
-            raise BadRecordError("lang column missing", f"no {self.lang_column!r}")
+            what = f"there is no {self.lang_column!r}; name the right column in `lang:`"
+            raise BadRecordError("lang column missing", what)
         if not isinstance(value, str):
-            raise BadRecordError("lang is not a string", f"{self.lang_column} is {_short(value)}")
+            what = f"{self.lang_column} is {_typed(value)}, where a code such as eng_Latn is needed"
+            raise BadRecordError("lang is not a string", what)
         if self.languages is not None and value not in self.languages:
-            error = f"{self.lang_column} is {value[:80]!r}; {nearest_languages(value, self.languages)}"
+            error = f"{self.lang_column} is {short(value)}; {nearest_languages(value, self.languages)}"
             raise BadRecordError("unknown language", error)
         return value
 
@@ -174,9 +183,5 @@ def _checked(value: Any, column: str) -> Any:
     return value
 
 
-_SHORT = reprlib.Repr()  # bounded in width and depth, however large the value
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
-
-
-def _short(value: Any) -> str:
-    return f"{type(value).__name__} {_SHORT.repr(value)}"
+def _typed(value: Any) -> str:
+    return short(value) if value is None else f"{short(value)} ({type(value).__name__})"

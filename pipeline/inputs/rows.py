@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.documents import Document, Rejected, not_utf8
 from pipeline.inputs.magic import looks_like
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import NotUtf8, RecordMaker, Unconvertible
@@ -97,7 +97,7 @@ def _python_value(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError as error:
-        return NotUtf8(error.object, str(error))
+        return NotUtf8(error.object, not_utf8(error))
     except (ValueError, OverflowError) as error:
         try:
             return value.cast(pa.string()).as_py()
@@ -109,4 +109,4 @@ def _decoded(raw: bytes) -> str | NotUtf8:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        return NotUtf8(raw, str(error))
+        return NotUtf8(raw, not_utf8(error))

@@ -16,12 +16,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, StringConstraints, model_validator
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, visible
 from stages.stage import Settings, meaning
 
 
 class InputError(ConfigError):
-    """Something about an input that a person has to put right: the message says what, where and how."""
+    """Something about an input that a person has to put right: the message says what, where and how, in one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 def _regex_with_group(value: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.inputs.documents import BadRecordError, as_text
+from pipeline.inputs.documents import BadRecordError, as_text, short
 from pipeline.inputs.settings import ColumnHashSplit, ColumnSplit, IdGroupSplit, SplitSettings
 
 SPLITS = ("train", "validation", "test")
@@ -38,7 +38,7 @@ def splitter(split: SplitSettings) -> Splitter:
 
         def choose(doc_id: str, text: bytes, value: Any) -> str:
             if value not in SPLITS:
-                raise BadRecordError("unknown split", f"{column} is {value!r}; known are {', '.join(SPLITS)}")
+                raise BadRecordError("unknown split", f"{column} is {short(value)}; known are {', '.join(SPLITS)}")
             return str(value)
 
     elif isinstance(by, ColumnHashSplit):
@@ -55,7 +55,7 @@ def splitter(split: SplitSettings) -> Splitter:
         def choose(doc_id: str, text: bytes, value: Any) -> str:
             found = search(doc_id)
             if found is None or found[1] is None:
-                raise BadRecordError("unknown split", f"id {doc_id!r} has no group {by.id_group!r}")
+                raise BadRecordError("unknown split", f"id {short(doc_id)} has no group {by.id_group!r}")
             return by_hash(split, found[1].encode())
 
     else:

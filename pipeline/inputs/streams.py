@@ -142,7 +142,7 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
             done += len(piece)
     if decompressor is not None or not members:
         what = "ends in the middle of the compressed stream" if chunk.bytes else "is empty, without even a header"
-        raise BrokenStreamError(f"{chunk.compression}: the file {what}", 0)
+        raise BrokenStreamError(f"{chunk.compression}: the file {what}; copy it again", 0)
 
 
 def _decompressor(compression: str) -> Decompressor:

@@ -18,7 +18,7 @@ from stages.arrow import embedding_matrix
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
 from stages.autobleu.settings import AutobleuSettings
 from stages.batching import Indices, distinct_rows
-from stages.device import Budget, compute_dtype, halving
+from stages.device import Budget, compute_dtype, in_batches
 from stages.encode.encoder import NON_FINITE
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
@@ -98,7 +98,7 @@ class Autobleu:
             for index, found in zip(batch, self._decode(embeddings, prefix, prepared.max_new[batch]), strict=True):
                 ids[index] = found
 
-        halvings = halving(np.full(len(order), self.settings.beam), self._budget, decode)
+        halvings = in_batches(np.full(len(order), self.settings.beam), self._budget, decode)
         return Decoded(prepared, ids, self._budget.counts(halvings))
 
     def _decode(self, embeddings: torch.Tensor, prefixes: torch.Tensor, max_new: Indices) -> list[list[int]]:

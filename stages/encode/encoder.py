@@ -15,7 +15,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from stages.arrow import embedding_array
-from stages.batching import Distinct, Indices, Tokens, distinct_rows, equal_length_batches
+from stages.batching import Distinct, Tokens, distinct_rows
 from stages.device import Budget, compute_dtype
 from stages.encode.official import load_official_encoder
 from stages.encode.settings import EncodeSettings
@@ -30,12 +30,11 @@ OK, TRUNCATED, NON_FINITE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokens of the distinct sentences, which of them lost their end, and the batches to compute."""
+    """Tokens of the distinct sentences, and which of them lost their end."""
 
     distinct: Distinct
     tokens: Tokens
     truncated: npt.NDArray[np.bool_]
-    batches: list[Indices]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Encode:
         self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 
     def prepare(self, part: pa.Table) -> Prepared:
-        """Tokenise the distinct sentences and plan batches."""
+        """Tokenise the distinct sentences."""
         text, lang = part["sentences.text"], part["sentences.lang"]
         distinct = distinct_rows(text, lang)
         texts = text.take(pa.array(distinct.first)).to_pylist()
@@ -81,12 +80,12 @@ class Encode:
         full = np.flatnonzero(tokens.lengths >= self.card.max_tokens)
         if len(full):
             truncated[full] = np.asarray(self.tokenizer.count([texts[i] for i in full])) > self.card.max_tokens
-        return Prepared(distinct, tokens, truncated, equal_length_batches(tokens.lengths, self.settings.batch_tokens))
+        return Prepared(distinct, tokens, truncated)
 
     def compute(self, prepared: Prepared) -> Encoded:
         """The network over all batches."""
-        tokens, batches = prepared.tokens, prepared.batches
-        embeddings, halvings = embed(self.network, tokens, batches, self._budget, dim=self.card.dim, device=self.device)
+        dim = self.card.dim
+        embeddings, halvings = embed(self.network, prepared.tokens, self._budget, dim=dim, device=self.device)
         return Encoded(prepared, embeddings, self._budget.counts(halvings))
 
     def finish(self, computed: Encoded) -> Computed:

@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import importlib.resources
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -163,11 +164,8 @@ class ModelCard(BaseModel):
         return path
 
     def nearest_languages(self, lang: str) -> tuple[str, ...]:
-        """The codes most like one that the model does not know: those of the same language first."""
-        stem = lang.split("_")[0].lower()
-        same = [code for code in self.languages if stem and code.startswith(stem)]
-        like = difflib.get_close_matches(lang, self.languages, n=5, cutoff=0.3)
-        return tuple(dict.fromkeys([*same, *like]))[:5] or self.languages[:5]
+        """The codes most like one that the model does not know."""
+        return nearest_languages(lang, self.languages)
 
     @property
     def encoder_parameters(self) -> int:
@@ -205,6 +203,17 @@ class ModelCard(BaseModel):
         numbers = {key: getattr(self, key) for key in keys}
         described = [numbers, self.file(role).identity, self.tokenizer_digest]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def nearest_languages(code: str, languages: Iterable[str]) -> tuple[str, ...]:
+    """Up to five codes that may have been meant: those that begin alike first, then those that are spelled alike."""
+    typed = code[:80].lower()
+
+    def distance(known: str) -> tuple[int, float, str]:
+        alike = next((letters for letters in (3, 2) if typed[:letters] == known[:letters]), 0)
+        return -alike, -difflib.SequenceMatcher(None, typed, known.lower()).ratio(), known
+
+    return tuple(sorted(languages, key=distance)[:5])
 
 
 def shipped_cards() -> dict[str, Path]:

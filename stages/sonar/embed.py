@@ -1,39 +1,34 @@
 """Token ids of many sentences → their embeddings, batch after batch on a device.
 
-All ids go to the device at once and all embeddings come back at once; between the two the host only gives orders and
-never waits for the device. Cost: 2 · parameters FLOP a token; on the device 2 · dim bytes a sentence and 4 a token,
-besides the network and one batch.
+Batches are of exactly equal token count: they need no padding and no mask, so no computation is wasted, and a
+sentence's embedding cannot depend on its neighbours. All ids go to the device at once and all embeddings come back at
+once; between the two the host only gives orders and never waits for the device. Cost: 2 · parameters FLOP a token; on
+the device 2 · dim bytes a sentence and 4 a token, besides the network and one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stages.batching import Indices, Tokens
-from stages.device import Budget, halving, to_host
+from stages.batching import Tokens
+from stages.device import Budget, in_batches, to_host
 
 
 @torch.inference_mode()
 def embed(
-    network: Callable[[Tensor], Tensor],
-    tokens: Tokens,
-    batches: Sequence[Indices],
-    budget: Budget,
-    *,
-    dim: int,
-    device: str,
+    network: Callable[[Tensor], Tensor], tokens: Tokens, budget: Budget, *, dim: int, device: str
 ) -> tuple[npt.NDArray[np.float16], int]:
     """(sentences, dim) float16 on the host, and how often the budget had to be halved.
 
-    network: (rows, length) int32 ids → (rows, dim), on the device. batches: all sentences, those of equal token count
-    together (`equal_length_batches`), longest first; they are cut smaller where the budget, in tokens, asks for it.
+    network: (rows, length) int32 ids → (rows, dim), on the device. budget: in tokens. Raises `DeviceMemoryError` if one
+    sentence does not fit.
     """
-    order = np.concatenate([np.empty(0, np.int64), *batches])
+    order = np.argsort(-tokens.lengths, kind="stable")  # longest first
     lengths = tokens.lengths[order]
     ids = torch.from_numpy(tokens.ids).to(device)
     places = torch.from_numpy(order).to(device)
@@ -45,5 +40,5 @@ def embed(
         rows = ids[starts[start:stop, None] + steps[: lengths[start]]]
         result.index_copy_(0, places[start:stop], network(rows).to(torch.float16))
 
-    halvings = halving(lengths, budget, compute)
+    halvings = in_batches(lengths, budget, compute)
     return to_host(result).numpy(), halvings

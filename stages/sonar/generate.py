@@ -214,7 +214,7 @@ class _Trellis:
         """Nothing grew yet."""
         return cls(
             tokens=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),
-            parents=torch.zeros((steps, rows, beam), dtype=torch.int16, device=device),
+            parents=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),
             end_scores=torch.full((rows, beam + 1), -torch.inf, device=device),
             end_steps=torch.zeros((rows, beam + 1), dtype=torch.int64, device=device),
             end_parents=torch.zeros((rows, beam + 1), dtype=torch.int64, device=device),
@@ -232,7 +232,7 @@ class _Trellis:
     def grow(self, step: int, rows: Tensor, parents: Tensor, tokens: Tensor) -> None:
         """Write down which hypotheses go on, each (rows, beam)."""
         self.tokens[step, rows] = tokens.to(torch.int32)
-        self.parents[step, rows] = parents.to(torch.int16)
+        self.parents[step, rows] = parents.to(torch.int32)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Walk back from where each hypothesis ended."""

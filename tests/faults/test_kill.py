@@ -1,8 +1,9 @@
-"""kill -9 at seeded moments, resumed: nothing lost, nothing twice, the same bytes."""
+"""kill -9 at seeded moments, Ctrl-C, SIGTERM; resumed: nothing lost, nothing twice, the same bytes."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -13,8 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from launchers import launch
 from pipeline.books import keep_books
+from pipeline.config import load_config
 from pipeline.corpus import Corpus
+from pipeline.plan import make_plan
+from pipeline.runs import RunRecord
+from pipeline.store import Store
 from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
@@ -41,6 +47,22 @@ def kill_after(start: Callable[[], subprocess.Popen[bytes]], folder: Path, new_f
     return killed
 
 
+def check_resumed(path: Path, output: Path, expected: dict[str, str], launcher: str) -> None:
+    """The same command again brings everything, and leaves nothing that it does not vouch for."""
+    last = pipeline("run", path, "--launcher", launcher)
+    assert last.returncode == 0, last
+    assert data_digests(output) == expected
+    corpus = Corpus(str(output))
+    books = keep_books(corpus.store, corpus.chunks)
+    assert books.complete and not books.problems
+    data = [
+        name
+        for family in ("documents", "sentences", "embeddings", "status", "autobleu")
+        for name in corpus.store.find(family)
+    ]
+    assert len(data) == len(expected), "files of killed attempts stayed"
+
+
 @pytest.mark.parametrize(("launcher", "kills"), [("inline", INLINE_KILLS), ("local", LOCAL_KILLS)])
 def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, kills: int) -> None:
     path = make_config(segment={"max_chars": 30})  # many small parts
@@ -61,15 +83,34 @@ def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: s
         # a run begins with 2 to 7 files of its own; a part brings 9 (5 of data, 3 receipts, 1 mark of its start)
         killed += kill_after(start, tmp_path / "out", moments.randint(4, 12), moments.uniform(0, 0.03))
     assert killed == kills, "the run was over before the last kill: use a larger corpus"
-    last = pipeline("run", path, "--launcher", launcher)
-    assert last.returncode == 0, last
-    assert data_digests(tmp_path / "out") == expected
-    corpus = Corpus(str(tmp_path / "out"))
-    books = keep_books(corpus.store, corpus.chunks)
-    assert books.complete and not books.problems
-    data = [
-        name
-        for family in ("documents", "sentences", "embeddings", "status", "autobleu")
-        for name in corpus.store.find(family)
-    ]
-    assert len(data) == len(expected), "files of killed attempts stayed"
+    check_resumed(path, tmp_path / "out", expected, launcher)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "sign"), [("inline", signal.SIGINT), ("local", signal.SIGINT), ("local", signal.SIGTERM)]
+)
+def test_interrupted_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, sign: signal.Signals) -> None:
+    """Ctrl-C as a terminal sends it, to all processes of the group; SIGTERM as a machine that shuts down sends it."""
+    path = make_config(segment={"max_chars": 30})
+    whole = make_plan(load_config(path, [f"output={tmp_path / 'whole'}"]))
+    list(launch(whole, RunRecord(Store(whole.config.output), whole.config, whole.view).folder))
+    process = subprocess.Popen(
+        [PIPELINE, "run", str(path), "--launcher", launcher],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, sign)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, shown
+    assert "Interrupted. What is finished is kept: run the same command again" in shown and "Traceback" not in shown
+    (summary,) = (tmp_path / "out/runs").glob("*/summary.json")
+    assert json.loads(summary.read_text())["interrupted"]
+    with pytest.raises(ProcessLookupError):  # no process of the group is left
+        os.killpg(process.pid, 0)
+    check_resumed(path, tmp_path / "out", data_digests(tmp_path / "whole"), "inline")

@@ -45,7 +45,7 @@ def test_table_scan_and_matrix(corpus: Corpus) -> None:
 def test_questions_that_have_no_answer(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no column fragility; columns: doc, position, text"):
         corpus.table("fragility")
-    with pytest.raises(CorpusError, match="did you mean autobleu?"):
+    with pytest.raises(CorpusError, match=r"did you mean autobleu\?"):
         list(corpus.batches("autoblu"))
     with pytest.raises(CorpusError, match="no part number 99"):
         corpus.table("text", part=99)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.expression import ExpressionError, parse
+from pipeline.expression import MAX_DEPTH, MAX_TESTS, ExpressionError, parse
 
 TYPES = {
     "chars": pa.int32(),
@@ -184,7 +188,8 @@ def test_clauses_columns_and_what_null_means() -> None:
         ("chars > 1; chars", "means nothing here", ";"),
         ("", "write for instance", ""),
         ("(" * 200 + "chars > 1" + ")" * 200, "write it flatter", "("),
-        (" or ".join(["chars > 1"] * 1001), "more than 1000 tests", "chars"),
+        (" or ".join(["chars > 1"] * 201), "more than 200 tests", "chars"),
+        ("chars > 1 \0", "the character U+0000 means nothing here", ""),
     ],
 )
 def test_errors_show_the_place(text: str, words: str, place: str) -> None:
@@ -199,8 +204,33 @@ def test_errors_of_long_and_of_odd_text_stay_readable() -> None:
     with pytest.raises(ExpressionError) as caught:
         parse("chars > 1 and\nlang == 'ж日本' and chars > x\x1b[31m", TYPES)
     lines = str(caught.value).splitlines()
-    assert "\x1b" not in str(caught.value) and lines[1].startswith("  lang == ")
+    assert "\x1b" not in str(caught.value) and lines[1] == "  lang == 'ж日本' and chars > x [31m"
     assert lines[2].index("^") == 2 + len("lang == 'ж日本' and chars > x") + 2  # 日本 takes four columns
     with pytest.raises(ExpressionError) as caught:
-        parse("chars > 1 and " * 900 + "x", TYPES)
-    assert max(map(len, str(caught.value).splitlines())) < 200
+        parse("`\x1b]0;title\x07\n` == 1", TYPES)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4 and all(line.isprintable() for line in lines) and r"column \x1b]0;title\x07\n;" in lines[0]
+
+
+@pytest.mark.parametrize("before", [0, 1, 150])
+@pytest.mark.parametrize("after", [0, 1, 150])
+def test_of_a_long_line_the_mistake_and_its_surroundings_are_shown(before: int, after: int) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse("chars > 1 and " * before + "autoblu > 2" + " and chars > 1" * after, TYPES)
+    _, line, carets, *_ = str(caught.value).splitlines()
+    assert line[carets.index("^") : carets.rindex("^") + 1] == "autoblu" and len(line) < 80
+    assert line.startswith("  …") == (before == 150) and line.endswith("…") == (after == 150)
+
+
+@pytest.mark.parametrize("join", [" or ", " and ", " or not "])
+def test_the_longest_conditions_are_evaluated_on_the_smallest_stacks(join: str) -> None:
+    tests = [f"chars not in [{n}, -1]" for n in range(MAX_TESTS)]
+    nested = "not (" * (MAX_DEPTH // 2 - 1) + join.join(tests) + ")" * (MAX_DEPTH // 2 - 1)
+    program = (
+        "import pyarrow as pa; from pipeline.expression import parse; table = pa.table({'chars': range(300)})\n"
+        f"print(table.filter(parse({nested!r}, {{'chars': pa.int64()}}).expression).num_rows)"
+    )
+    small = (512 << 10, 512 << 10)  # bytes: what macOS gives to threads
+    limited = functools.partial(resource.setrlimit, resource.RLIMIT_STACK, small)
+    done = subprocess.run([sys.executable, "-c", program], preexec_fn=limited, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip().isdigit(), done

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +22,11 @@ from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read, rea
 def write_docs(path: Path, first: int, number: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(jsonl([{"text": f"text {i}"} for i in range(first, first + number)]))
+
+
+def without_lines(records: list[Document | Rejected]) -> list[Document | Rejected]:
+    """Numbers of lines are known only in the first chunk of a file; the bytes always are."""
+    return [replace(record, record=re.sub(r"line \d+, ", "", record.record)) for record in records]
 
 
 def test_lists_folders_globs_and_files(tmp_path: Path) -> None:
@@ -145,9 +152,10 @@ def test_every_line_is_read_once_wherever_chunks_are_cut(tmp_path: Path) -> None
         data = b"\n".join(lines) + ending
         path.write_bytes(data)
         whole = read_all(entry(path))
-        assert len(whole) == len(lines)
+        assert [record.record.split(",")[0] for record in whole] == [f"a.jsonl line {n}" for n in range(1, 7)]
         for chunk_bytes in range(1, len(data) + 2):
-            assert read_all(entry(path), chunk_bytes=chunk_bytes) == whole, chunk_bytes
+            records = read_all(entry(path), chunk_bytes=chunk_bytes)
+            assert without_lines(records) == without_lines(whole), chunk_bytes
 
 
 def test_lines_longer_than_blocks_wherever_chunks_are_cut(tmp_path: Path) -> None:
@@ -157,7 +165,7 @@ def test_lines_longer_than_blocks_wherever_chunks_are_cut(tmp_path: Path) -> Non
     )
     whole = read_all(entry(path))
     for chunk_bytes in (1 << 18, (1 << 20) - 1, 1 << 20, (1 << 20) + 1):
-        assert read_all(entry(path), chunk_bytes=chunk_bytes) == whole, chunk_bytes
+        assert without_lines(read_all(entry(path), chunk_bytes=chunk_bytes)) == without_lines(whole), chunk_bytes
 
 
 def test_appending_and_adding_files_changes_no_other_chunk(tmp_path: Path) -> None:

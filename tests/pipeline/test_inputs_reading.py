@@ -210,7 +210,7 @@ def test_a_bad_line_is_quarantined_and_its_neighbours_survive(tmp_path: Path, li
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
     records = read_all(entry(tmp_path, keep=["title"]))
     rejected = only_rejected(records)
-    assert (rejected.reason, rejected.kind, rejected.record) == (reason, "quarantined", "a.jsonl:19")
+    assert (rejected.reason, rejected.kind, rejected.record) == (reason, "quarantined", "a.jsonl line 2, byte 19")
     assert (rejected.payload, rejected.payload_bytes) == (line[: 4 << 10], len(line))
     assert rejected.error and rejected.doc_id
     assert texts([records[0], records[2]]) == ["before", "after"]
@@ -319,7 +319,7 @@ def test_columns_ids_languages_and_kept_values(tmp_path: Path) -> None:
     kept = {"title": "T", "tags": '["a", "ä"]', "score": "0.5", "none": None}
     split = SplitSettings(validation=0, test=0)
     assert read_all(source, split) == [
-        Document("7", "t", "deu_Latn", "train", "in:a.jsonl", kept, "a.jsonl:0"),
+        Document("7", "t", "deu_Latn", "train", "in:a.jsonl", kept, "a.jsonl line 1, byte 0"),
         Document("7", "t", "deu_Latn", "train", "in:b.parquet", kept, "b.parquet row 0"),
     ]
 

@@ -145,6 +145,7 @@ def test_the_published_cards_fit_what_is_known_of_the_files() -> None:
     sonar = load_card("sonar")
     assert len(sonar.languages) == 202
     assert 256_000 + 1 + len(sonar.languages) <= sonar.vocab_size  # pieces, pad, languages
+    assert sonar.files.encoder.bytes is not None
     overhead = sonar.files.encoder.bytes - 4 * sonar.encoder_parameters  # float32
     assert 0 < overhead < 200_000
     assert load_card("sonar-hf").tokenizer_digest == sonar.tokenizer_digest

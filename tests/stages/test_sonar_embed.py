@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 
-from stages.batching import Tokens, equal_length_batches
+from stages.batching import Tokens
 from stages.device import Budget, to_host
 from stages.sonar.embed import embed
 from stages.sonar.networks import SonarTextEncoder
@@ -16,9 +14,9 @@ from stages.sonar.networks import SonarTextEncoder
 DIM = 64
 
 
-def encoder(layers: int = 2) -> SonarTextEncoder:
+def encoder() -> SonarTextEncoder:
     torch.manual_seed(0)
-    network = SonarTextEncoder(dim=DIM, layers=layers, heads=2, ffn_dim=128, vocab_size=300, max_tokens=514)
+    network = SonarTextEncoder(dim=DIM, layers=2, heads=2, ffn_dim=128, vocab_size=300, max_tokens=514)
     return network.eval().requires_grad_(False)
 
 
@@ -28,9 +26,8 @@ def sentences(count: int, longest: int) -> Tokens:
 
 
 def run(network: SonarTextEncoder, tokens: Tokens, limit: int, device: str) -> tuple[np.ndarray, int]:
-    batches = equal_length_batches(tokens.lengths, 4096)
     budget = Budget(limit, "batch_tokens", "tokens", "use fewer")
-    return embed(network.to(device), tokens, batches, budget, dim=DIM, device=device)
+    return embed(network.to(device), tokens, budget, dim=DIM, device=device)
 
 
 @pytest.mark.parametrize("limit", [1, 64, 4096])
@@ -66,25 +63,3 @@ def test_a_gpu_gives_the_embeddings_of_the_cpu(dtype: torch.dtype) -> None:
 def test_pinned_memory_is_written_when_it_is_returned() -> None:
     big = torch.arange(1 << 24, device="cuda", dtype=torch.int32)
     assert torch.equal(to_host(big), torch.arange(1 << 24, dtype=torch.int32))
-
-
-@pytest.fixture
-def small_gpu() -> Iterator[None]:
-    """A GPU whose memory is full after 64 MB."""
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((64 << 20) / total)
-    yield
-    torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@needs_gpu
-@pytest.mark.usefixtures("small_gpu")
-def test_a_gpu_that_is_full_is_given_smaller_batches() -> None:
-    tokens = Tokens.of([[5] * 512] * 400)
-    batches = equal_length_batches(tokens.lengths, 1 << 20)
-    budget = Budget(1 << 20, "batch_tokens", "tokens", "use fewer")
-    found, halvings = embed(encoder().cuda(), tokens, batches, budget, dim=DIM, device="cuda")
-    assert halvings > 0 and budget.limit < 1 << 18
-    expected, _ = run(encoder(), Tokens.of([[5] * 512]), 4096, "cpu")
-    assert np.abs(found.astype(np.float32) - expected.astype(np.float32)).max() < 1e-2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stages.sonar import generate
 from stages.sonar.generate import Hypothesis, beam_search, greedy
 from stages.sonar.ids import END, PAD
-from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.networks import DecoderState, SonarTextDecoder
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 DIM, VOCAB = 16, 24
@@ -51,8 +51,8 @@ def log_probabilities(network: SonarTextDecoder, ids: list[int], number: int) ->
     """(length, vocabulary), without a cache."""
     device = network.embedding.weight.device
     with torch.inference_mode():
-        logits = network(torch.tensor([ids], device=device), embedding(number)[None].to(device))[0]
-    return logits.float().log_softmax(dim=1).cpu()
+        logits: torch.Tensor = network(torch.tensor([ids], device=device), embedding(number)[None].to(device))
+    return logits[0].float().log_softmax(dim=1).cpu()
 
 
 def plain_greedy(network: SonarTextDecoder, number: int, limit: int) -> list[int]:
@@ -156,6 +156,28 @@ def test_sentences_end_at_different_steps() -> None:
     )
     tied = [one.score for row in beam_search(decoder(0, tied=True), *batch(chosen), beam=4) for one in row]
     assert len(set(tied)) < len(tied)
+
+
+@pytest.mark.parametrize("beam", [0, 3])
+def test_finished_sentences_leave_the_batch(monkeypatch: pytest.MonkeyPatch, beam: int) -> None:
+    """beam 0 is greedy. Rows of each step: six of eight sentences have a limit of two tokens."""
+    stepped: list[int] = []
+    step = SonarTextDecoder.step
+
+    def counting(self: SonarTextDecoder, ids: torch.Tensor, state: DecoderState) -> torch.Tensor:
+        stepped.append(len(ids))
+        return step(self, ids, state)
+
+    monkeypatch.setattr(SonarTextDecoder, "step", counting)
+    network = decoder(0)
+    numbers = [number for number in range(40) if END not in plain_greedy(network, number, 5)[:-1]][:8]
+    chosen = [(number, 2 if place < 6 else 5) for place, number in enumerate(numbers)]
+    if beam:
+        beam_search(network, *batch(chosen), beam=beam)
+        assert stepped[:3] == [8, 8, 8 * beam] and max(stepped[3:]) <= 2 * beam
+    else:
+        greedy(network, *batch(chosen))
+        assert stepped[:3] == [8, 8, 8] and max(stepped[3:]) == 2
 
 
 @pytest.mark.parametrize("logits", [1, 3 * VOCAB, 1 << 27])

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from stages.sonar.card import CardError, FileRole, ModelCard, ModelFile, load_card
 from stages.sonar.checkpoint import load_decoder, load_encoder, save
@@ -90,15 +91,16 @@ def test_a_whole_translation_model_serves_as_decoder(ported: ModelCard, tmp_path
 
 def test_fairseq_names_in_a_published_checkpoint(ported: ModelCard, tmp_path: Path) -> None:
     """The official package converts such files when it loads them."""
-    for role, load in (("encoder", load_encoder), ("decoder", load_decoder)):
+    loaders: dict[FileRole, Callable[[ModelCard], nn.Module]] = {"encoder": load_encoder, "decoder": load_decoder}
+    for role, load in loaders.items():
         tensors = load_file(FOLDER / f"hf_{role}.safetensors")
         plain = {name.removeprefix(f"model.{role}."): value for name, value in tensors.items()}
         plain |= {"version": torch.tensor([3.0]), "embed_positions._float_tensor": torch.zeros(1)}
         if role == "decoder":
             plain["output_projection.weight"] = plain["embed_tokens.weight"]
         torch.save({"model": {"state_dict": plain}}, tmp_path / f"{role}.pt")
-        found = load(with_file("card.yaml", role, tmp_path / f"{role}.pt"))  # type: ignore[arg-type, operator]
-        assert same_weights(found, load(ported))  # type: ignore[operator]
+        found = load(with_file("card.yaml", role, tmp_path / f"{role}.pt"))
+        assert same_weights(found, load(ported))
 
 
 def untied(table: Tensor) -> Tensor:
@@ -166,6 +168,7 @@ def test_loading_never_holds_a_model_twice(layout: str, tmp_path: Path) -> None:
     code = """
 import sys, threading, torch
 from benchmarks.random_model import Size, make_model
+from collections.abc import Callable
 from pathlib import Path
 from stages.sonar.card import ModelFile, load_card
 from stages.sonar.checkpoint import load_encoder

@@ -1,0 +1,72 @@
+"""One line of 50 MB as a document, and another that is no JSON: time and memory stay in proportion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+
+from pipeline.corpus import Corpus
+from tests.conftest import TINY_CARD
+from tests.end_to_end.bad_corpus import lines, record
+
+SIZE, LIMIT = 50 << 20, 5000
+TIMES = 16  # memory for each byte of the largest document, beside what every run takes
+
+
+def pipeline(*arguments: object) -> tuple[int, str, int, float]:
+    """A process of its own: exit code, output, bytes of memory at most, CPU seconds."""
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "pipeline"), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout
+    shown = process.stdout.read().decode()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, shown, used.ru_maxrss << 10, used.ru_utime + used.ru_stime
+
+
+def write_config(root: Path, name: str, *documents: bytes) -> Path:
+    (root / name).mkdir()
+    (root / name / "a.jsonl").write_bytes(lines(*documents))
+    config = {
+        "name": name,
+        "output": f"out/{name}",
+        "input": [{"path": name, "id": "id", "lang": {"column": "lang"}}],
+        "segment": {"model": str(TINY_CARD), "max_chars": LIMIT, "max_tokens": None, "max_document_sentences": 4000},
+        "part_sentences": 5000,
+        "launcher": "inline",
+    }
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_a_document_of_50_megabytes_in_one_line(tmp_path: Path) -> None:
+    """Seen: 0.4 s of CPU a megabyte for text without any boundary (English with short sentences: 3 s)."""
+    small = [record("first"), record("last")]
+    _, _, usual, _ = pipeline("run", write_config(tmp_path, "small", *small))
+    large = record("large", "x" * SIZE)
+    path = write_config(tmp_path, "large", small[0], large, b'{"text": "' + b"y" * SIZE, small[1])
+    code, shown, memory, seconds = pipeline("run", path)
+    assert code == 0 and "4 in = 3 kept + 0 dropped + 1 (invalid JSON 1) quarantined" in shown, shown
+    assert memory - usual < TIMES * SIZE and seconds < 120, (memory, usual, seconds)
+    corpus = Corpus(str(tmp_path / "out/large"))
+    rows = [row for part in corpus.parts for row in corpus.documents(part).to_pylist()]
+    assert [(row["doc_id"], row["subdocument"]) for row in rows] == [
+        ("first", 0), ("large", 0), ("large", 1), ("large", 2), ("last", 0)
+    ]  # fmt: skip
+    assert len(corpus.parts) == 2
+    chars = corpus.table("chars")["chars"].to_numpy()
+    assert chars.max() <= LIMIT and chars.sum() == SIZE + 2 * len("The house is red.The water runs.")
+    (list_of_bad,) = (tmp_path / "out/large/quarantine").iterdir()
+    (bad,) = pq.read_table(list_of_bad).to_pylist()
+    assert bad["record"] == f"a.jsonl line 3, byte {len(small[0]) + len(large) + 2}"
+    assert bad["payload_bytes"] == SIZE + 10 and len(bad["payload"]) == 4096
+    assert list_of_bad.stat().st_size < 10_000
