@@ -53,8 +53,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. --set encode.batch_tokens=4096"),
 ]
-Only = Annotated[str | None, typer.Option(help="do this stage only: segment, encode or autobleu")]
-Until = Annotated[str | None, typer.Option(help="stop after this stage")]
+Only = Annotated[str | None, typer.Option(metavar="STAGE", help="do this stage only: segment, encode or autobleu")]
+Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
 
 
 @app.command()
@@ -62,7 +62,9 @@ def run(
     config: ConfigPath,
     only: Only = None,
     until: Until = None,
-    launcher: Annotated[str | None, typer.Option(help="local (Ray on this machine) or inline (this process)")] = None,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="KIND", help="local (Ray on this machine) or inline (this process)")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Bring a corpus up to date: segment, encode, score whatever is missing or stale.
@@ -129,9 +131,10 @@ def status(
 def inspect(
     where: Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")],
     worst: Annotated[
-        int | None, typer.Option(min=0, help="show so many of the worst rows with what they decode to (default: 5)")
+        int | None,
+        typer.Option(min=0, metavar="N", help="show so many of the worst rows with what they decode to (default: 5)"),
     ] = None,
-    lang: Annotated[str | None, typer.Option(help="rows of this language only, e.g. deu_Latn")] = None,
+    lang: Annotated[str | None, typer.Option(metavar="CODE", help="rows of this language only, e.g. deu_Latn")] = None,
     condition: Annotated[
         str | None, typer.Option("--where", metavar="CONDITION", help="rows that satisfy this only")
     ] = None,
@@ -145,7 +148,8 @@ def inspect(
         str | None, typer.Option(metavar="A,B,…", help="what --to writes (default: all but vectors)")
     ] = None,
     max_rows: Annotated[
-        int | None, typer.Option(min=1, help="read about so many rows (default: 2 million; with --to: all)")
+        int | None,
+        typer.Option(min=1, metavar="N", help="read about so many rows (default: 2 million; with --to: all)"),
     ] = None,
 ) -> None:
     """Look at quality before training: AutoBLEU by language and by length, and the worst sentences.
@@ -156,9 +160,10 @@ def inspect(
     comparison of its score. A column that is not there is answered with all
     that are.
 
-    --to replaces an older file once the new one is whole. It writes texts as
-    they are: import CSV as text, or a spreadsheet takes what begins with
-    = + - @ for a formula. Vectors (embedding) fit into .parquet only.
+    --to replaces an older file once the new one is whole. .parquet takes every
+    column, vectors too; .csv is for spreadsheets: a text that begins with
+    = + - @ gets ' in front, so that it is never evaluated. .csv and .jsonl may
+    end in .gz or .zst.
 
     Examples:
 
@@ -181,7 +186,7 @@ def inspect(
 
 @app.command()
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="a model that ships, or a card's file")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="a model that ships, or a card's file")] = None,
     fetch: Annotated[bool, typer.Option("--fetch", help="download its files now, and check them")] = False,
 ) -> None:
     """List the models: size, languages, licence, and what is on this machine; or show one in full.
@@ -203,7 +208,7 @@ def models(
 
 @app.command()
 def schema(
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="write it to a file instead of printing it")] = None,
+    to: Annotated[str | None, typer.Option(metavar="FILE", help="write it to a file instead of printing it")] = None,
 ) -> None:
     """Print the JSON schema of corpus.yaml, with which editors complete and check it while you type.
 
@@ -229,7 +234,7 @@ def schema(
 @app.command()
 def doctor(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CORPUS.YAML]", help="a corpus.yaml to check against this machine")
+        Path | None, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml to check against this machine")
     ] = None,
     ray: Annotated[bool, typer.Option(help="start Ray once, which takes some seconds")] = True,
 ) -> None:

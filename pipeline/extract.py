@@ -78,21 +78,19 @@ def extract(
     texts = [field.name for field in schema if ending == ".csv" and pa.types.is_string(field.type)]
     read = written = quoted = 0
     with replaced(target) as file:
-        sink = COMPRESSED[compression](file) if compression else file
-        writer = _WRITERS[ending](sink, schema)
-        for batch in corpus.batches(*names, where=where):
-            read += batch.rows
-            written += batch.table.num_rows
-            if batch.table.num_rows:
-                table, changed = _without_formulas(batch.table, texts)
-                writer.write(table)
-                quoted += changed
-            progress.see(read, written)
-            if max_rows is not None and read >= max_rows:
-                break
-        writer.close()
-        if compression:
-            sink.close()
+        with contextlib.ExitStack() as closing:  # what writes into the file ends before it, whatever happens
+            sink = closing.enter_context(COMPRESSED[compression](file)) if compression else file
+            writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, schema)))
+            for batch in corpus.batches(*names, where=where):
+                read += batch.rows
+                written += batch.table.num_rows
+                if batch.table.num_rows:
+                    table, changed = _without_formulas(batch.table, texts)
+                    writer.write(table)
+                    quoted += changed
+                progress.see(read, written)
+                if max_rows is not None and read >= max_rows:
+                    break
         size = file.tell()
     return Extracted(read, written, size, quoted)
 

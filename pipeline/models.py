@@ -78,7 +78,7 @@ def show_models(console: Console) -> None:
     console.print(table)
     console.print(
         "\n[bold]pipeline models NAME[/] shows a card in full, with [bold]--fetch[/] it fetches the files.\n"
-        f"They lie in {escape(str(cache_folder()))} (the environment variable PIPELINE_CACHE).",
+        f"What is fetched lies in {escape(str(cache_folder()))} (or in PIPELINE_CACHE, where that is set).",
         soft_wrap=True,
         highlight=False,
     )

@@ -123,8 +123,6 @@ class RowProgress:
             self._task = self._bar.add_task("rows", total=total, note="")
 
     def __enter__(self) -> RowProgress:
-        if self._bar:
-            self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
@@ -137,6 +135,7 @@ class RowProgress:
         left = duration(max(0, self._total - read) / rate) if rate else "?"
         note = f"{number(found)} match, {number(rate)}/s, {left} left"
         if self._bar:
+            self._bar.start()  # with the first rows: what is refused before has no bar
             self._bar.update(self._task, completed=read, note=note)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()

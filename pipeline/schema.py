@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from pipeline.config import STAGES, RunConfig
+from pipeline.extract import replaced
 from stages.sonar.card import shipped_cards
 
 ROLES = {
@@ -50,12 +50,13 @@ def print_schema() -> None:
     sys.stdout.write(_text())
 
 
-def write_schema(console: Console, path: Path) -> None:
-    """To a file, with what to do with it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_text(), "utf-8")
-    console.print(f"{path} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
-    console.print(f"# yaml-language-server: $schema={path.name}", markup=False, highlight=False, soft_wrap=True)
+def write_schema(console: Console, to: str) -> None:
+    """To a file, or any URL, with what to do with it."""
+    with replaced(to) as file:
+        file.write(_text().encode())
+    name = to.rpartition("/")[2]
+    console.print(f"{to} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
+    console.print(f"# yaml-language-server: $schema={name}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _text() -> str:

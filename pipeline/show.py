@@ -12,8 +12,8 @@ from rich.text import Text
 
 from pipeline.books import Books
 from pipeline.plan import Plan, StageWork
+from pipeline.quality import QUANTILES, Quality, Row
 from pipeline.quality import Group as QualityGroup
-from pipeline.quality import Quality, Row
 
 
 def number(value: float) -> str:
@@ -150,32 +150,40 @@ def _reasons(counter: dict[str, int]) -> str:
 
 
 def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
-    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language, None where it is not that of these rows."""
-    columns = ("sentences", "tokens", "scored", "corpus BLEU", "mean", "p10", "p25", "p50", "p75", "p90", "below 20")
-    tables = [("language", quality.by_lang)]
-    if lengths:
-        tables.append(("characters", quality.by_length))
-    for title, groups in tables:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column(title)
-        for column in columns:
-            if column != "corpus BLEU" or (bleu is not None and title == "language"):
-                table.add_column(column, justify="right")
-        for group in groups:
-            table.add_row(escape(group.name), *_quality_cells(group, bleu if title == "language" else None))
+    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language, None where it is not that of these rows.
+
+    Two quantiles are left out where there are not 100 columns.
+    """
+    narrow = console.width < 100
+    tables = [("language", quality.by_lang, bleu), ("characters", quality.by_length, None)]
+    for title, groups, of_lang in tables if lengths else tables[:1]:
+        table = Table(box=None, padding=(0, 1 if narrow else 2, 0, 0))
+        table.add_column(title, no_wrap=True)
+        rows = [_quality_cells(group, of_lang) for group in groups]
+        for column in rows[0] if rows else ():
+            if not (narrow and column in ("p25", "p75")):
+                header = column.replace(" ", "\n") if narrow else column
+                table.add_column(header, justify="right", vertical="bottom", no_wrap=True)
+        for group, cells in zip(groups, rows, strict=True):
+            shown = (cell for column, cell in cells.items() if not (narrow and column in ("p25", "p75")))
+            table.add_row(escape(group.name), *shown)
         console.print(Group("", table))
     if quality.rows_read < quality.rows:
         console.print(f"(from {number(quality.rows_read)} of {number(quality.rows)} rows; --max-rows reads more)")
 
 
-def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> list[str]:
+def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[str, str]:
+    """Column → cell."""
+
     def shown(value: float, form: str = ".1f") -> str:
         return "–" if math.isnan(value) else f"{value:{form}}"
 
-    cells = [number(group.sentences), shown(group.tokens), number(group.scored)]
+    cells = {"sentences": number(group.sentences), "tokens": shown(group.tokens), "scored": number(group.scored)}
     if bleu is not None:
-        cells.append(shown(bleu.get(group.name, float("nan"))))
-    return [*cells, shown(group.mean), *(shown(value) for value in group.quantiles), shown(group.poor, ".0%")]
+        cells["corpus BLEU"] = shown(bleu.get(group.name, float("nan")))
+    cells["mean"] = shown(group.mean)
+    cells |= {f"p{share:.0%}"[:-1]: shown(value) for share, value in zip(QUANTILES, group.quantiles, strict=True)}
+    return cells | {"below 20": shown(group.poor, ".0%")}
 
 
 def show_rows(console: Console, title: str, rows: list[Row]) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pipeline.config import RunConfig, load_config
 from pipeline.doctor import corpus, machine
-from pipeline.doctor.checks import Check, Level, installed, room
+from pipeline.doctor.checks import Check, Level, room
 from pipeline.doctor.stores import credentials
 from pipeline.errors import ConfigError
 from stages.sonar.fetch import cache_folder
@@ -33,7 +33,7 @@ def examine(path: Path | None, start_ray: StartRay | None) -> Iterator[Check]:
         config_check, config = _config(path)
     yield machine.python()
     yield from machine.libraries()
-    if installed("torch"):
+    if machine.loads("torch"):
         yield from machine.devices()
     yield machine.memory()
     yield machine.open_files()
@@ -56,7 +56,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
     try:
         config = load_config(path)
     except ConfigError as error:
-        return Check("bad", "config", str(error), "correct the file; pipeline schema says what is allowed"), None
+        return Check("bad", "config", str(error)), None
     stages = ", ".join(["segment", *(stage.name for stage in config.row_stages())])
     return Check("good", "config", f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"), config
 

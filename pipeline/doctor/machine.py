@@ -53,6 +53,11 @@ def libraries() -> Iterator[Check]:
             yield Check("good", f"[{extra}]", f"{versions}{purpose}")
 
 
+def loads(name: str) -> bool:
+    """Whether a library can be imported."""
+    return _import_error(name) is None
+
+
 def _import_error(name: str) -> str | None:
     try:
         importlib.import_module(name)

@@ -35,4 +35,4 @@ def credentials(urls: Sequence[str]) -> Iterator[Check]:
         yield Check("good", "S3", f"credentials found in {_WHERE.get(found.method, found.method)}")
         return
     todo = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role of this machine"
-    yield Check("bad" if wanted else "note", "S3", "no credentials found", todo if wanted else "")
+    yield Check("bad" if wanted else "note", "S3", "no credentials found (for s3:// URLs)", todo if wanted else "")

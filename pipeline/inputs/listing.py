@@ -187,7 +187,8 @@ def _file(
         why = "its name holds ::, which would be taken for a chained URL; rename it"
     url = str(fs.unstrip_protocol(full))
     if why:
-        return InputFile(relative, url, int(info["size"] or 0), why, UNREADABLE, "")
+        size = int(info["size"] or 0) if info["type"] == "file" else 0  # a folder's and a link's is not their content's
+        return InputFile(relative, url, size, why, UNREADABLE, "")
     kind, compression = _format(settings, relative)
     if info["size"] is None:
         raise InputError(f"input {settings.input_name}: the server gives no size for {url}; download it first")

@@ -14,15 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from launchers import launch
 from pipeline.books import keep_books
-from pipeline.config import load_config
 from pipeline.corpus import Corpus
-from pipeline.plan import make_plan
-from pipeline.runs import RunRecord
-from pipeline.store import Store
 from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE, pipeline
+from tests.pipeline.test_plan import bring_up_to_date
 
 INLINE_KILLS, LOCAL_KILLS = 8, 2
 
@@ -92,8 +88,7 @@ def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: s
 def test_interrupted_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, sign: signal.Signals) -> None:
     """Ctrl-C as a terminal sends it, to all processes of the group; SIGTERM as a machine that shuts down sends it."""
     path = make_config(segment={"max_chars": 30})
-    whole = make_plan(load_config(path, [f"output={tmp_path / 'whole'}"]))
-    list(launch(whole, RunRecord(Store(whole.config.output), whole.config, whole.view).folder))
+    bring_up_to_date(path, f"output={tmp_path / 'whole'}")
     process = subprocess.Popen(
         [PIPELINE, "run", str(path), "--launcher", launcher],
         stdout=subprocess.PIPE,

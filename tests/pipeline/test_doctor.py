@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,14 @@ def test_credentials_are_found_and_not_printed(
     assert "A run can work on this machine" in shown.stdout
     refused = pipeline("doctor", tmp_path / "nowhere.yaml", "--no-ray")
     assert refused.returncode == 1 and "✗ config" in refused.stdout and not refused.stderr
+
+
+def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    checks = {check.name: check for check in examine(None, None)}
+    assert checks["libraries"].level == "bad" and "do not load: torch (ModuleNotFoundError" in checks["libraries"].found
+    assert checks["libraries"].todo == "pip install --force-reinstall torch"
+    assert "CPU" not in checks and checks["memory"].level == "good"
 
 
 def test_gpus_that_torch_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

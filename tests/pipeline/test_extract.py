@@ -101,7 +101,7 @@ def test_every_format_holds_the_rows_that_were_asked_for(corpus: Corpus, tmp_pat
 def test_csv_runs_nothing_in_a_spreadsheet_and_other_formats_have_every_text_as_it_is(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    done = write(corpus, tmp_path / "a.csv", columns=["title"])
+    done = write(corpus, tmp_path / "a.csv", columns=["title", "row"])
     assert (tmp_path / "a.csv").read_bytes().startswith(b"\xef\xbb\xbf"), "Excel takes it for another encoding"
     with (tmp_path / "a.csv").open(encoding="utf-8-sig", newline="") as file:
         found = [row["title"] for row in csv.DictReader(file)]
@@ -160,6 +160,7 @@ def test_what_cannot_be_written_is_said_first(
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
 
 
+@pytest.mark.filterwarnings("error")  # of a writer that is left open
 def test_a_file_that_cannot_be_made_whole_leaves_the_older_one(corpus: Corpus, tmp_path: Path) -> None:
     target = tmp_path / "a.parquet"
     target.write_bytes(b"older")

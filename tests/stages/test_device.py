@@ -171,11 +171,12 @@ def test_encode_gives_the_same_bits_on_a_small_device(part: pa.Table) -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_autobleu_gives_the_same_on_a_small_device(part: pa.Table, beam: int) -> None:
-    table = with_columns(part, run(encode_stage(), part))
+    table = part.slice(0, 30)
+    table = with_columns(table, run(encode_stage(), table))
     with SmallMemory(1 << 30):
         expected = run(autobleu_stage(beam=beam), table)
     stage = autobleu_stage(beam=beam)
-    with SmallMemory(60_000) as memory:
+    with SmallMemory(100_000) as memory:
         found = run(stage, table)
     assert found.families["autobleu"].equals(expected.families["autobleu"])
     assert found.counts.pop("out_of_memory") == memory.failures > 0 == expected.counts.pop("out_of_memory")
