@@ -49,6 +49,7 @@ def top(
 
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml, or `sample`, which ships")]
+CorpusPlace = Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. --set encode.batch_tokens=4096"),
@@ -108,7 +109,7 @@ def plan(
 
 @app.command()
 def status(
-    where: Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")],
+    where: CorpusPlace,
 ) -> None:
     """Show the books of a corpus: what is done, dropped, quarantined, left, as its receipts say.
 
@@ -128,8 +129,23 @@ def status(
 
 
 @app.command()
+def quarantine(
+    where: CorpusPlace,
+    reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="show so many records of each reason")] = 3,
+) -> None:
+    """Show the records that could not be used: where they are, why, and how they begin.
+
+    Example: pipeline quarantine runs/sample --reason "not UTF-8" --most 20
+    """
+    from pipeline.quarantined import show_quarantine
+
+    show_quarantine(out, _open(where), reason, most)
+
+
+@app.command()
 def inspect(
-    where: Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")],
+    where: CorpusPlace,
     worst: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="show so many of the worst rows with what they decode to (default: 5)"),
@@ -174,9 +190,7 @@ def inspect(
         --columns text,autobleu,embedding
 
       pipeline inspect runs/sample --to odd.csv
-        --where "status != 0 or matches(text, 'https?://')"
-
-      pipeline inspect runs/sample --where "autobleu < 20 and chars == tokens"
+        --where "autobleu < 20 or matches(text, 'https?://')"
     """
     from pipeline.inspecting import Wishes, inspect_corpus
 
@@ -193,17 +207,9 @@ def models(
 
     Example: pipeline models sonar --fetch
     """
-    from pipeline.models import fetch_model, show_model, show_models
-    from stages.sonar.card import load_card
+    from pipeline.models import answer
 
-    if name is None and fetch:
-        raise ConfigError("--fetch needs the name of a model: pipeline models NAME --fetch")
-    if name is None:
-        show_models(out)
-    elif fetch:
-        fetch_model(out, load_card(name))
-    else:
-        show_model(out, load_card(name), name)
+    answer(out, name, fetch)
 
 
 @app.command()

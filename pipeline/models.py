@@ -23,6 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pipeline.errors import ConfigError
 from pipeline.show import number, size
 from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder, public
@@ -57,6 +58,20 @@ def files_of(card: ModelCard) -> list[FileState]:
         found = path.stat().st_size if here else stated.bytes
         states.append(FileState(role, path, stated.url, here, found or guess[role], found is not None))
     return states
+
+
+def answer(console: Console, name: str | None, fetch: bool) -> None:
+    """What `pipeline models` does with its arguments. Raises `ConfigError` or `CardError`."""
+    if name is not None:
+        card = load_card(name)
+        if fetch:
+            fetch_model(console, card)
+        else:
+            show_model(console, card, name)
+    elif fetch:
+        raise ConfigError("--fetch needs the name of a model: pipeline models NAME --fetch")
+    else:
+        show_models(console)
 
 
 def show_models(console: Console) -> None:
@@ -161,12 +176,11 @@ def _scores(card: ModelCard) -> Table:
     """A line a language, a column a score."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("language")
-    for score in card.scores:
-        table.add_column(escape(score), justify="right")
-    for lang in dict.fromkeys(lang for values in card.scores.values() for lang in values):
-        table.add_row(escape(lang), *(_value(values.get(lang)) for values in card.scores.values()))
+    columns = []
+    for score, values in card.scores.items():
+        table.add_column(escape(score), justify="right", vertical="bottom")
+        decimals = max(len(f"{value:.3f}".rstrip("0").partition(".")[2]) for value in values.values())
+        columns.append({lang: f"{value:,.{decimals}f}".replace(",", " ") for lang, value in values.items()})
+    for lang in dict.fromkeys(lang for column in columns for lang in column):
+        table.add_row(escape(lang), *(column.get(lang, "–") for column in columns))
     return table
-
-
-def _value(score: float | None) -> str:
-    return "–" if score is None else number(score) if score == int(score) else f"{score:.4g}"

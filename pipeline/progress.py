@@ -6,8 +6,8 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from pipeline.plan import Plan
 from pipeline.recipes import SEGMENT
@@ -69,8 +69,8 @@ class RunProgress:
             self._visited += event.rows
         else:
             self._failed += 1
-            self._console.print(f"[bold red]failed[/] {escape(plain(event.where, 200))}: ", end="")
-            self._console.print(plain(event.error, 1000), markup=False)
+            what = f" {plain(event.where, 200)}: {plain(event.error, 1000)}"
+            self._console.print(Text("failed", "bold red") + Text(what), soft_wrap=True)
         if self._bars:
             self._bars.update(self._segment_bar, completed=self._chunks_done)
             self._bars.update(self._visit_bar, completed=self._visited, total=self._total(), note=self._note())

@@ -67,7 +67,9 @@ def _show(console: Console, one: Bad) -> None:
     console.print(Text(f"  {visible(one.place)}{more}"), soft_wrap=True)
     console.print(Text(f"    {visible(one.error)}"), soft_wrap=True)
     if one.payload:
-        console.print(Text(f"    {plain(one.payload.decode('utf-8', 'replace'), console.width - 5)}", style="dim"))
+        console.print(
+            Text(f"    {plain(one.payload.decode('utf-8', 'replace').strip(), console.width - 5)}", style="dim")
+        )
 
 
 def _examples(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[Bad]]:

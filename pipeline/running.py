@@ -19,7 +19,7 @@ from pipeline.plan import Plan
 from pipeline.progress import RunProgress
 from pipeline.quality import corpus_bleu_of, measure, worst_rows
 from pipeline.runs import RunRecord, newest_is
-from pipeline.show import show_books, show_open, show_quality, show_rows
+from pipeline.show import counted, show_books, show_open, show_quality, show_rows
 from pipeline.store import Store
 from pipeline.tasks import Event
 
@@ -42,7 +42,8 @@ def run_plan(console: Console, plan: Plan, launch: Launch) -> None:
     record = RunRecord(Store(plan.config.output), plan.config, plan.view)
     console.print(
         f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
-        f"({len(plan.chunks_to_segment())} chunks to segment, {len(plan.parts_to_visit())} parts waiting)"
+        f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
+        f"{counted(len(plan.parts_to_visit()), 'part')} waiting)"
     )
     failures: list[str] = []
     try:
@@ -77,7 +78,7 @@ def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
     books = keep_books(corpus.store, corpus.chunks)
     show_books(console, books, f"{plan.config.name} in {plan.config.output}")
     if swept:
-        console.print(f"removed {swept} files that an interrupted attempt left")
+        console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
     if "autobleu" in corpus.columns:
         quality = measure(corpus, SHOWN_ROWS)
         show_quality(console, quality, corpus_bleu_of(books), lengths=False)

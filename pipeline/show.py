@@ -21,6 +21,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
 
 
+def counted(value: float, noun: str) -> str:
+    """`1 part`, `1 234 parts`."""
+    return f"{number(value)} {noun}{'s' * (value != 1)}"
+
+
 def size(value: float) -> str:
     """Bytes in words: `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -49,29 +54,36 @@ def plain(text: str, width: int) -> str:
 def show_plan(console: Console, plan: Plan) -> None:
     """The table of `pipeline plan`."""
     table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("stage", "done", "to do", "sentences to do", "measured", "time", "why"):
-        table.add_column(column, justify="right" if column not in ("stage", "why") else "left", overflow="fold")
+    for column in ("stage", "done", "to do", "sentences to do", "measured", "time"):
+        table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
     unknown = bool(plan.chunks_to_segment())
     for work in plan.work.values():
         table.add_row(*_plan_row(work, unknown))
     console.print(table)
+    reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")
+    for work in plan.work.values():
+        for reason, count in work.reasons.most_common(4):
+            reasons.add_row(work.stage, f"{escape(reason)} ({counted(count, _unit(work))})")
+    if reasons.row_count:
+        console.print(reasons)
     if plan.nothing_to_do:
         console.print("Nothing to do.")
 
 
 def _plan_row(work: StageWork, unknown: bool) -> tuple[str, ...]:
-    unit = "chunks" if work.stage == "segment" else "parts"
-    why = "; ".join(f"{escape(reason)} ({count})" for reason, count in work.reasons.most_common(4))
     more = " + what segmenting brings" if unknown and work.stage != "segment" else ""
     return (
         work.stage,
-        f"{number(work.done)} {unit}",
-        f"{number(work.left)} {unit}",
+        counted(work.done, _unit(work)),
+        counted(work.left, _unit(work)),
         number(work.sentences_left) + more,
         f"{number(work.rate)}/s" if work.rate else "–",
         duration(work.seconds_left) if work.seconds_left else "–",
-        why,
     )
+
+
+def _unit(work: StageWork) -> str:
+    return "chunk" if work.stage == "segment" else "part"
 
 
 def show_books(console: Console, books: Books, title: str) -> None:
@@ -88,7 +100,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
     if books.quarantined:
         lost = f"{size(books.bytes_unreadable)} could not be decoded; " if books.bytes_unreadable else ""
         hint = "" if books.kept else "; not one document was kept: is `text:` the right column?"
-        table.add_row("quarantine", f"{lost}quarantine/*.parquet lists each record, where and why{hint}")
+        table.add_row("quarantine", f"{lost}pipeline quarantine shows each record, where and why{hint}")
     tokens = segment.get("tokens", 0) / books.sentences if books.sentences else 0
     extra = [
         f"{number(segment[key])} {label}"
@@ -97,7 +109,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
     ]
     table.add_row(
         "sentences",
-        f"{number(books.sentences)} in {books.parts} parts, {tokens:.1f} tokens on average"
+        f"{number(books.sentences)} in {counted(books.parts, 'part')}, {tokens:.1f} tokens on average"
         + (f", {', '.join(extra)}" if extra else ""),
     )
     if encode:
@@ -122,7 +134,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
     table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
     for warning, parts in books.warnings.most_common():
-        console.print(Text(f"warning: {plain(warning, 600)} (parts: {number(parts)})", style="yellow"))
+        console.print(Text(f"warning: {plain(warning, 600)} ({counted(parts, 'part')})", style="yellow"))
     for problem in books.problems:
         console.print(Text(f"wrong: {problem}", style="bold red"))
 
@@ -130,9 +142,9 @@ def show_books(console: Console, books: Books, title: str) -> None:
 def show_open(console: Console, books: Books) -> None:
     """What is not done yet, if anything."""
     if books.open_chunks:
-        console.print(f"{number(books.open_chunks)} chunks are not segmented yet")
+        console.print(f"not segmented yet: {counted(books.open_chunks, 'chunk')}")
     for stage, count in books.open_parts.items():
-        console.print(f"{number(count)} parts have no {stage} yet")
+        console.print(f"no {stage} yet: {counted(count, 'part')}")
 
 
 def _halvings(stage: str, counts: dict[str, float]) -> str:

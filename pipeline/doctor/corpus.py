@@ -19,7 +19,7 @@ from pipeline.inputs.chunk import UNREADABLE
 from pipeline.models import FileState, files_of
 from pipeline.remote import in_words, is_remote
 from pipeline.runs import check_corpus
-from pipeline.show import number, plain, size
+from pipeline.show import counted, plain, size
 from pipeline.store import Store
 from stages.sonar.card import CardError, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder
@@ -69,9 +69,9 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
         return Check("bad", name, str(error))
     except OSError as error:
         return Check("bad", name, f"{one.path}: {error}", "let this user read it")
-    count = f"{number(len(files))} file{'s' * (len(files) != 1)}"
-    found = f"{one.path}: {count}, {size(sum(file.size for file in files))}; first records of {plain(first.path, 60)}: "
-    found += f"{kept} documents" + (f" in {', '.join(lang for lang, _ in langs.most_common(5))}" if langs else "")
+    found = f"{one.path}: {counted(len(files), 'file')}, {size(sum(file.size for file in files))}; "
+    found += f"first records of {plain(first.path, 60)}: "
+    found += counted(kept, "document") + (f" in {', '.join(lang for lang, _ in langs.most_common(5))}" if langs else "")
     refused |= {"unreadable files": [file.stamp for file in files if file.format == UNREADABLE]}
     problems = [f"{reason} ({len(errors)}), {plain(errors[0], 120)}" for reason, errors in refused.items() if errors]
     if problems:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -147,7 +148,7 @@ def _not_json(error: Exception) -> str:
         return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}"
     if isinstance(error, RecursionError):
         return "values stand in each other too deeply to be read"
-    return str(error).partition(";")[0]  # a number of over 4300 digits; what follows is advice for programmers
+    return f"a number has more than {sys.get_int_max_str_digits()} digits; write it as a string"
 
 
 def _split_lines(chunk: Chunk) -> Iterator[_Line]:

@@ -134,7 +134,7 @@ BAD_LINES: list[tuple[bytes, str, str]] = [  # line, reason, pattern of the erro
     (b'{"id": "deep", "text": ' + b"[" * 900 + b"]" * 900 + b"}", "text is not a string", r"\[\["),
     (b'{"id": "key", "lang": "eng_Latn", "text": "a", "text": "b"}', "duplicate key", "'text' stands twice"),
     (b'{"id": "nan", "lang": "eng_Latn", "text": NaN}', "text is not a string", r"nan \(float\)"),
-    (b'{"id": ' + b"9" * 5000 + b', "text": "a"}', "invalid JSON", "4300 digits"),
+    (b'{"id": ' + b"9" * 5000 + b', "text": "a"}', "invalid JSON", "more than 4300 digits; write"),
     (b'{"id": "cut off", "lang": "eng_La', "invalid JSON", r"at character 33, near .*eng_La.r"),
     (b'["a list"]', "not a JSON object", "write one object a line"),
 ]

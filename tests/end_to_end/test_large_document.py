@@ -15,7 +15,7 @@ from tests.conftest import TINY_CARD
 from tests.end_to_end.bad_corpus import lines, record
 
 SIZE, LIMIT = 50 << 20, 5000
-TIMES = 16  # memory for each byte of the largest document, beside what every run takes
+TIMES = 12  # memory for each byte of the largest document, beside what every run takes
 
 
 def pipeline(*arguments: object) -> tuple[int, str, int, float]:
@@ -41,6 +41,7 @@ def write_config(root: Path, name: str, *documents: bytes) -> Path:
         "input": [{"path": name, "id": "id", "lang": {"column": "lang"}}],
         "segment": {"model": str(TINY_CARD), "max_chars": LIMIT, "max_tokens": None, "max_document_sentences": 4000},
         "part_sentences": 5000,
+        "chunk_bytes": 4 * SIZE,  # one chunk
         "launcher": "inline",
     }
     path = root / f"{name}.yaml"
@@ -49,13 +50,13 @@ def write_config(root: Path, name: str, *documents: bytes) -> Path:
 
 
 def test_a_document_of_50_megabytes_in_one_line(tmp_path: Path) -> None:
-    """Seen: 0.4 s of CPU a megabyte for text without any boundary (English with short sentences: 3 s)."""
+    """Seen: 9 times the document, and 0.5 s of CPU a megabyte, for text without any boundary."""
     small = [record("first"), record("last")]
     _, _, usual, _ = pipeline("run", write_config(tmp_path, "small", *small))
     large = record("large", "x" * SIZE)
     path = write_config(tmp_path, "large", small[0], large, b'{"text": "' + b"y" * SIZE, small[1])
     code, shown, memory, seconds = pipeline("run", path)
-    assert code == 0 and "4 in = 3 kept + 0 dropped + 1 (invalid JSON 1) quarantined" in shown, shown
+    assert code == 0 and "4 in = 3 kept + 0 dropped + 1 " in shown and "invalid JSON 1" in shown, shown
     assert memory - usual < TIMES * SIZE and seconds < 120, (memory, usual, seconds)
     corpus = Corpus(str(tmp_path / "out/large"))
     rows = [row for part in corpus.parts for row in corpus.documents(part).to_pylist()]
@@ -69,4 +70,4 @@ def test_a_document_of_50_megabytes_in_one_line(tmp_path: Path) -> None:
     (bad,) = pq.read_table(list_of_bad).to_pylist()
     assert bad["record"] == f"a.jsonl line 3, byte {len(small[0]) + len(large) + 2}"
     assert bad["payload_bytes"] == SIZE + 10 and len(bad["payload"]) == 4096
-    assert list_of_bad.stat().st_size < 10_000
+    assert list_of_bad.stat().st_size < 50_000

@@ -6,13 +6,15 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from launchers.trial import start_ray
 from pipeline.doctor import examine
-from pipeline.doctor.checks import Check, requirements, writable
-from pipeline.doctor.machine import devices, open_files, ray
+from pipeline.doctor.checks import Check, requirements, room, writable
+from pipeline.doctor.machine import devices, libraries, memory, open_files, ray
 from tests.conftest import TINY_CARD, MakeConfig
 from tests.pipeline.test_cli import pipeline
 
@@ -138,6 +140,38 @@ def test_a_ray_that_does_not_start() -> None:
     assert check.level == "bad" and "no answer in 90 s" in check.found and "--launcher inline" in check.todo
     assert ray(fails, needed=False).level == "warn"
     assert ray(lambda: (4.2, {"CPU": 2.0, "GPU": 1.0}), needed=True).found.endswith("in 4 s and finds 2 CPUs, 1 GPUs")
+
+
+def test_ray_is_started_for_real() -> None:
+    seconds, resources = start_ray()
+    assert seconds > 0 and resources["CPU"] >= 1
+    with pytest.raises(RuntimeError, match="no answer in 0 s"):
+        start_ray(timeout=0.1)
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.doctor.machine.installed", lambda name: None if name in ("ray", "s3fs") else "1.0")
+    checks = {check.name: check for check in libraries()}
+    assert checks["libraries"].level == "bad" and checks["libraries"].found.startswith("missing: ray;")
+    assert checks["libraries"].todo.endswith(" ray")
+    assert checks["[s3]"] == Check(
+        "note", "[s3]", "not installed (for s3:// URLs): s3fs", "pip install 'sonar-pipeline[s3]'"
+    )
+    assert ray(None, needed=True).level == "bad"
+
+
+@pytest.mark.parametrize(("free", "level"), [(0.5e9, "bad"), (5e9, "warn"), (500e9, "good")])
+def test_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, level: str) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    check = room("disk", tmp_path / "not" / "yet", dim=1024)
+    assert check.level == level and bool(check.todo) == (level != "good")
+    assert level != "good" or "room for about 264 million sentences of 1024 dimensions" in check.found
+
+
+def test_a_container_that_may_use_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.doctor.machine._container_limit", lambda: 500_000_000)
+    check = memory()
+    assert check.level == "bad" and "this container may use 500.0 MB" in check.found
 
 
 def test_a_place_where_a_second_writer_wins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,8 @@ Test = tuple[str, Callable[[dict[str, Any]], bool | None]]  # a condition and wh
 
 
 def rows(text: str) -> list[int]:
-    return TABLE.filter(parse(text, TYPES).expression)["row"].to_pylist()
+    kept: list[int] = TABLE.filter(parse(text, TYPES).expression)["row"].to_pylist()
+    return kept
 
 
 def of(column: str, say: Callable[[Any], bool]) -> Callable[[dict[str, Any]], bool | None]:
@@ -54,7 +55,11 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b, "=": lambda a, b: a == b, "!=": lambda a, b: a != b, "<>": lambda a, b: a != b,
 }  # fmt: skip
-NUMBERS = {"chars": [1, 2, 2.0, 50, -4, 200], "status": [0, 1, 2], "autobleu": [0, 19.5, 20, 33.5, 100, -1.5e1]}
+NUMBERS: dict[str, list[float]] = {
+    "chars": [1, 2, 2.0, 50, -4, 200],
+    "status": [0, 1, 2],
+    "autobleu": [0, 19.5, 20, 33.5, 100, -1.5e1],
+}
 LANGS = ["deu_Latn", "fra_Latn", "xxx"]
 
 
@@ -76,17 +81,17 @@ def simple(draw: st.DrawFn) -> Test:
         values, negated = draw(st.lists(st.sampled_from([*LANGS, "x", ""]), min_size=1)), draw(st.booleans())
         text = f"{written} {'not ' * negated}in {values}"
         return text, of(column, lambda found: (found in values) != negated)
-    value = draw(st.sampled_from(["deu", "Latn", "a", "Ü", "", "Hans"]))
+    word = draw(st.sampled_from(["deu", "Latn", "a", "Ü", "", "Hans"]))
     if kind == "text":
-        return f"{written} == '{value}'", of(column, lambda found: found == value)
+        return f"{written} == '{word}'", of(column, lambda found: found == word)
     name = draw(st.sampled_from(["contains", "startswith", "endswith", "matches"]))
     say = {
-        "contains": lambda found: value in found,
-        "startswith": lambda found: found.startswith(value),
-        "endswith": lambda found: found.endswith(value),
-        "matches": lambda found: re.search(value, found) is not None,
+        "contains": lambda found: word in found,
+        "startswith": lambda found: found.startswith(word),
+        "endswith": lambda found: found.endswith(word),
+        "matches": lambda found: re.search(word, found) is not None,
     }[name]
-    return f'{name}({written}, "{value}")', of(column, say)
+    return f'{name}({written}, "{word}")', of(column, say)
 
 
 def negation(one: Test) -> Test:

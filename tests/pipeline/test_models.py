@@ -25,6 +25,7 @@ PIPELINE = str(Path(sys.executable).parent / "pipeline")
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")  # where a proxy is set, it cannot reach the servers of tests
     return tmp_path / "cache"
 
 
@@ -67,7 +68,7 @@ def test_one_card_in_full(cache: Path) -> None:
 def test_fetch_brings_every_file(tmp_path: Path, cache: Path) -> None:
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(TINY_CARD.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         files = {
             "encoder": {"url": f"{url}/enc.pt"},

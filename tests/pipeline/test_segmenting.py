@@ -138,11 +138,10 @@ def test_a_chunk_of_nothing_but_bad_records_has_a_short_list(
     assert receipt.quarantined == {"invalid JSON": 11, "not a JSON object": 5} and receipt.kept == 1
     assert receipt.quarantine
     rows = pq.read_table(tmp_path / "out" / receipt.quarantine.path).to_pylist()
-    places = ["line 1, byte 0", "line 2, byte 9", "line 3, byte 18", "line 4, byte 27", f"line 12, byte {91 + len(good)}"]
-    assert [row["record"] for row in rows] == [f"x.jsonl {place}" for place in places]
-    assert [(row["reason"], row["records"]) for row in rows] == [
-        *[("invalid JSON", 1)] * 3, ("invalid JSON", 8), ("not a JSON object", 5)
-    ]  # fmt: skip
+    places = [*((line, 9 * (line - 1)) for line in (1, 2, 3, 4)), (12, 91 + len(good))]
+    assert [row["record"] for row in rows] == [f"x.jsonl line {line}, byte {byte}" for line, byte in places]
+    assert [row["reason"] for row in rows] == ["invalid JSON"] * 4 + ["not a JSON object"]
+    assert [row["records"] for row in rows] == [1, 1, 1, 8, 5]
     assert "all later ones" in rows[-1]["error"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -16,14 +17,15 @@ import pytest
 from pipeline.errors import CorpusError
 from pipeline.store import Store
 
-PORT = 5617
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """A moto server on loopback; yields its address."""
-    address = f"http://127.0.0.1:{PORT}"
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(PORT)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    address = f"http://127.0.0.1:{port}"
+    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", port]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):
