@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pipeline.config import RunConfig
@@ -21,22 +21,28 @@ from pipeline.remote import in_words, is_remote
 from pipeline.runs import check_corpus
 from pipeline.show import counted, plain, size
 from pipeline.store import Store
-from stages.sonar.card import CardError, ModelCard, load_card, shipped_cards
+from stages.sonar.card import CardError, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder
 
 RECORDS = 100  # read of each input
+ENCODER: FileRole = "encoder"
+DECODER: FileRole = "decoder"
 
 
 def of_config(config: RunConfig) -> Iterator[Check]:
     """Everything that this file needs of this machine."""
     cards: dict[str, ModelCard] = {}
-    for name in dict.fromkeys(stage.model for stage in (config.segment, config.encode, config.autobleu) if stage):
+    roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
+    for stage, role in ((config.encode, ENCODER), (config.autobleu, DECODER)):
+        if stage:
+            roles.setdefault(stage.model, {"tokenizer"}).add(role)
+    for name, needed in roles.items():
         try:
             cards[name] = load_card(name)
         except CardError as error:
             yield Check("bad", "model", str(error), "pipeline models lists those that ship")
         else:
-            yield model(name, cards[name], needed=True)
+            yield model(name, cards[name], needed)
     if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
         yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
     tokenizer = cards.get(config.segment.model)
@@ -102,12 +108,15 @@ def output(url: str, dim: int | None = None) -> Iterator[Check]:
 def models() -> Iterator[Check]:
     """Every model that ships as a card."""
     for name in shipped_cards():
-        yield model(name, load_card(name), needed=False)
+        yield model(name, load_card(name))
 
 
-def model(name: str, card: ModelCard, needed: bool) -> Check:
-    """Whether the files of a card are on this machine. `name`: what a configuration calls it."""
-    files = files_of(card)
+def model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:
+    """Whether the files of a card are on this machine: those that are needed, or all if it is only listed.
+
+    `name`: what a configuration calls it.
+    """
+    files = [file for file in files_of(card) if not needed or file.role in needed]
     missing = [file for file in files if not file.here]
     wrong = [f"{file.path} has {file.bytes} bytes, not {stated}" for file, stated in _of_other_size(card, files)]
     if wrong:

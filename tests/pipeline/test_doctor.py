@@ -70,6 +70,17 @@ def test_what_does_not_fit(
     assert checks[0].todo or ";" in checks[0].found  # what to do
 
 
+def test_of_a_model_the_files_that_its_stage_needs(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    path = make_config(encode={"model": "sonar"}, autobleu={"model": "sonar-finetuned"})
+    assert [check.found for check in found(path, "model")] == [
+        "sonar: to fetch encoder (3.1 GB), tokenizer (4.9 MB)",
+        "sonar-finetuned: to fetch decoder (~3.3 GB), tokenizer (4.9 MB)",
+    ]
+
+
 def test_model_files_that_are_missing_or_of_another_size(make_config: MakeConfig, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
