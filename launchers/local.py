@@ -155,7 +155,10 @@ def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
             num_gpus=1 if found[0] != "cpu" else 0,
         )
     try:
-        for row in data.iter_rows():
-            yield Event.model_validate_json(json.loads(row["item"])["event"])
+        # not `iter_rows`, whose threads outlive it: one that calls Ray after `ray.shutdown` ends this process, code 1
+        for bundle in data.iter_internal_ref_bundles():
+            for block in ray.get(bundle.block_refs):
+                for text in block["item"].to_pylist():
+                    yield Event.model_validate_json(json.loads(text)["event"])
     except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
         yield failure("Ray", error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-_STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
@@ -12,7 +14,7 @@ def visible(text: str) -> str:
 
     Control characters, line ends and halves of characters become escapes (`\\x1b`); all else stays as it is.
     """
-    return _STEERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return STEERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class PipelineError(Exception):
@@ -32,3 +34,17 @@ class CorpusError(PipelineError):
 
 class StorageError(CorpusError):
     """The corpus cannot be written to: a full disk, no permission. Whatever is tried next fails too, so a run stops."""
+
+
+class StartError(CorpusError):
+    """A stage cannot start: its model is not there, or does not load. It would not elsewhere, so a run stops."""
+
+
+@contextmanager
+def starting(stage: str) -> Iterator[None]:
+    """Whatever fails while a stage is made becomes a `StartError` that names it."""
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, (PipelineError, ValueError)) else f"{type(error).__name__}: "
+        raise StartError(f"{stage} cannot start: {kind}{error}") from error

@@ -39,7 +39,7 @@ from pipeline.remote import in_words
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 COMPRESSED: dict[str, Callable[[Any], Any]] = {  # of text formats; neither closes the file
-    ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0),
+    ".gz": lambda file: gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0),
     ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
 }
 DOCUMENT_COLUMNS_LEFT_OUT = {"subdocument", "text_hash", "first_row", "rows"}  # written if they are asked for

@@ -5,6 +5,7 @@ Fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a conne
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def files_of(card: ModelCard) -> list[FileState]:
     states = []
     for role in ROLES:
         path, stated = card.path(role), card.file(role)
-        here = path.is_file()
+        here = os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where it may not look)
         found = path.stat().st_size if here else stated.bytes
         states.append(FileState(role, path, stated.url, here, found or guess[role], found is not None))
     return states

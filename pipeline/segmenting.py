@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, starting
 from pipeline.fingerprint import column_digest, fingerprint
 from pipeline.inputs import Chunk, Document, Rejected, count_documents, read_documents
 from pipeline.quarantine import ChunkBooks
@@ -38,6 +38,7 @@ from pipeline.recipes import SEGMENT, Recipes, segment_part_fingerprint
 from pipeline.sampling import document_seed, uniform
 from pipeline.store import Store
 from pipeline.warned import listening
+from stages.segment import marks
 from stages.segment.segmenter import Segmented, Segmenter
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
@@ -73,7 +74,7 @@ class ChunkSegmenter:
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self.card = load_card(config.segment.model)
-        with listening() as self._warned_loading:  # true of every part
+        with starting("segment"), listening() as self._warned_loading:  # warnings are true of every part
             self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count)
         self._warned: list[str] = []  # since the last part
         self.keep = config.keep_columns()
@@ -133,7 +134,7 @@ class ChunkSegmenter:
         for item in read_documents(chunk, settings, self.config.split, self.card.languages):
             if isinstance(item, Rejected):
                 books.reject(item)
-            elif settings.id is None or books.is_first(item):
+            elif settings.id is None or not marks.INK.search(item.text) or books.is_first(item):
                 yield item
 
     def _segment(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 
 from rich.console import Console, Group
 from rich.markup import escape
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.books import Books
+from pipeline.errors import STEERS
 from pipeline.plan import Plan, StageWork
 from pipeline.quality import QUANTILES, Quality, Row
 from pipeline.quality import Group as QualityGroup
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 def plain(text: str, width: int) -> str:
     """One line of a document's text that cannot steer a terminal, cut to `width` characters."""
-    safe = "".join(" " if unicodedata.category(sign) in {"Cc", "Zl", "Zp"} else sign for sign in text)
+    safe = STEERS.sub(" ", text)
     return safe if len(safe) <= width else safe[: width - 1] + "…"
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError, PipelineError, StorageError
+from pipeline.errors import CorpusError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.receipts import ChunkReceipt, PartRef
 from pipeline.segmenting import ChunkSegmenter
@@ -120,5 +120,5 @@ def failure(where: str, error: BaseException) -> Event:
         where=where,
         error=text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}",  # ours are sentences
         detail="".join(traceback.format_exception(error)),
-        fatal=isinstance(error, StorageError),
+        fatal=isinstance(error, (StorageError, StartError)),
     )

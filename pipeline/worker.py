@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, starting
 from pipeline.fingerprint import content_digest, fingerprint
 from pipeline.receipts import DataFile, PartRef, Receipt, commit, read_receipt
 from pipeline.recipes import SEGMENT, Recipes, part_fingerprint
@@ -61,7 +61,7 @@ class PartWorker:
                 if settings.name not in self._allowed:
                     break
                 missing = sorted(set(settings.reads) - set(inputs))
-                raise CorpusError(f"{settings.name} of part {ref.part} needs {', '.join(missing)}: run with --until")
+                raise CorpusError(f"{settings.name} of part {ref.part} needs {', '.join(missing)}: run without --only")
             stage_print = part_fingerprint(self.recipes.stages[settings.name], inputs)
             path = layout.receipt_path(settings.name, ref.part, stage_print)
             if self.store.exists(path):
@@ -107,7 +107,7 @@ class PartWorker:
     def _stage(self, settings: StageSettings) -> Stage:
         with self._loading:
             if settings.name not in self._stages:
-                with listening() as warned:
+                with starting(settings.name), listening() as warned:
                     stage = settings.build()
                     stage.setup(self.device)
                 self._warned[settings.name] = warned

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import re
 import secrets
 import shutil
@@ -62,7 +64,8 @@ def pip_extra(extra: str) -> str:
 def existing(path: Path) -> Path:
     """The folder itself, or the nearest one above it that is there."""
     path = path.absolute()
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+    # Path.is_dir raises where it may not look
+    return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112
 
 
 def room(name: str, folder: Path, dim: int | None = None) -> Check:
@@ -85,7 +88,8 @@ def writable(name: str, url: str, shown: str) -> Check:
         try:
             first, second = store.create(path, b"1"), store.create(path, b"2")
         finally:
-            store.delete(path)
+            with contextlib.suppress(PipelineError, OSError):
+                store.delete(path)
     except PipelineError as error:
         cause = error.__cause__
         if is_remote(url) or not isinstance(cause, OSError):

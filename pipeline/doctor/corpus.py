@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.config import RunConfig
 from pipeline.doctor.checks import Check, existing, installed, pip_extra, room, writable
 from pipeline.errors import CorpusError, PipelineError
-from pipeline.inputs import InputSettings, Rejected, list_files, nearest_languages, plan_chunks, read_documents
+from pipeline.inputs import Document, InputSettings, list_files, nearest_languages, plan_chunks, read_documents
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.models import FileState, files_of
 from pipeline.remote import in_words, is_remote
@@ -66,11 +66,11 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
             sample = one.model_copy(update={"path": first.url, "limit": min(RECORDS, one.limit or RECORDS)})
             for chunk in plan_chunks(sample):
                 for item in read_documents(chunk, sample, config.split, card.languages if card else None):
-                    if isinstance(item, Rejected):
-                        refused.setdefault(item.reason, []).append(item.error)
-                    else:
+                    if isinstance(item, Document):
                         kept += 1
                         langs[item.lang] += 1
+                    elif item.kind == "quarantined":
+                        refused.setdefault(item.reason, []).append(item.error)
     except PipelineError as error:
         return Check("bad", name, str(error))
     except OSError as error:

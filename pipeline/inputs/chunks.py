@@ -9,6 +9,7 @@ many chunks as the limit needs.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES)
             planned = plan_chunks(settings, chunk_bytes)
         for chunk in planned:
             column = "" if chunk.format == "text" else settings.text
-            owner = owners.setdefault((chunk.url, column), chunk.input)
+            owner = owners.setdefault((_place(chunk), column), chunk.input)
             if owner != chunk.input:
                 raise InputError(
                     f"inputs {owner} and {chunk.input} both match {chunk.url}, so its documents would stand in the "
@@ -49,6 +50,12 @@ def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES)
                 )
             chunks.append(chunk)
     return chunks
+
+
+def _place(chunk: Chunk) -> str:
+    """The chunk's file: a local one by where links lead."""
+    local = chunk.format != UNREADABLE and chunk.url.startswith("file://")
+    return os.path.realpath(chunk.url.removeprefix("file://")) if local else chunk.url
 
 
 def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:

@@ -94,7 +94,7 @@ def not_utf8(error: UnicodeDecodeError) -> str:
     near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
     return (
         f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}; "
-        "convert the file (iconv -f LATIN1 -t UTF-8, or from what it is in)"
+        "convert the text (a file: iconv -f LATIN1 -t UTF-8)"
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,25 @@ def list_files(settings: InputSettings) -> list[InputFile]:
         raise InputError(
             f"input {settings.input_name}: nothing of {settings.path} can be read; {first.path or root}: {first.stamp}"
         )
-    return sorted(files, key=lambda file: file.path)
+    return sorted(_once_each(fs, files), key=lambda file: file.path)
+
+
+def _once_each(fs: Any, files: list[InputFile]) -> list[InputFile]:
+    """Local files that links lead to a second time are not read again: their documents would be there twice."""
+    if not isinstance(fs, _LocalFiles):
+        return files
+    places = {file.url: str(fs._strip_protocol(file.url)) for file in files}
+    targets = {url: os.path.realpath(place) for url, place in places.items()}
+    first: dict[str, InputFile] = {}
+    for file in sorted(files, key=lambda file: (targets[file.url] != places[file.url], file.path)):  # links last
+        if file.format != UNREADABLE:
+            first.setdefault(targets[file.url], file)
+    return [
+        file
+        if file.format == UNREADABLE or (same := first[targets[file.url]]) is file
+        else replace(file, size=0, stamp=f"it is the same file as {same.path}, which is read", format=UNREADABLE)
+        for file in files
+    ]
 
 
 def stamp(fs: Any, path: str, info: dict[str, Any]) -> str:

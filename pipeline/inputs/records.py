@@ -42,6 +42,9 @@ class Unconvertible:
     def __init__(self, error: str) -> None:
         self.error = error
 
+    def __repr__(self) -> str:
+        return f"<{self.error}>"
+
 
 class RecordMaker:
     """Makes documents of one chunk. `columns`: the columns that it looks at, each once.

@@ -56,15 +56,15 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     `random_access`: for Parquet, whose reader asks for exactly what it needs; otherwise 8 MiB are read ahead.
     Raises InputError when the file has changed since, because ranges and counts no longer fit.
     """
-    fs, path = _as_planned(chunk)
+    fs, path, _ = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
     return cast(IO[bytes], fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
 
 
 def head_of(chunk: Chunk) -> bytes:
     """The first bytes of the chunk's file, wherever the chunk itself begins: one small request."""
-    fs, path = _as_planned(chunk)
-    return bytes(fs.cat_file(path, start=0, end=HEAD))
+    fs, path, size = _as_planned(chunk)
+    return bytes(fs.cat_file(path, start=0, end=HEAD)) if size else b""  # stores refuse a range of nothing
 
 
 def check_lines(chunk: Chunk, head: bytes) -> None:
@@ -77,11 +77,14 @@ def check_lines(chunk: Chunk, head: bytes) -> None:
         raise BrokenStreamError(error, chunk.bytes)
 
 
-def _as_planned(chunk: Chunk) -> tuple[Any, str]:
+def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
+    """File system, path there, and size in bytes."""
     fs, path = url_to_fs(chunk.url)
     fs.invalidate_cache(path)
+    size = 0
     try:
-        now = stamp(fs, path, fs.info(path))
+        info = fs.info(path)
+        now, size = stamp(fs, path, info), int(info["size"] or 0)
     except FileNotFoundError:
         now = "gone"
     if now != chunk.stamp:
@@ -90,7 +93,7 @@ def _as_planned(chunk: Chunk) -> tuple[Any, str]:
             f"input {chunk.input}: {chunk.path} {state} since the run was planned; start the run again, and leave "
             "input files alone while it goes on"
         )
-    return fs, path
+    return fs, path, size
 
 
 def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from stages.stage import Settings, meaning
 class SegmentSettings(Settings):
     """How documents become sentences (LCM 2.2)."""
 
-    version: ClassVar[int] = 2  # raised when the code changes what comes out
+    version: ClassVar[int] = 3  # raised when the code changes what comes out
 
     method: Literal["spacy", "spacy-capped"] = meaning(
         "spacy-capped",

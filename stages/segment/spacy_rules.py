@@ -101,9 +101,10 @@ class SpacyRules:
         starts, begin = [0], 0
         while len(paragraph) - begin > WINDOW:
             window = paragraph[begin : begin + WINDOW]
-            found = [begin + start for start in self._starts(window)[1:] if start <= WINDOW - MARGIN]
-            starts += found
-            begin = found[-1] if found else begin + _last_word(window)
+            found = self._starts(window)[1:]
+            sure = [start for start in found if start <= WINDOW - MARGIN] or found[:1]
+            starts += [begin + start for start in sure]
+            begin += sure[-1] if sure else _last_word(window)
         return starts + [begin + start for start in self._starts(paragraph[begin:])[1:]]
 
     def _starts(self, paragraph: str) -> list[int]:
@@ -126,8 +127,10 @@ class SpacyRules:
 
 
 def _last_word(window: str) -> int:
-    """Where the last word of a window without a sentence's end starts, or the window ends."""
-    return window.rfind(" ", WINDOW - MARGIN) + 1 or WINDOW
+    """Where the last word of a window without a sentence's end starts, or its last character: inside the window, so
+    that a sentence that starts right behind it is still found.
+    """
+    return window.rfind(" ", WINDOW - MARGIN, WINDOW - 1) + 1 or WINDOW - 1
 
 
 def before_openers(text: str, floor: int, start: int) -> int:

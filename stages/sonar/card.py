@@ -230,7 +230,7 @@ def load_card(name_or_path: str) -> ModelCard:
     path = _card_path(name_or_path, Path())
     try:
         card = ModelCard.model_validate_json(json.dumps(_content(path)))
-    except (yaml.YAMLError, TypeError, AttributeError, ValidationError) as error:
+    except (yaml.YAMLError, TypeError, AttributeError, KeyError, UnicodeDecodeError, ValidationError) as error:
         raise CardError(f"{path} is not a valid model card: {error}") from error
     card._folder = path.parent
     card._asked = name_or_path
@@ -247,10 +247,10 @@ def _content(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if described in above:
         raise CardError(f"{path}: its base {base} is based on it; one of the two must be a complete card")
     taken = _content(described, (*above, path))
-    for file in taken["files"].values():
+    for file in taken.get("files", {}).values():
         if "path" in file:
             file["path"] = str(described.parent.absolute() / Path(file["path"]).expanduser())
-    return {**taken, **content, "files": {**taken["files"], **content.get("files", {})}}
+    return {**taken, **content, "files": {**taken.get("files", {}), **content.get("files", {})}}
 
 
 def _card_path(name_or_path: str, folder: Path) -> Path:

@@ -116,7 +116,7 @@ GOOD_LINES = [
 ]
 DEEP = 100_000
 BAD_LINES: list[tuple[bytes, str, str]] = [  # line, reason, pattern of the error
-    (b'{"id": "x", "lang": "eng_Latn", "text": "\xff"}', "not UTF-8", "byte 0xff at 41 .*; convert the file"),
+    (b'{"id": "x", "lang": "eng_Latn", "text": "\xff"}', "not UTF-8", "byte 0xff at 41 .*; convert the text"),
     (record("null", None), "text is null", "text is null, where a string is needed"),
     (record("number", 3), "text is not a string", r"text is 3 \(int\)"),
     (record("list", ["a"]), "text is not a string", r"\['a'\] \(list\)"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import yaml
+
 from launchers import launch
 from launchers.devices import devices
 from pipeline.config import load_config
@@ -12,7 +14,8 @@ from pipeline.plan import make_plan
 from pipeline.runs import RunRecord
 from pipeline.store import Store
 from pipeline.tasks import MAX_STARTS, Event, PartTask
-from tests.conftest import MakeConfig, data_digests
+from stages.sonar.card import load_card
+from tests.conftest import TINY_CARD, MakeConfig, data_digests
 
 
 def run(path: Path, *overrides: str) -> list[Event]:
@@ -43,3 +46,13 @@ def test_a_part_that_kills_its_worker_is_set_aside(make_config: MakeConfig) -> N
         Store(plan.config.output).create(f"{record.folder}/starts/{ref.part}-{number}", b"")
     event = PartTask(plan.config, record.folder, devices()[0], plan.stages)(ref)
     assert event.kind == "failed" and "is set aside" in event.error
+
+
+def test_a_model_that_does_not_load_stops_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    wrong = {"path": str(load_card(str(TINY_CARD)).path("tokenizer")), "sha256": "0" * 64}
+    card = {"base": str(TINY_CARD.absolute()), "name": "wrong", "files": {"encoder": wrong}}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(card))
+    events = run(path, "launcher=inline", f"encode.model={tmp_path / 'wrong.yaml'}", "autobleu=null")
+    (failed,) = [event for event in events if event.kind == "failed"]
+    assert failed.fatal and failed.error.startswith("encode cannot start: card wrong: encoder file"), failed.error

@@ -14,7 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.inputs import InputError, SplitSettings, list_files, plan_chunks, read_documents
+from pipeline.inputs import (
+    Document,
+    InputError,
+    Rejected,
+    SplitSettings,
+    count_documents,
+    list_files,
+    plan_chunks,
+    read_documents,
+)
 from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
 
 
@@ -58,6 +67,7 @@ def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
     assert [file.path for file in list_files(entry(f"{bucket}/in"))] == ["a.jsonl", "b.jsonl.zst", "sub/c.parquet"]
     assert texts(read_all(entry(f"{bucket}/in"), chunk_bytes=100)) == values * 3
     assert texts(read_all(entry(f"{bucket}/in/*.jsonl*"))) == values * 2
+
     with pytest.raises(InputError, match="nothing matches s3://corpus/in/none/"):
         list_files(entry(f"{bucket}/in/none/*"))
 
@@ -66,3 +76,16 @@ def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
     fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": "other"}] * 50))
     with pytest.raises(InputError, match=r"has changed .* since the run was planned"):
         list(read_documents(chunk, source, SplitSettings()))
+
+
+def test_empty_objects(bucket: str) -> None:
+    """Stores answer a request for a range of nothing with an error."""
+    fs = fsspec.filesystem("s3")
+    fs.pipe_file("corpus/in/a.jsonl", b"")
+    fs.pipe_file("corpus/in/b.parquet", b"")
+    fs.pipe_file("corpus/in/c.jsonl", jsonl([{"text": "here"}]))
+    settings = entry(f"{bucket}/in")
+    records = read_all(settings)
+    assert texts([record for record in records if isinstance(record, Document)]) == ["here"]
+    assert [record.reason for record in records if isinstance(record, Rejected)] == ["unreadable"]
+    assert [count_documents(chunk).documents for chunk in plan_chunks(settings)] == [0, 1, 1]

@@ -87,6 +87,13 @@ def test_every_bad_document_has_a_reason(make_config: MakeConfig, tmp_path: Path
     assert unknown["payload"] == lines[-1].encode() and unknown["payload_bytes"] == len(lines[-1])
 
 
+def test_a_document_without_text_does_not_claim_its_id(make_config: MakeConfig, tmp_path: Path) -> None:
+    one = {"id": "1", "lang": "eng_Latn", "text": " "}
+    only_file(tmp_path, [json.dumps(one), json.dumps(one | {"text": "Hello."}), json.dumps(one | {"text": "Again."})])
+    _, (receipt,) = run(load_config(make_config()))
+    assert (receipt.kept, receipt.dropped, receipt.quarantined) == (1, {"no text": 1}, {"duplicate id": 1})
+
+
 def test_a_chunk_without_any_document_has_a_receipt(make_config: MakeConfig, tmp_path: Path) -> None:
     only_file(tmp_path, [])
     parts, (receipt,) = run(load_config(make_config()))

@@ -236,3 +236,13 @@ def test_long_paragraphs_are_looked_at_in_windows(code: str, monkeypatch: pytest
     assert len(whole) > 300
     monkeypatch.setattr(spacy_rules, "WINDOW", 3000)
     assert rules.starts(text) == whole
+
+
+@pytest.mark.parametrize("before", [1990, 2000, 2500, 2990, 2999, 3000, 3001, 3010])
+def test_a_sentence_that_starts_near_the_end_of_a_window(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ("word " * before)[: before - 2] + "s. Here it starts. " + "again " * 600 + "it ends. The last one."
+    rules = SpacyRules("en")
+    whole = rules.starts(text)
+    assert len(whole) == 4
+    monkeypatch.setattr(spacy_rules, "WINDOW", 3000)
+    assert rules.starts(text) == whole
