@@ -32,6 +32,7 @@ class Books:
     bytes_read: int = 0
     bytes_unreadable: int = 0
     counts: dict[str, dict[str, float]] = field(default_factory=dict)  # by stage
+    rows: Counter[str] = field(default_factory=Counter)  # sentences, by stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage, without waiting
     data_bytes: Counter[str] = field(default_factory=Counter)  # by family
     open_chunks: int = 0
@@ -71,6 +72,7 @@ def keep_books(store: Store, chunks: list[ChunkState]) -> Books:
             for stage, done in part.receipts.items():
                 files += done.files
                 books.warnings.update(f"{stage}: {text}" for text in done.warnings)
+                books.rows[stage] += done.rows
                 books.counts[stage] = summed([books.counts.get(stage, {}), done.counts])
                 busy = sum(value for key, value in done.seconds.items() if key != "wait")
                 books.seconds[stage] = books.seconds.get(stage, 0.0) + busy

@@ -113,7 +113,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
         + (f", {', '.join(extra)}" if extra else ""),
     )
     if encode:
-        stored, norm = books.data_bytes["embeddings"], encode["norm_sum"] / max(1, books.sentences)
+        stored, norm = books.data_bytes["embeddings"], encode["norm_sum"] / max(1, books.rows["encode"])
         table.add_row(
             "embeddings",
             f"{size(stored)} FP16, norm {norm:.3f}, {number(encode['duplicates_saved'])} duplicates not computed, "
@@ -129,7 +129,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
     for stage, counts in books.counts.items():
         if counts.get("out_of_memory"):
             table.add_row("memory", _halvings(stage, counts))
-    done = {stage: books.counts[stage].get("scored", books.sentences) for stage in books.seconds}
+    done = {stage: books.counts[stage].get("scored", books.rows[stage]) for stage in books.seconds}
     rates = [f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in books.seconds.items() if seconds > 0]
     table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
