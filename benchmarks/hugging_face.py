@@ -11,19 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benchmarks.export import m2m100_names
 from stages.batching import Indices, Tokens
 from stages.sonar.networks import SonarTextEncoder
 
 PAD = 1  # as in the ports; our random ids start above it
-
-# ours → theirs, inside a layer
-MODULES = {
-    "attention_norm": "self_attn_layer_norm",
-    "attention.out_proj": "self_attn.out_proj",
-    "ffn_norm": "final_layer_norm",
-    "ffn.inner_proj": "fc1",
-    "ffn.out_proj": "fc2",
-}
 
 
 class Baseline:
@@ -49,7 +41,7 @@ class Baseline:
         with torch.device(weight.device):
             self.network: Any = m2m100.M2M100Encoder(config)
         self.network = self.network.to(weight.dtype).eval().requires_grad_(False)
-        self.network.load_state_dict(their_weights(encoder))
+        self.network.load_state_dict(m2m100_names(encoder.state_dict()))
 
     def padded(self, tokens: Tokens, rows: Indices) -> tuple[Tensor, Tensor]:
         """Ids and mask of some sentences, padded to the longest, on the device."""
@@ -72,22 +64,3 @@ class Baseline:
         kept = mask.unsqueeze(2).to(hidden.dtype)
         mean: Tensor = (hidden * kept).sum(dim=1) / kept.sum(dim=1)
         return mean
-
-
-def their_weights(encoder: SonarTextEncoder) -> dict[str, Tensor]:
-    """The encoder's weights under Hugging Face's names."""
-    found: dict[str, Tensor] = {}
-    for name, value in encoder.state_dict().items():
-        module, _, kind = name.rpartition(".")
-        if module == "embedding":
-            found["embed_tokens.weight"] = value
-        elif module == "norm":
-            found[f"layer_norm.{kind}"] = value
-        else:
-            _, number, inner = module.split(".", 2)
-            if inner == "attention.qkv_proj":
-                for letter, third in zip("qkv", value.chunk(3), strict=True):
-                    found[f"layers.{number}.self_attn.{letter}_proj.{kind}"] = third
-            else:
-                found[f"layers.{number}.{MODULES[inner]}.{kind}"] = value
-    return found

@@ -10,6 +10,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from benchmarks.export import fairseq2_names
 from stages.sonar.card import ModelCard, ModelFile, load_card
 from stages.sonar.checkpoint import save
 from stages.sonar.networks import SonarTextEncoder
@@ -48,7 +49,8 @@ def make_model(
     save(network, encoder)
     shutil.copyfile(base.path("tokenizer"), tokenizer)
     if fairseq2:
-        torch.save({"model": fairseq2_layout(load_file(encoder))}, folder / "fairseq2-encoder.pt")
+        weights = {name: value.float() for name, value in fairseq2_names(load_file(encoder)).items()}
+        torch.save({"model": weights}, folder / "fairseq2-encoder.pt")
     described = ModelFile.of(encoder, folder).model_dump()
     content = {
         "name": "benchmark",
@@ -74,31 +76,3 @@ def make_model(
     card = folder / "card.yaml"
     card.write_text(yaml.safe_dump(content), encoding="utf-8")
     return load_card(str(card))
-
-
-def fairseq2_layout(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Our names and fp16 values → fairseq2's names and fp32 values; q, k and v apart."""
-    modules = {
-        "attention_norm": "self_attn_layer_norm",
-        "attention.out_proj": "self_attn.output_proj",
-        "ffn_norm": "ffn_layer_norm",
-        "ffn.inner_proj": "ffn.inner_proj",
-        "ffn.out_proj": "ffn.output_proj",
-    }
-    found: dict[str, torch.Tensor] = {}
-    for name, half in weights.items():
-        value = half.float()
-        module, _, kind = name.rpartition(".")
-        if module == "embedding":
-            found["encoder_frontend.embed.weight"] = value
-        elif module == "norm":
-            found[f"layer_norm.{kind}"] = value
-        else:
-            _, number, inner = module.split(".", 2)
-            prefix = f"encoder.layers.{number}"
-            if inner == "attention.qkv_proj":
-                for letter, third in zip("qkv", value.chunk(3), strict=True):
-                    found[f"{prefix}.self_attn.{letter}_proj.{kind}"] = third.clone()
-            else:
-                found[f"{prefix}.{modules[inner]}.{kind}"] = value
-    return found

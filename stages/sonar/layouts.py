@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from stages.sonar.card import FileRole
+if TYPE_CHECKING:  # benchmarks on machines without pydantic need the names too
+    from stages.sonar.card import FileRole
 
 Layout = Literal["native", "fairseq2", "m2m100"]
 
 TABLE, OUTPUT = "embedding.weight", "output.weight"  # of our networks
 CONTROL_ROWS = (1, 3, 0, 2)  # pad, unknown, begin, end among fairseq's rows begin, pad, end, unknown
 
-# theirs → ours, within a layer
-_FAIRSEQ2_MODULES = {
+# theirs → ours, within a layer (`benchmarks/export.py` goes the other way)
+FAIRSEQ2_MODULES = {
     "self_attn_layer_norm": "attention_norm",
     "self_attn.output_proj": "attention.out_proj",
     "encoder_decoder_attn.v_proj": "cross.v_proj",
@@ -28,7 +29,7 @@ _FAIRSEQ2_MODULES = {
     "ffn.inner_proj": "ffn.inner_proj",
     "ffn.output_proj": "ffn.out_proj",
 }
-_M2M100_MODULES = {
+M2M100_MODULES = {
     "self_attn_layer_norm": "attention_norm",
     "self_attn.out_proj": "attention.out_proj",
     "encoder_attn.v_proj": "cross.v_proj",
@@ -91,7 +92,7 @@ def _fairseq2(name: str, role: FileRole) -> Target | None:
     module, _, kind = name.rpartition(".")
     if module in ("layer_norm", f"{role}.layer_norm"):
         return Target(f"norm.{kind}")
-    return _in_layer(name, name.removeprefix(f"{role}."), _FAIRSEQ2_MODULES)
+    return _in_layer(name, name.removeprefix(f"{role}."), FAIRSEQ2_MODULES)
 
 
 def _m2m100(name: str, role: FileRole) -> Target | None:
@@ -109,7 +110,7 @@ def _m2m100(name: str, role: FileRole) -> Target | None:
         return None if role == "encoder" else Target(OUTPUT, control_rows=True)
     if module == "layer_norm":
         return Target(f"norm.{kind}")
-    return _in_layer(name, inner, _M2M100_MODULES)
+    return _in_layer(name, inner, M2M100_MODULES)
 
 
 def _in_layer(name: str, inner: str, modules: dict[str, str]) -> Target:

@@ -21,7 +21,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import sentencepiece
 import torch
@@ -38,6 +38,8 @@ from stages.sonar.tokenizer import PAD, SonarTokenizer
 from stages.sonar.train_data import Batch, Batches, Source, TrainingSet, tokenise
 from stages.sonar.train_scores import held_out_scores
 from stages.sonar.train_tokenizer import train_tokenizer
+
+_Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
 
 
 @dataclass(frozen=True)
@@ -232,22 +234,19 @@ def networks(recipe: Recipe, vocab_size: int) -> tuple[SonarTextEncoder, SonarTe
     Sharing it was seen to halve the tokens that copying takes to learn. The table starts small: the output projection
     is tied to it, and at full size an untrained decoder is sure that each token follows itself.
     """
-    encoder = SonarTextEncoder(
-        dim=recipe.dim,
-        layers=recipe.encoder_layers,
-        heads=recipe.heads,
-        ffn_dim=recipe.ffn_dim,
-        vocab_size=vocab_size,
-        max_tokens=514,
-    )
-    decoder = SonarTextDecoder(
-        dim=recipe.dim,
-        layers=recipe.decoder_layers,
-        heads=recipe.heads,
-        ffn_dim=recipe.ffn_dim,
-        vocab_size=vocab_size,
-        max_tokens=514,
-    )
+
+    def made(kind: type[_Network], layers: int) -> _Network:
+        return kind(
+            dim=recipe.dim,
+            layers=layers,
+            heads=recipe.heads,
+            ffn_dim=recipe.ffn_dim,
+            vocab_size=vocab_size,
+            max_tokens=514,
+        )
+
+    encoder = made(SonarTextEncoder, recipe.encoder_layers)
+    decoder = made(SonarTextDecoder, recipe.decoder_layers)
     nn.init.normal_(decoder.embedding.weight, std=0.3 * recipe.dim**-0.5)
     encoder.embedding.weight = decoder.embedding.weight
     return encoder, decoder
