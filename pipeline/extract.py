@@ -16,26 +16,23 @@ import contextlib
 import gzip
 import json
 import os
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
-from fsspec.implementations.local import LocalFileSystem
 
 from pipeline import layout
 from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, CorpusError, PipelineError
+from pipeline.errors import ConfigError, CorpusError
 from pipeline.expression import Condition
 from pipeline.part_reader import no_column
 from pipeline.progress import RowProgress
-from pipeline.remote import in_words
+from pipeline.replacing import replaced
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 COMPRESSED: dict[str, Callable[[Any], Any]] = {  # of text formats; neither closes the file
@@ -144,34 +141,6 @@ def _without_formulas(table: pa.Table, texts: Sequence[str]) -> tuple[pa.Table, 
             table = table.set_column(table.column_names.index(name), table.field(name), harmless)
             total += count
     return table, total
-
-
-@contextlib.contextmanager
-def replaced(url: str) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when all went well. Any fsspec URL; folders are made."""
-    with in_words(url):
-        fs, path = fsspec.core.url_to_fs(url)
-        if fs.isdir(path):
-            raise ConfigError(f"{url} is a folder; give the name of a file")
-        folder, _, name = path.rpartition("/")
-        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
-        local = isinstance(fs, LocalFileSystem)
-        try:
-            if local:
-                fs.makedirs(folder, exist_ok=True)
-            with fs.open(temporary, "wb") as file:
-                yield file
-                file.flush()
-                if local:
-                    os.fsync(file.fileno())
-            fs.mv(temporary, path)
-        except BaseException as error:
-            with contextlib.suppress(Exception):  # the first error is the one to report
-                fs.rm_file(temporary)
-            if local and isinstance(error, OSError):
-                why = error.strerror or error
-                raise PipelineError(f"{url} cannot be written: {why}; mend that, or give another place") from error
-            raise
 
 
 class _Writer(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.config import STAGES, RunConfig
-from pipeline.extract import replaced
+from pipeline.replacing import replaced
 from stages.sonar.card import shipped_cards
 
 ROLES = {

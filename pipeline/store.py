@@ -23,7 +23,7 @@ import pyarrow as pa
 from pipeline.errors import CorpusError, StorageError
 from pipeline.remote import in_words
 
-_TODO = {
+_REMEDIES = {
     errno.ENOSPC: "make space on that disk",
     errno.EDQUOT: "make space, or have the quota raised",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
@@ -134,7 +134,7 @@ class Store:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            todo = _TODO.get(error.errno or 0, "mend that")
+            todo = _REMEDIES.get(error.errno or 0, "mend that")
             raise StorageError(
                 f"{self.url}: cannot write {path} ({len(data)} bytes): {error.strerror}; {todo}, then run the same "
                 "command again: what is finished is kept"
