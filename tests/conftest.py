@@ -5,10 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import yaml
 
@@ -35,28 +40,33 @@ def write_jsonl(path: Path, documents: list[dict[str, Any]]) -> Path:
     return path
 
 
+def write_config(folder: Path, **sections: Any) -> Path:
+    """A corpus.yaml with the reference checkpoint; keyword arguments replace sections, None leaves one out."""
+    config: dict[str, Any] = {
+        "name": "test",
+        "output": "out",
+        "input": [{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}],
+        "part_sentences": 100,
+        "segment": {"max_chars": 80},
+        "encode": {"model": str(TINY_CARD)},
+        "autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0},
+        "launcher": "inline",
+    }
+    config |= sections
+    path = folder / "corpus.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in config.items() if value is not None}), "utf-8")
+    return path
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
-    """Write a corpus.yaml for three small files with the reference checkpoint; keyword arguments replace sections."""
+    """`write_config` for three small files."""
 
     def make(**sections: Any) -> Path:
         if not (tmp_path / "in").exists():
             for name, count in (("libreoffice-eng", 6), ("libreoffice-fra", 4), ("libreoffice-deu", 4)):
                 write_jsonl(tmp_path / "in" / f"{name}.jsonl", sample_documents(name, count))
-        config: dict[str, Any] = {
-            "name": "test",
-            "output": "out",
-            "input": [{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}],
-            "part_sentences": 100,
-            "segment": {"max_chars": 80},
-            "encode": {"model": str(TINY_CARD)},
-            "autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0},
-            "launcher": "inline",
-        }
-        config |= sections
-        path = tmp_path / "corpus.yaml"
-        path.write_text(yaml.safe_dump({key: value for key, value in config.items() if value is not None}), "utf-8")
-        return path
+        return write_config(tmp_path, **sections)
 
     return make
 
@@ -77,3 +87,34 @@ def data_digests(output: Path | str, view: View | None = None) -> dict[str, str]
                 for file in receipt.files:
                     found[f"{file.family}/{part.ref.part}"] = file.digest
     return found
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A bucket at a real S3 endpoint, served by moto on this machine's loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    log = (tmp_path / "moto.log").open("wb")
+    server = subprocess.Popen(
+        [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "moto.log").read_text()
+            time.sleep(0.1)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        fsspec.filesystem("s3").mkdir("corpus")
+        yield "s3://corpus"
+    finally:
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        server.terminate()
+        server.wait()
+        log.close()

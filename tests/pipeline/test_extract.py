@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-import yaml
 import zstandard
 from rich.console import Console
 
@@ -28,9 +27,8 @@ from pipeline.plan import make_plan
 from pipeline.progress import RowProgress
 from pipeline.runs import RunRecord
 from pipeline.store import Store
-from tests.conftest import TINY_CARD, sample_documents, write_jsonl
+from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.test_cli import pipeline
-from tests.pipeline.test_inputs_s3 import bucket  # noqa: F401 (a fixture)
 
 FORMULAS = ["=HYPERLINK(A1)", "+1 is a sum.", "-2 is one too.", "@SUM(1+1)", "\t=1+1", "＝1＋1", " =2+2"]
 TITLE = 'A "title", of\ntwo lines, not a formula: = + - @'
@@ -43,17 +41,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = [*sample_documents("libreoffice-eng", 5), *sample_documents("libreoffice-fra", 5)]
     titles = [*FORMULAS, TITLE, "", None]
     write_jsonl(folder / "in.jsonl", [one | {"title": title} for one, title in zip(documents, titles, strict=True)])
-    config = {
-        "name": "test",
-        "output": "out",
-        "input": [{"path": "in.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}],
-        "part_sentences": 100,
-        "segment": {"max_chars": 80},
-        "encode": {"model": str(TINY_CARD)},
-        "launcher": "inline",
-    }
-    (folder / "corpus.yaml").write_text(yaml.safe_dump(config))
-    plan = make_plan(load_config(folder / "corpus.yaml"))
+    source = {"path": "in.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}
+    path = write_config(folder, input=[source], autobleu=None)
+    plan = make_plan(load_config(path))
     record = RunRecord(Store(plan.config.output), plan.config, plan.view)
     assert not [event for event in launch(plan, record.folder) if event.kind == "failed"]
     return folder / "out"
@@ -194,7 +184,7 @@ def test_a_damaged_corpus_is_named(corpus: Corpus, tmp_path: Path, damaged: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_object_stores_take_it(corpus: Corpus, bucket: str) -> None:  # noqa: F811
+def test_object_stores_take_it(corpus: Corpus, bucket: str) -> None:
     fs = fsspec.filesystem("s3")
     for _ in range(2):  # the second replaces the first
         done = write(corpus, f"{bucket}/out/worst.parquet", "chars > 20")

@@ -33,7 +33,6 @@ from pipeline.inputs import (
     plan_chunks,
     read_documents,
     readers,
-    rows,
 )
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, not_text
@@ -110,53 +109,6 @@ def test_a_text_file_is_one_document_named_by_its_path(tmp_path: Path, extension
     assert document.text == "# Title\r\n\r\nText ä"
     assert document.doc_id == f"sub/a{extension}{suffix}"
     assert document.source == f"in:sub/a{extension}{suffix}"
-
-
-def test_parquet_types_of_every_kind_spoil_at_most_their_row(tmp_path: Path) -> None:
-    far = pa.array([0, 1, 2**62, None], pa.int64())
-    uuid = pa.array([bytes([i] * 16) for i in range(4)], pa.binary(16)).cast(pa.uuid())
-    table = pa.table(
-        {
-            "id": uuid,
-            "text": pa.array([b"good", b"\xff\xfe", b"fine", None], pa.binary_view()),
-            "fixed": pa.array([b"abcd"] * 4, pa.binary(4)),
-            "time": far.cast(pa.timestamp("ns")),
-            "day": pa.array([0, 10**7, 1, 2], pa.int32()).cast(pa.date32()),
-            "json": pa.array(['{"a": 1}'] * 4).cast(pa.json_()),
-            "nested": [{"a": [b"x", None]}] * 4,
-        }
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    keep = ["fixed", "time", "day", "json", "nested"]
-    records = read_all(entry(tmp_path, id="id", keep=keep))
-    assert [getattr(record, "reason", "") for record in records] == ["", "not UTF-8", "", "text is null"]
-    first, third = records[0], records[2]
-    assert isinstance(first, Document) and isinstance(third, Document)
-    assert first.doc_id == "00000000-0000-0000-0000-000000000000"
-    assert (first.kept["fixed"], first.kept["json"]) == ("abcd", '{"a": 1}')
-    assert (first.kept["time"], first.kept["day"]) == ("1970-01-01 00:00:00", "1970-01-01")
-    assert third.kept["time"] == "2116-02-20 23:53:38.427387904"
-    records = read_all(entry(tmp_path, text="day"))
-    assert {record.reason for record in records if isinstance(record, Rejected)} == {"text is not a string"}
-
-
-def test_large_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [f"{i}" * (8 << 20) for i in range(9)]}), path, use_dictionary=False)
-    with pq.ParquetFile(path) as file:
-        assert rows._rows_at_once(file.metadata.row_group(0), ["text"]) == 7
-    assert [text[:2] for text in texts(read_all(entry(path)))] == [f"{i}{i}" for i in range(9)]
-
-
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
-)
-def test_parquet_in_every_string_type(tmp_path: Path, kind: pa.DataType, compression: str) -> None:
-    table = pa.table({"text": pa.array(TEXTS).cast(kind), "unused": list(range(len(TEXTS)))})
-    pq.write_table(table, tmp_path / "a.parquet", compression=compression, row_group_size=3)
-    assert texts(read_all(entry(tmp_path / "a.parquet"))) == TEXTS
-    assert texts(read_all(entry(tmp_path / "a.parquet"), chunk_bytes=1)) == TEXTS
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
@@ -334,26 +286,6 @@ def test_generated_ids_differ_by_place_and_stay_when_lines_are_appended(tmp_path
     assert after[:2] == before
 
 
-def test_parquet_values_that_are_not_utf8_spoil_only_their_row(tmp_path: Path) -> None:
-    raw = pa.array([b"good", b"\xff\xfe", b"fine", None]).view(pa.string())
-    nested = pa.array([["a"], ["b"], ["c"], ["d"]])
-    pq.write_table(pa.table({"text": raw, "tags": nested}), tmp_path / "a.parquet")
-    records = read_all(entry(tmp_path, keep=["tags"]))
-    assert [getattr(record, "reason", "") for record in records] == ["", "not UTF-8", "", "text is null"]
-    assert records[1].record == "a.parquet row 1"
-    bad_nested = pa.ListArray.from_arrays([0, 1, 2], pa.array([b"ok", b"\xff"]).view(pa.string()))
-    pq.write_table(pa.table({"text": ["a", "b"], "tags": bad_nested}), tmp_path / "a.parquet")
-    records = read_all(entry(tmp_path, keep=["tags"]))
-    assert [getattr(record, "reason", "") for record in records] == ["", "not UTF-8"]
-
-
-def test_a_parquet_file_without_the_text_column_among_others(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"body": ["b", "c"]}), tmp_path / "b.parquet")
-    records = read_all(entry(tmp_path))
-    assert [getattr(record, "reason", "") for record in records] == ["", "text column missing", "text column missing"]
-
-
 def test_a_very_long_line(tmp_path: Path) -> None:
     long = "x" * (100 << 20)
     (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a"}, {"text": long}, {"text": "b"}]))
@@ -395,28 +327,6 @@ def test_garbage_instead_of_a_compressed_text_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"this is no gzip")
     rejected = only_rejected(read_all(entry(tmp_path)))
     assert (rejected.reason, rejected.bytes_unreadable, rejected.record) == ("unreadable", 15, "a.txt.gz")
-
-
-def test_a_broken_parquet_page_costs_its_row_group_only(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    values = [os.urandom(50).hex() for _ in range(3000)]
-    pq.write_table(pa.table({"text": values}), path, row_group_size=1000, compression="zstd", use_dictionary=False)
-    column = pq.read_metadata(path).row_group(1).column(0)
-    data = bytearray(path.read_bytes())
-    begin = column.data_page_offset + 200
-    data[begin : begin + 5000] = os.urandom(5000)
-    path.write_bytes(data)
-    records = read_all(entry(path))
-    rejected = only_rejected(records)
-    assert (rejected.reason, rejected.records) == ("unreadable", 1000)
-    assert rejected.bytes_unreadable == column.total_compressed_size
-    assert texts([record for record in records if record is not rejected]) == values[:1000] + values[2000:]
-
-
-def test_a_parquet_file_without_a_footer_is_one_rejected(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
-    rejected = only_rejected(read_all(entry(tmp_path)))
-    assert (rejected.reason, rejected.bytes_unreadable) == ("unreadable", 19)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.txt"])

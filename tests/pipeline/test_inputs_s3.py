@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -25,36 +20,6 @@ from pipeline.inputs import (
     read_documents,
 )
 from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    log = (tmp_path / "moto.log").open("wb")
-    server = subprocess.Popen(
-        [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "moto.log").read_text()
-            time.sleep(0.1)
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        fsspec.filesystem("s3").mkdir("corpus")
-        yield "s3://corpus"
-    finally:
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        server.terminate()
-        server.wait()
-        log.close()
 
 
 def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
