@@ -115,6 +115,7 @@ def _part(config: RunConfig, number: int, rows: int, seed: int) -> PartRef:
         {
             "doc": zeros,
             "position": pa.array(np.arange(rows, dtype=np.int32)),
+            "paragraph": pa.array(np.zeros(rows, np.int32)),
             "text": texts,
             "lang": pa.array([LANG] * rows),
             **dict.fromkeys(("start", "end", "chars", "tokens"), zeros),

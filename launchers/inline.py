@@ -25,7 +25,7 @@ def _events(plan: Plan, folder: str) -> Iterator[Event]:
         if visit:
             yield visit(ref)
     chunks = plan.chunks_to_segment()
-    segment = SegmentTask(plan.config, folder) if chunks else None
+    segment = SegmentTask(plan.config, folder, devices()[0]) if chunks else None
     for chunk in chunks:
         for event in segment(chunk) if segment else ():
             yield event

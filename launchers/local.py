@@ -30,6 +30,7 @@ from pipeline.tasks import Event, PartTask, SegmentTask, failure
 Batch = dict[str, Any]
 
 WAVE = 10_000  # descriptors given to Ray at once
+SEGMENTERS_SHARE = 0.2  # of each GPU, where SaT computes beside the encoder
 SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
 ENVIRONMENT = {  # of this process and, through it, of Ray's
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -41,9 +42,13 @@ ENVIRONMENT = {  # of this process and, through it, of Ray's
 class _Segment:
     """Chunk descriptors → events; part descriptors go through."""
 
-    def __init__(self, config: RunConfig, folder: str, nice: int) -> None:
+    def __init__(self, config: RunConfig, folder: str, device: str, nice: int) -> None:
         os.nice(nice)
-        self._task = SegmentTask(config, folder)
+        if config.segment.uses_sat and device == "cpu":
+            import torch
+
+            torch.set_num_threads(1)  # one process a core segments already
+        self._task = SegmentTask(config, folder, device)
 
     def __call__(self, batch: Batch) -> Iterator[Batch]:
         for text in batch["item"]:
@@ -131,14 +136,17 @@ def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
     cpus = max(1, int(resources.get("CPU", 1)))
     found = devices()
     flight = plan.config.launcher.parts_in_flight
-    segmenters = min(plan.config.launcher.segmenters or max(1, cpus - 1), len(items))
+    on_gpus = plan.config.segment.uses_sat and found[0] != "cpu"
+    segmenters = min(plan.config.launcher.segmenters or (2 * len(found) if on_gpus else max(1, cpus - 1)), len(items))
+    shared = SEGMENTERS_SHARE if on_gpus else 0.0
     data: ray.data.Dataset = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
     data = data.map_batches(
         _Segment,
-        fn_constructor_args=(plan.config, folder, SHARED_NICE if found[0] == "cpu" else 0),
+        fn_constructor_args=(plan.config, folder, found[0], SHARED_NICE if found[0] == "cpu" else 0),
         batch_size=1,
         compute=ActorPoolStrategy(size=segmenters, max_tasks_in_flight_per_actor=1),
         num_cpus=0.5 * cpus / segmenters,  # half of the machine to each pool: neither can starve the other
+        num_gpus=shared * len(found) / segmenters,
     )
     if any(stage != SEGMENT for stage in plan.stages):
         data = data.map_batches(
@@ -152,7 +160,7 @@ def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
                 enable_true_multi_threading=True,
             ),
             num_cpus=0.5 * cpus / len(found),
-            num_gpus=1 if found[0] != "cpu" else 0,
+            num_gpus=1 - shared if found[0] != "cpu" else 0,
         )
     try:
         # not `iter_rows`, whose threads outlive it: one that calls Ray after `ray.shutdown` ends this process, code 1

@@ -118,7 +118,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        mistakes += [_explain(path, dict(one), lines, data) for one in error.errors()]
+        mistakes += [_explain(path, one, lines, data) for one in _causes(error)]
         raise ConfigError("\n".join(dict.fromkeys(mistakes))) from None
     if mistakes:
         raise ConfigError("\n".join(mistakes))
@@ -221,6 +221,13 @@ def _entry(target: list[Any], step: str, override: str) -> Any:
     return target[int(step)]
 
 
+def _causes(error: ValidationError) -> list[dict[str, Any]]:
+    """Its mistakes, without that of a list which is too short only because its entries are mistaken."""
+    found: list[dict[str, Any]] = [dict(one) for one in error.errors()]
+    inside = {one["loc"][:depth] for one in found for depth in range(len(one["loc"]))}
+    return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
+
+
 def _explain(path: Path, error: dict[str, Any], lines: dict[tuple[str, ...], int], data: Any) -> str:
     """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`."""
     full = tuple(str(step) for step in error["loc"])
@@ -264,20 +271,24 @@ def _limits(error: dict[str, Any]) -> str:
 
 
 def _models(where: tuple[str, ...]) -> list[type[BaseModel]]:
-    """The settings classes along a path of keys."""
+    """The settings classes along a path of keys; of several that a key can hold, the one that the path names."""
     models: list[type[BaseModel]] = [RunConfig]
+    choices: list[type[BaseModel]] = []
     for step in where:
         info = models[-1].model_fields.get(step)
-        found = _model_in(info.annotation) if info else None
-        if found:
-            models.append(found)
+        if info:
+            choices = list(_models_in(info.annotation))
+            models += choices[:1]
+        else:
+            models += [one for one in choices if one.__name__ == step]
     return models
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
 
 
 def _allowed(where: tuple[str, ...]) -> list[str]:

@@ -39,7 +39,8 @@ COMPRESSED: dict[str, Callable[[Any], Any]] = {  # of text formats; neither clos
     ".gz": lambda file: gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0),
     ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
 }
-DOCUMENT_COLUMNS_LEFT_OUT = {"subdocument", "text_hash", "first_row", "rows"}  # written if they are asked for
+# Written if they are asked for.
+DOCUMENT_COLUMNS_LEFT_OUT = {"lang_confidence", "subdocument", "text_hash", "first_row", "rows"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # without it, Excel takes UTF-8 for the code page of the machine
 FORMULA = r"^\s*[=+\-@＝＋－＠]|^[\t\r\n]"  # full-width signs count in East Asian spreadsheets
 

@@ -28,6 +28,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("doc_id", pa.string()),
         ("subdocument", pa.int32()),  # 0, or which piece of a document of more than max_document_sentences
         ("lang", pa.string()),
+        ("lang_confidence", pa.float32()),  # of the identification; null where the language was stated
         ("split", pa.string()),
         ("source", pa.string()),
         ("text_hash", pa.uint64()),
@@ -37,6 +38,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     "sentences": [
         ("doc", pa.int32()),
         ("position", pa.int32()),  # number of the sentence in its document
+        ("paragraph", pa.int32()),  # number of its paragraph in its document
         ("text", pa.string()),
         ("lang", pa.string()),
         ("start", pa.int32()),  # code points in the original document
@@ -58,7 +60,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("payload_bytes", pa.int64()),  # length of the whole record
     ],
 }
-_NULLABLE = {"autobleu", "decoded", "doc_id"}
+_NULLABLE = {"autobleu.autobleu", "autobleu.decoded", "quarantine.doc_id", "documents.lang_confidence"}
 DOCUMENT_COLUMNS = tuple(name for name, _ in _PLAIN["documents"])
 RESERVED_COLUMNS = {"embedding", "part", "row"} | {
     name for family, columns in _PLAIN.items() if family != "quarantine" for name, _ in columns
@@ -72,9 +74,7 @@ def schema(family: str, *, dim: int | None = None, keep: tuple[str, ...] = ()) -
             raise ValueError("the schema of embeddings needs their dimension")
         value = pa.field("element", pa.float16(), nullable=False)
         return pa.schema([pa.field("embedding", pa.list_(value, dim), nullable=False)])
-    fields = [
-        pa.field(name, kind, nullable=name in _NULLABLE and family != "documents") for name, kind in _PLAIN[family]
-    ]
+    fields = [pa.field(name, kind, nullable=f"{family}.{name}" in _NULLABLE) for name, kind in _PLAIN[family]]
     if family == "documents":
         fields += [pa.field(name, pa.string()) for name in keep]
     return pa.schema(fields)

@@ -1,5 +1,7 @@
 """What `pipeline models` prints: the cards, which of their files are on this machine, and a bar for fetching them.
 
+SONAR models are fetched by us, file by file; SaT models by wtpsplit into the cache of Hugging Face.
+
 Fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
 """
 
@@ -11,6 +13,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -26,6 +29,7 @@ from rich.table import Table
 
 from pipeline.errors import ConfigError
 from pipeline.show import number, size
+from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
 from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder, public
 
@@ -63,7 +67,12 @@ def files_of(card: ModelCard) -> list[FileState]:
 
 def answer(console: Console, name: str | None, fetch: bool) -> None:
     """What `pipeline models` does with its arguments. Raises `ConfigError` or `CardError`."""
-    if name is not None:
+    if name is not None and _is_sat(name):
+        if fetch:
+            fetch_sat_model(console, load_sat_card(name))
+        else:
+            show_sat_model(console, load_sat_card(name), name)
+    elif name is not None:
         card = load_card(name)
         if fetch:
             fetch_model(console, card)
@@ -77,10 +86,7 @@ def answer(console: Console, name: str | None, fetch: bool) -> None:
 
 def show_models(console: Console) -> None:
     """All cards that ship, a line each."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in ("model", "dim", "layers", "weights", "langs", "licence", "files"):
-        right = column in ("dim", "layers", "weights", "langs")
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    table = _table("SONAR model", "dim", "layers", "weights", "langs", "licence", "files")
     for card in map(load_card, shipped_cards()):
         table.add_row(
             escape(card.name),
@@ -91,6 +97,12 @@ def show_models(console: Console) -> None:
             escape(re.split(r" \(|\. |; ", card.licence)[0]),
             _summary(files_of(card)),
         )
+    console.print(table)
+    console.print()
+    table = _table("SaT model", "threshold", "licence", "files")
+    for sat in map(load_sat_card, shipped_sat_cards()):
+        missing = f"{len(sat.missing())} to fetch" if sat.missing() else "here"
+        table.add_row(escape(sat.name), f"{sat.threshold:g}", escape(sat.licence.partition(" (")[0]), missing)
     console.print(table)
     console.print(
         "\n[bold]pipeline models NAME[/] shows a card in full, with [bold]--fetch[/] it fetches the files.\n"
@@ -119,13 +131,58 @@ def show_model(console: Console, card: ModelCard, asked: str) -> None:
     console.print("\n".join(lines), soft_wrap=True, highlight=False)
     if card.scores:
         console.print("\n[bold]Scores[/] on text held out from training", highlight=False)
-        console.print(_scores(card))
+        console.print(_scores(card.scores, "language"))
     if any(state.url and not state.here for state in files_of(card)):
         console.print(
             f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches what is missing; else the first run does.",
             soft_wrap=True,
             highlight=False,
         )
+
+
+def show_sat_model(console: Console, card: SatCard, asked: str) -> None:
+    """One card of a SaT model in full. `asked`: what was typed for it."""
+    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines += _wrapped("licence", card.licence)
+    lines += _wrapped("sentences", f"end where the probability is over {card.threshold:g}")
+    lines += _wrapped("paragraphs", f"end where it is over {card.paragraph_threshold:g}")
+    lines += _wrapped("model", str(card.folder(card.model) or f"https://huggingface.co/{hub_name(card.model)}"))
+    missing = card.missing()
+    lines += _wrapped("files", f"missing {', '.join(missing)}" if missing else "here")
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+    if card.scores:
+        console.print("\n[bold]Scores[/]", highlight=False)
+        console.print(_scores(card.scores, "text"))
+    if missing:
+        console.print(f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches them.", highlight=False)
+
+
+def fetch_sat_model(console: Console, card: SatCard) -> None:
+    """Load it once, which fetches what is missing and shows the bars of Hugging Face. Raises CardError."""
+    import torch
+
+    from stages.segment.sat.load import load
+
+    load(card, torch.float32, "cpu")
+    console.print(f"{escape(card.name)} is here and loads", highlight=False)
+
+
+def _is_sat(name: str) -> bool:
+    """Whether a name or the path of a card means a SaT model."""
+    if not name.endswith((".yaml", ".yml")):
+        return name in shipped_sat_cards()
+    try:
+        return bool(yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))["kind"] == "sat")
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
+        return False  # what is wrong with it is said when it is loaded
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column in ("dim", "layers", "weights", "langs", "threshold")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    return table
 
 
 def fetch_model(console: Console, card: ModelCard) -> None:
@@ -173,12 +230,12 @@ def _file_lines(card: ModelCard, state: FileState) -> list[str]:
     return [*lines, f"{'':11}sha256 {stated.sha256 or 'not published: recorded beside the file when it is fetched'}"]
 
 
-def _scores(card: ModelCard) -> Table:
-    """A line a language, a column a score."""
+def _scores(scores: dict[str, dict[str, float]], rows: str) -> Table:
+    """A line a language or a text, a column a score."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("language")
+    table.add_column(rows)
     columns = []
-    for score, values in card.scores.items():
+    for score, values in scores.items():
         table.add_column(escape(score), justify="right", vertical="bottom")
         decimals = max(len(f"{value:.3f}".rstrip("0").partition(".")[2]) for value in values.values())
         columns.append({lang: f"{value:,.{decimals}f}".replace(",", " ") for lang, value in values.items()})

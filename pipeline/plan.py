@@ -83,7 +83,7 @@ def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tup
 def make_plan(config: RunConfig, only: str | None = None, until: str | None = None) -> Plan:
     """Compare a configuration with what is on disk. Raises `ConfigError` if an input matches nothing."""
     stages = choose_stages(config, only, until)
-    _check_languages(config)
+    check_languages(config)
     chunks = plan_inputs(config.input, chunk_bytes=config.chunk_bytes)
     view = View.of(config, order_chunks(chunks, seed=config.seed))
     store = Store(config.output)
@@ -97,12 +97,13 @@ def make_plan(config: RunConfig, only: str | None = None, until: str | None = No
     return Plan(config, view, stages, state, work)
 
 
-def _check_languages(config: RunConfig) -> None:
+def check_languages(config: RunConfig) -> None:
     """Raises `ConfigError` for inputs in a language that the model does not know: not one document would be kept."""
     card = load_card(config.segment.model)
     mistakes = [
         f"input.{index}.lang is {one.lang!r}, which {card.name} does not know; "
-        f"{nearest_languages(one.lang, card.languages)}; or {{column: NAME}}, where each document says its own"
+        f"{nearest_languages(one.lang, card.languages)}; or {{column: NAME}}, where each document says its own, or "
+        "detect, where its text does"
         for index, one in enumerate(config.input)
         if isinstance(one.lang, str) and one.lang not in card.languages
     ]

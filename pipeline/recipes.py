@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config import RunConfig
+from pipeline.errors import starting
 from pipeline.fingerprint import fingerprint
-from pipeline.inputs import Chunk, InputSettings
+from pipeline.inputs import Chunk, InputSettings, LangDetect
+from stages import language
+from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import load_card
 from stages.stage import StageSettings
 
@@ -38,17 +41,25 @@ class Recipes:
 
 def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
     card = load_card(config.segment.model)
+    segment = config.segment.meaningful() | {"model": card.name}  # a card's path means nothing, its digests do
+    if config.segment.uses_sat:
+        segment["sat"] = load_sat_card(config.segment.sat).name
     reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
-    return {
+    recipe = {
         "stage": SEGMENT,
         "version": config.segment.version,
-        "segment": config.segment.meaningful() | {"model": card.name},  # a card's path means nothing, its digests do
+        "segment": segment,
         "split": config.split.meaningful(),
         "input": reading,
         "keep": list(config.keep_columns()),
         "part_sentences": config.part_sentences,
         "tokenizer": card.tokenizer_digest,
+        **config.segment.artifacts(),
     }
+    if isinstance(one.lang, LangDetect):
+        with starting("lang: detect"):
+            recipe["detector"] = language.identity()
+    return recipe
 
 
 def _stage(stage: StageSettings) -> dict[str, Any]:

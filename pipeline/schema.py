@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 
 from pipeline.config import STAGES, RunConfig
 from pipeline.replacing import replaced
+from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards
 
 ROLES = {
     "meaning": "Another value gives another corpus: what depends on it is done again.",
     "execution": "Changes how the work is done, never the result.",
 }
+MODELS = {"model": shipped_cards, "sat": shipped_sat_cards}  # settings that name a card, and the cards that ship
 MAY_BE_EMPTY = (*STAGES, "split", "launcher")  # `encode:` alone means all its defaults
 
 Schema = dict[str, Any]
@@ -33,8 +36,8 @@ def corpus_schema() -> Schema:
         one.pop("title", None)
         for name, field in one.get("properties", {}).items():
             _tidy(field)
-            if name == "model":
-                _name_models(field)
+            if name in MODELS:
+                _name_models(field, MODELS[name]())
     kinds = definitions["LauncherSettings"]["properties"]["kind"]
     for name in MAY_BE_EMPTY:
         field = schema["properties"][name]
@@ -76,6 +79,6 @@ def _tidy(field: Schema) -> None:
             one |= {"type": ["integer", "string"], "pattern": "^[0-9][0-9_]*$"}
 
 
-def _name_models(field: Schema) -> None:
+def _name_models(field: Schema, names: Iterable[str]) -> None:
     del field["type"]
-    field["anyOf"] = [{"enum": list(shipped_cards())}, {"type": "string", "pattern": r"\.ya?ml$"}]
+    field["anyOf"] = [{"enum": list(names)}, {"type": "string", "pattern": r"\.ya?ml$"}]

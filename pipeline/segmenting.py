@@ -67,15 +67,16 @@ class _Part:
 
 
 class ChunkSegmenter:
-    """Segments chunks; holds the segmenter and its tokenizer, so make one a process."""
+    """Segments chunks; holds the segmenter and its tokenizer, so make one a process. `device`: where SaT computes."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, device: str = "cpu") -> None:
         self.config = config
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self.card = load_card(config.segment.model)
         with starting("segment"), listening() as self._warned_loading:  # warnings are true of every part
-            self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count)
+            self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count, device)
+        self._device = device
         self._warned: list[str] = []  # since the last part
         self.keep = config.keep_columns()
 
@@ -171,6 +172,13 @@ class ChunkSegmenter:
                 yield document, number, table.slice(start, min(limit, last - start)), counts
                 counts = {}
 
+    def _describe_device(self) -> str:
+        if not self.config.segment.uses_sat:
+            return "cpu"
+        from stages.device import describe  # imports torch, as SaT does
+
+        return describe(self._device)
+
     def _open(self) -> _Part:
         return _Part({name: [] for name in (*layout.DOCUMENT_COLUMNS, *self.keep)})
 
@@ -181,6 +189,7 @@ class ChunkSegmenter:
             "doc_id": document.doc_id,
             "subdocument": number,
             "lang": document.lang,
+            "lang_confidence": document.lang_confidence,
             "split": document.split,
             "source": document.source,
             "text_hash": int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "little"),
@@ -221,7 +230,7 @@ class ChunkSegmenter:
                 families=families,
                 counts={**part.counts, "documents": float(len(part.documents["doc"])), "tokens": tokens},
                 seconds={"compute": round(time.perf_counter() - part.since, 4)},
-                device="cpu",
+                device=self._describe_device(),
                 warnings=list(dict.fromkeys([*self._warned_loading, *self._warned])),
             )
         self._warned = []
@@ -267,6 +276,7 @@ def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Tab
     table = pa.table(
         {
             "position": pa.array(position.astype(np.int32)),
+            "paragraph": pa.array(np.asarray(segmented.paragraph)),
             "text": segmented.text,
             "lang": langs.take(pa.array(owner)).dictionary_decode(),
             "start": pa.array(np.asarray(segmented.start).astype(np.int32)),

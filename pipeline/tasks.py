@@ -47,8 +47,9 @@ class Event(BaseModel):
 class SegmentTask:
     """Chunk → events, one a part and one for the chunk. `folder`: where the run counts starts."""
 
-    def __init__(self, config: RunConfig, folder: str) -> None:
+    def __init__(self, config: RunConfig, folder: str, device: str) -> None:
         self._config = config
+        self._device = device
         self._starts = _Starts(config, folder)
         self._segmenter: ChunkSegmenter | None = None
 
@@ -56,7 +57,7 @@ class SegmentTask:
         """Segment a chunk."""
         try:
             self._starts.count(chunk.id)
-            self._segmenter = self._segmenter or ChunkSegmenter(self._config)
+            self._segmenter = self._segmenter or ChunkSegmenter(self._config, self._device)
             for item in self._segmenter.run(chunk):
                 if isinstance(item, ChunkReceipt):
                     yield Event(

@@ -21,6 +21,7 @@ from pipeline.remote import in_words, is_remote
 from pipeline.runs import check_corpus
 from pipeline.show import counted, plain, size
 from pipeline.store import Store
+from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import CardError, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder
 
@@ -43,6 +44,8 @@ def of_config(config: RunConfig) -> Iterator[Check]:
             yield Check("bad", "model", str(error), "pipeline models lists those that ship")
         else:
             yield model(name, cards[name], needed)
+    if config.segment.uses_sat:
+        yield sat_model(config.segment.sat)
     if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
         yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
     tokenizer = cards.get(config.segment.model)
@@ -109,6 +112,21 @@ def models() -> Iterator[Check]:
     """Every model that ships as a card."""
     for name in shipped_cards():
         yield model(name, load_card(name))
+
+
+def sat_model(name: str) -> Check:
+    """Whether the files of a SaT model are on this machine."""
+    try:
+        card = load_sat_card(name)
+    except CardError as error:
+        return Check("bad", "model", str(error), "pipeline models lists those that ship")
+    missing = card.missing()
+    if not missing:
+        return Check("good", "model", f"{name}: here")
+    if card.folder(card.model):
+        return Check("bad", "model", f"{name}: missing {', '.join(missing)}", "put the files there")
+    todo = f"pipeline models {name} --fetch, or the first run does it (needs a network)"
+    return Check("warn", "model", f"{name}: to fetch from Hugging Face", todo)
 
 
 def model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:

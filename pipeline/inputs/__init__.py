@@ -11,7 +11,7 @@ from pipeline.inputs.documents import Document, Rejected
 from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.readers import read_documents
-from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings, resolve_inputs
+from pipeline.inputs.settings import InputError, InputSettings, LangColumn, LangDetect, SplitSettings, resolve_inputs
 from pipeline.inputs.splits import SPLITS
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "InputFile",
     "InputSettings",
     "LangColumn",
+    "LangDetect",
     "Rejected",
     "SplitSettings",
     "count_documents",

@@ -189,5 +189,6 @@ def _check_text_files(settings: InputSettings, files: list[InputFile]) -> None:
     if text is not None and asked:
         raise InputError(
             f"input {settings.input_name}: {text.path} is a text file, which has no columns, but "
-            f"{', '.join(asked)} ask for some; leave them out (lang: a code such as eng_Latn), or give `format:`"
+            f"{', '.join(asked)} ask for some; leave them out (lang: a code such as eng_Latn, or detect), or give "
+            "`format:`"
         )

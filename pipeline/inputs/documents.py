@@ -13,26 +13,28 @@ PAYLOAD = 4 << 10  # bytes kept of a rejected record: the whole of it stands in 
 ERROR = 500  # characters
 NEAR = 20  # characters on both sides of a mistake that are shown
 JSON_TYPES = (bool, int, float, list, tuple, dict)
+Kind = Literal["dropped", "quarantined"]
 
 _SHORT = reprlib.Repr()  # bounded in width and depth, however large the value
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 class BadRecordError(Exception):
-    """A record that cannot become a document. `reason` is a short stable label, `error` the detail."""
+    """A record that cannot become a document. `reason`, `error`, `kind`, `bytes_unreadable`: as in `Rejected`."""
 
-    def __init__(self, reason: str, error: str, bytes_unreadable: int = 0) -> None:
+    def __init__(self, reason: str, error: str, bytes_unreadable: int = 0, kind: Kind = "quarantined") -> None:
         super().__init__(error)
         self.reason = reason
         self.error = error
         self.bytes_unreadable = bytes_unreadable
+        self.kind: Kind = kind
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """One document. `source`: input name and relative path. `kept`: columns asked for; None where null or missing.
 
-    `record`: where it stands, as in `Rejected`.
+    `record`: where it stands, as in `Rejected`. `lang_confidence`: 0 to 1; None if the language was stated.
     """
 
     doc_id: str
@@ -42,6 +44,7 @@ class Document:
     source: str
     kept: dict[str, str | None]
     record: str = ""
+    lang_confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Rejected:
     error: str
     payload: bytes
     payload_bytes: int
-    kind: Literal["dropped", "quarantined"] = "quarantined"
+    kind: Kind = "quarantined"
     records: int = 1
     bytes_unreadable: int = 0
 

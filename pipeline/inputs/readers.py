@@ -35,7 +35,8 @@ def read_documents(
 ) -> Iterator[Document | Rejected]:
     """The chunk's records in order, at most `chunk.take` of them. `languages`: codes that they may have; None: any.
 
-    Empty and white-space text is a document here: segmenting drops it with its own reason.
+    Empty and white-space text is a document here: segmenting drops it with its own reason (with `lang: detect`, which
+    has nothing to look at, it is dropped here with that reason).
     Raises InputError if `settings` are of another input, or the file changed since planning.
     """
     if chunk.input != settings.input_name:

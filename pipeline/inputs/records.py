@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.inputs.chunk import UNREADABLE, Chunk
+from pipeline.inputs.detection import detector
 from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode, short
 from pipeline.inputs.languages import nearest_languages
-from pipeline.inputs.settings import InputSettings, LangColumn, SplitSettings
+from pipeline.inputs.settings import InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
 
 LONGEST = 256 << 20  # characters of a text, bytes of a line: what is longer is set aside, not held in memory
@@ -49,7 +50,8 @@ class Unconvertible:
 class RecordMaker:
     """Makes documents of one chunk. `columns`: the columns that it looks at, each once.
 
-    `languages`: codes that documents may have; None for any.
+    `languages`: codes that documents may have; None for any. With `lang: detect` the first of a process loads the
+    identification model; raises StartError if it cannot.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class RecordMaker:
         self.source = chunk.source
         self.languages = None if languages is None else dict.fromkeys(languages)
         self.lang_column = settings.lang.column if isinstance(settings.lang, LangColumn) else None
+        detect = settings.lang.detect if isinstance(settings.lang, LangDetect) else None
+        self.detect = None if detect is None else detector(detect, self.languages)
         self.split_column = split_column(split)
         self.splitter = splitter(split)
         self.columns = needed_columns(settings, split)
@@ -76,16 +80,17 @@ class RecordMaker:
             doc_id = self._doc_id(values, place)
             text = self._text(values)
             encoded = encode(text, self.settings.text)
-            lang = self._lang(values)
+            lang, confidence = (self._lang(values), None) if self.detect is None else self.detect(text)
             shared = None if self.split_column is None else _checked(values.get(self.split_column), self.split_column)
             split = self.splitter(doc_id, encoded, shared)
             kept = {name: self._kept(values, name) for name in self.settings.keep}
         except BadRecordError as bad:
             payload = raw if raw is not None else json.dumps(dict(values), default=repr).encode()
-            unreadable = bad.bytes_unreadable
-            where = self.where(place, line)
-            return Rejected.of(doc_id, where, bad.reason, bad.error, payload, bytes_unreadable=unreadable)
-        return Document(doc_id, text, lang, split, self.source, kept, self.where(place, line))
+            where, unreadable = self.where(place, line), bad.bytes_unreadable
+            return Rejected.of(
+                doc_id, where, bad.reason, bad.error, payload, kind=bad.kind, bytes_unreadable=unreadable
+            )
+        return Document(doc_id, text, lang, split, self.source, kept, self.where(place, line), confidence)
 
     def reject(
         self,

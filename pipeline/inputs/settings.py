@@ -12,9 +12,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, StringConstraints, Tag, model_validator
 
 from pipeline.errors import ConfigError, visible
 from stages.stage import Settings, meaning
@@ -53,6 +53,40 @@ class LangColumn(Settings):
     column: Name = meaning(description="column that holds each document's SONAR language code")
 
 
+class DetectSettings(Settings):
+    """How sure the identification has to be."""
+
+    threshold: float = meaning(
+        0.5, description="documents whose language is less certain than this (0 to 1) are quarantined", ge=0, le=1
+    )
+
+
+class LangDetect(Settings):
+    """`lang: {detect: {threshold: 0.5}}`, or `lang: detect`: each document's language is told by its text."""
+
+    detect: DetectSettings = meaning(description="settings of the identification; {} for the defaults")
+
+
+def _lang_in_full(value: Any) -> Any:
+    return {"detect": {}} if value == "detect" else value
+
+
+def _lang_form(value: Any) -> str:
+    """The form of `lang:` that is meant, so that a mistake in one is not explained as mistakes in all."""
+    if isinstance(value, dict):
+        return LangDetect.__name__ if "detect" in value else LangColumn.__name__
+    return type(value).__name__ if isinstance(value, Settings) else "code"
+
+
+Lang = Annotated[
+    Annotated[Name, Tag("code")]
+    | Annotated[LangColumn, Tag(LangColumn.__name__)]
+    | Annotated[LangDetect, Tag(LangDetect.__name__)],
+    Discriminator(_lang_form),
+    BeforeValidator(_lang_in_full),
+]
+
+
 class InputSettings(Settings):
     """One entry of `input:`: where documents are, and which columns they have."""
 
@@ -63,7 +97,10 @@ class InputSettings(Settings):
     format: Literal["auto", "jsonl", "parquet", "text"] = meaning("auto", description="auto: by the file's extension")
     text: Name = meaning("text", description="column that holds the text")
     id: Name | None = meaning(None, description="column that holds the id; left out: a hash of input, path and place")
-    lang: Name | LangColumn = meaning(description="SONAR language code of all documents (eng_Latn), or {column: NAME}")
+    lang: Lang = meaning(
+        description="SONAR language code of all documents (eng_Latn), {column: NAME}, or detect; codes that are stated "
+        "are believed, whatever the text looks like"
+    )
     keep: Annotated[list[Name], AfterValidator(_distinct)] = meaning([], description="columns kept as metadata")
     limit: int | None = meaning(None, description="first so many documents of the input in path order", ge=1)
 

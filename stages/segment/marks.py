@@ -27,6 +27,7 @@ FINAL = (
     "\U00011944\U00011946\U00011a42\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7\U00011ef8"
     "\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016e98\U0001bc9f\U0001da88"
 )
+GREEK_QUESTION_MARK = ";"  # in Greek only
 SPACED_BREAKS = ";:\u00b7"  # the middle dot is a Greek semicolon
 BREAKS = (
     "\u2014\u2e3a\u2e3b\u2026\u22ef"  # dashes, ellipses
@@ -50,9 +51,11 @@ CLOSERS = (
     "\u3009\u300b\u300d\u300f\u3011\u3015\u3017\u3019\u301b\u301e\u301f\uff09\uff3d\uff5d\uff63"
 )
 
+EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"  # ranges of letters
+
 _BLANK = r"\s\x00-\x1f\x7f-\x9f"
 BLANKS = re.compile(f"[{_BLANK}]+")  # white space and control characters
-INK = re.compile(f"[^{_BLANK}]+")
+INK = re.compile(f"[^{_BLANK}]")
 _LINE_END = r"(?>\r\n|[\n\r\x85\u2028])"
 PARAGRAPH_END = re.compile(rf"(?:{_LINE_END}[^\S\n\r\x85\u2028]*+){{2,}}+|\u2029")  # at least one blank line
 
@@ -63,16 +66,3 @@ EXTENDS = regex.compile(r"[\p{GCB=Extend}\p{GCB=SpacingMark}\p{GCB=ZWJ}]")
 def collapse(text: str) -> str:
     """Runs of white space and control characters become one space, and none is left at the ends."""
     return BLANKS.sub(" ", text).strip(" ")
-
-
-def trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """The range without white space and control characters at its ends; empty if there is nothing else."""
-    while start < end and _is_blank(text[start]):
-        start += 1
-    while end > start and _is_blank(text[end - 1]):
-        end -= 1
-    return start, end
-
-
-def _is_blank(character: str) -> bool:
-    return character.isspace() or character < " " or "\x7f" <= character <= "\x9f"

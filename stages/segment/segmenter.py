@@ -1,15 +1,15 @@
 """Documents to sentences: the same text, cut; nothing is dropped, and every sentence knows where it stood.
 
-A sentence is a slice of its document in which runs of white space and control characters are one space. The slices of
-a document follow each other and hold all of its other characters. Blank lines always end a sentence, single line ends
-do not.
+A sentence is a slice of its document in Unicode NFC, in which runs of white space and control characters are one space.
+The slices of a document follow each other and hold all of its other characters. Blank lines always end a sentence,
+single line ends do not. Memory: 150 bytes for each character of the documents that are worked on at once, about two
+million characters.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,11 +19,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stages.segment import marks
-from stages.segment.cap import fragments
+from stages.segment.merging import merge_fragments
+from stages.segment.methods import make_method
+from stages.segment.normal import Normal, normalised
+from stages.segment.pieces import Limits, Pieces
 from stages.segment.settings import SegmentSettings
-from stages.segment.spacy_rules import SpacyRules, spacy_code
+from stages.segment.text import Text
 
-COUNTED = 20_000  # texts whose tokens are in memory at once
+LONGEST = 1_000_000  # characters; a longer document is looked at in windows
+TOGETHER = 2_000_000  # characters worked on at once
+
+# Where a window may end, best first: at a blank line, a line's end, a sentence's, a word's.
+_WINDOW_ENDS = (
+    marks.PARAGRAPH_END,
+    re.compile(r"[\n\r\x85\u2028]"),
+    re.compile(rf"[{re.escape(marks.SPACED_FINAL)}]\s|[{re.escape(marks.FINAL)}]"),
+    re.compile(r"\s"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class Segmented:
     """The sentences of a batch of documents, one row each, in order."""
 
     document: NDArray[np.int32]  # index into the batch
+    paragraph: NDArray[np.int32]  # number of the paragraph in its document
     start: NDArray[np.int64]  # offsets into the document's text, in Unicode code points
     end: NDArray[np.int64]
     text: pa.Array  # string
@@ -41,118 +54,120 @@ class Segmented:
     over_cap: int  # single characters that alone have more than max_tokens tokens; all other rows keep the cap
 
 
-class Piece(NamedTuple):
+class Window(NamedTuple):
+    """A document, or a part of a very long one: which, from which character on, and its text."""
+
     document: int
-    start: int
-    end: int
-    text: str
-    whole: bool  # not yet broken by the cap
+    offset: int
+    normal: Normal
 
 
 class Segmenter:
-    """Segments batches of documents; loads spaCy's rules of a language when it first meets it.
+    """Segments batches of documents; what it loads it keeps, so make one a process.
 
-    `count_tokens` gives the number of tokens of each text, language tag and </s> included. It is called once per batch,
-    and again for what the cap breaks.
+    `count_tokens` gives the number of tokens of each text, language tag and </s> included. It is called once for every
+    two million characters, and again for what the cap breaks. Raises CardError if the SaT model does not load.
     """
 
-    def __init__(self, settings: SegmentSettings, count_tokens: Callable[[Sequence[str]], list[int]]) -> None:
+    def __init__(
+        self, settings: SegmentSettings, count_tokens: Callable[[Sequence[str]], list[int]], device: str = "cpu"
+    ) -> None:
         self.settings = settings
-        self._count_tokens = count_tokens
-        self._rules: dict[str, SpacyRules] = {}
+        self._limits = Limits(
+            settings.max_chars if settings.capped else None,
+            settings.max_tokens if settings.capped else None,
+            count_tokens,
+        )
+        self._method = make_method(settings, device)
 
     def segment(self, texts: Sequence[str], langs: Sequence[str]) -> Segmented:
         """Sentences of documents in languages given by SONAR codes (`eng_Latn`); a batch may mix languages."""
-        pieces = [
-            Piece(document, start, end, marks.collapse(text[start:end]), True)
-            for document, (text, lang) in enumerate(zip(texts, langs, strict=True))
-            for start, end in self._sentences(text, self._rules_for(lang))
-        ]
-        if self.settings.method == "spacy":
-            tokens, counts = self._count([piece.text for piece in pieces]), Counter[str]()
-        else:
-            pieces, tokens, counts = self._cap(texts, pieces)
+        windows = (
+            Window(document, start, normalised(text[start:end]))
+            for document, text in enumerate(texts)
+            for start, end in _windows(text)
+        )
+        return _joined([self._segment(group, langs) for group in _groups(windows)])
+
+    def _segment(self, windows: list[Window], langs: Sequence[str]) -> Segmented:
+        text = Text([window.normal.text for window in windows])
+        found = self._method.find(text, [langs[window.document] for window in windows])
+        pieces = Pieces(text, found.cut, self._limits)
+        over_cap = found.fit(pieces)
+        if self.settings.min_chars:
+            merge_fragments(pieces, self.settings.min_chars)
+        ends = found.paragraph_ends(text, pieces)
+        owner = text.owner(pieces.last)
+        document = np.array([window.document for window in windows])[owner]
+        start, end = text.ink[pieces.first] - text.edges[owner], text.ink[pieces.last] + 1 - text.edges[owner]
+        rows = np.searchsorted(owner, np.arange(len(windows) + 1))
+        for window, low, high in zip(windows, rows[:-1], rows[1:], strict=True):
+            start[low:high] = window.offset + window.normal.original(start[low:high])
+            end[low:high] = window.offset + window.normal.original(end[low:high])
         return Segmented(
-            document=np.array([piece.document for piece in pieces], np.int32),
-            start=np.array([piece.start for piece in pieces], np.int64),
-            end=np.array([piece.end for piece in pieces], np.int64),
-            text=pa.array([piece.text for piece in pieces], pa.string()),
-            chars=np.array([len(piece.text) for piece in pieces], np.int32),
-            tokens=np.array(tokens, np.int32),
-            cap_splits=counts["cap_splits"],
-            hard_cuts=counts["hard_cuts"],
-            over_cap=counts["over_cap"],
+            document=document.astype(np.int32),
+            paragraph=_numbers(ends, document),
+            start=start,
+            end=end,
+            text=pa.array(pieces.written, pa.string()),
+            chars=pieces.chars.astype(np.int32),
+            tokens=pieces.tokens.astype(np.int32),
+            cap_splits=pieces.cap_splits,
+            hard_cuts=int(pieces.hard[pieces.last].sum()),
+            over_cap=over_cap,
         )
 
-    def _count(self, texts: list[str]) -> list[int]:
-        counts: list[int] = []
-        for first in range(0, len(texts), COUNTED):
-            counts += self._count_tokens(texts[first : first + COUNTED])
-        return counts
 
-    def _rules_for(self, lang: str) -> SpacyRules:
-        code = spacy_code(lang)
-        if code not in self._rules:
-            self._rules[code] = SpacyRules(code)
-        return self._rules[code]
-
-    def _sentences(self, text: str, rules: SpacyRules) -> Iterator[tuple[int, int]]:
-        for start, end in _paragraphs(text):
-            starts = [*rules.starts(text[start:end]), end - start]
-            for first, last in pairwise(starts):
-                yield marks.trim(text, start + first, start + last)
-
-    def _cap(self, texts: Sequence[str], pieces: list[Piece]) -> tuple[list[Piece], list[int], Counter[str]]:
-        """Breaks what is over max_chars, counts tokens, and breaks what is over max_tokens until nothing is."""
-        max_chars, max_tokens = self.settings.max_chars, self.settings.max_tokens
-        counts: Counter[str] = Counter()
-        tokens = [0] * len(pieces)  # 0: not counted yet
-        limits = [max_chars if len(piece.text) > max_chars else 0 for piece in pieces]  # 0: stays as it is
-        while True:
-            broken: list[tuple[Piece, int]] = []
-            for piece, count, limit in zip(pieces, tokens, limits, strict=True):
-                if limit:
-                    counts["cap_splits"] += piece.whole
-                    for part, hard in _break(piece, limit, texts[piece.document]):
-                        counts["hard_cuts"] += hard
-                        broken.append((part, 0))
-                else:
-                    broken.append((piece, count))
-            pieces, tokens = [piece for piece, _ in broken], [count for _, count in broken]
-            new = [row for row, count in enumerate(tokens) if count == 0]
-            for row, count in zip(new, self._count([pieces[row].text for row in new]), strict=True):
-                tokens[row] = count
-            over = [max_tokens is not None and count > max_tokens for count in tokens]
-            limits = [
-                max(1, len(piece.text) * (max_tokens or 0) // count) if too_long and len(piece.text) > 1 else 0
-                for piece, count, too_long in zip(pieces, tokens, over, strict=True)
-            ]
-            if not any(limits):
-                counts["over_cap"] = sum(over)
-                return pieces, tokens, counts
+def _windows(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    while len(text) - start > LONGEST:
+        end = start + LONGEST
+        for pattern in _WINDOW_ENDS:
+            found = [match.end() for match in pattern.finditer(text, start + LONGEST // 2, end)]
+            if found:
+                end = found[-1]
+                break
+        while marks.EXTENDS.match(text, end) and end > start + LONGEST // 2:
+            end -= 1
+        yield start, end
+        start = end
+    yield start, len(text)
 
 
-def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    """Ranges between blank lines that hold more than white space."""
-    ends = [(found.start(), found.end()) for found in marks.PARAGRAPH_END.finditer(text)]
-    for (_, start), (end, _) in pairwise([(0, 0), *ends, (len(text), len(text))]):
-        start, end = marks.trim(text, start, end)
-        if start < end:
-            yield start, end
+def _groups(windows: Iterable[Window]) -> Iterator[list[Window]]:
+    group: list[Window] = []
+    characters = 0
+    for window in windows:
+        if group and characters + len(window.normal.text) > TOGETHER:
+            yield group
+            group, characters = [], 0
+        group.append(window)
+        characters += len(window.normal.text)
+    yield group
 
 
-def _break(piece: Piece, limit: int, document: str) -> Iterator[tuple[Piece, bool]]:
-    """The fragments of a piece, and whether each ends without a boundary."""
-    plain = piece.end - piece.start == len(piece.text)
-    where: Sequence[int] = range(len(piece.text)) if plain else _original_positions(document[piece.start : piece.end])
-    for start, end, hard in fragments(piece.text, limit):
-        original = (piece.start + where[start], piece.start + where[end - 1] + 1)
-        yield Piece(piece.document, *original, piece.text[start:end], False), hard
+def _numbers(ends: NDArray[np.bool_], document: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The number of each row's paragraph in its document, from the rows that end one."""
+    before: NDArray[np.int64] = np.cumsum(ends) - ends
+    return (before - before[np.searchsorted(document, document)]).astype(np.int32)
 
 
-def _original_positions(text: str) -> array[int]:
-    """For each character of the collapsed text, its position in the text (of a blank: just before what follows)."""
-    positions = array("q")
-    for run in marks.INK.finditer(text):
-        positions.extend(range(run.start() - 1 if positions else run.start(), run.end()))
-    return positions
+def _joined(parts: list[Segmented]) -> Segmented:
+    """Groups one after the other; a document may go on from one to the next, and its paragraphs with it."""
+    if len(parts) == 1:
+        return parts[0]
+    for before, after in pairwise(parts):
+        if len(before.document) and len(after.document) and before.document[-1] == after.document[0]:
+            after.paragraph[after.document == after.document[0]] += before.paragraph[-1] + 1
+    return Segmented(
+        document=np.concatenate([part.document for part in parts]),
+        paragraph=np.concatenate([part.paragraph for part in parts]),
+        start=np.concatenate([part.start for part in parts]),
+        end=np.concatenate([part.end for part in parts]),
+        text=pa.concat_arrays([part.text for part in parts]),
+        chars=np.concatenate([part.chars for part in parts]),
+        tokens=np.concatenate([part.tokens for part in parts]),
+        cap_splits=sum(part.cap_splits for part in parts),
+        hard_cuts=sum(part.hard_cuts for part in parts),
+        over_cap=sum(part.over_cap for part in parts),
+    )

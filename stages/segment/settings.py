@@ -1,26 +1,67 @@
-"""Settings of the `segment` section of corpus.yaml. Importing this costs nothing: no spaCy."""
+"""Settings of the `segment` section of corpus.yaml. Importing this costs nothing: no spaCy, no torch."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from stages.stage import Settings, meaning
+from stages.segment.sat.card import load_sat_card
+from stages.stage import Settings, execution, meaning
 
 
 class SegmentSettings(Settings):
     """How documents become sentences (LCM 2.2)."""
 
-    version: ClassVar[int] = 3  # raised when the code changes what comes out
+    version: ClassVar[int] = 4  # raised when the code changes what comes out
 
-    method: Literal["spacy", "spacy-capped"] = meaning(
+    method: Literal["spacy", "spacy-capped", "sat", "sat-capped", "paragraphs"] = meaning(
         "spacy-capped",
-        description="spacy: spaCy's rules, sentences of any length; spacy-capped: longer ones are broken",
+        description="spacy: spaCy's rules; sat: a SaT model; …-capped: no sentence is over max_chars or max_tokens; "
+        "paragraphs: sat-capped, and SaT's paragraphs of two to nine sentences in the column `paragraph`",
+    )
+    sat: str = meaning("sat-tiny", description="the SaT model: a card's name (conf/sat/), or the path of a card")
+    threshold: float | None = meaning(
+        None, gt=0, lt=1, description="a sentence ends where SaT's probability is higher; null: the card's"
+    )
+    paragraph_threshold: float | None = meaning(None, gt=0, lt=1, description="the same for paragraphs")
+    stride: int = meaning(
+        256, ge=32, le=510, description="tokens between SaT's windows of 510 tokens; 64 as in wtpsplit costs four times"
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
+        "auto", description="of SaT; auto: float16 on GPUs; on CPUs bfloat16 where they have it, else float32"
     )
     max_chars: int = meaning(200, ge=10, description="hard cap in characters; 200 in the LCM paper")
     max_tokens: int | None = meaning(
         128, ge=8, description="hard cap in tokens of `model`, language tag and </s> included; null for none"
     )
+    min_chars: int = meaning(
+        0, ge=0, description="shorter pieces are joined to a neighbour, where the cap and blank lines allow it"
+    )
     model: str = meaning("sonar-tiny", description="the model card whose tokenizer counts tokens")
     max_document_sentences: int = meaning(
         100_000, ge=1, description="a document of more sentences becomes numbered sub-documents"
     )
+    batch_tokens: int = execution(16_384, ge=512, description="tokens that SaT computes at once")
+
+    @property
+    def uses_sat(self) -> bool:
+        """Whether a SaT model is needed."""
+        return not self.method.startswith("spacy")
+
+    @property
+    def capped(self) -> bool:
+        """Whether no piece may exceed max_chars and max_tokens."""
+        return self.method not in ("spacy", "sat")
+
+    def meaningful(self) -> dict[str, Any]:
+        """Without what the method does not look at: changing it makes nothing stale."""
+        kept = super().meaningful()
+        unused = set() if self.capped else {"max_chars", "max_tokens"}
+        if not self.uses_sat:
+            unused |= {"sat", "threshold", "stride", "precision"}
+        if self.method != "paragraphs":
+            unused.add("paragraph_threshold")
+        return {name: value for name, value in kept.items() if name not in unused}
+
+    def artifacts(self) -> dict[str, str]:
+        """Digests of the files that decide where sentences end."""
+        return {"sat": load_sat_card(self.sat).digest} if self.uses_sat else {}

@@ -1,0 +1,117 @@
+"""The ways to find where sentences end: spaCy's rules, or a SaT model. Both look at many documents at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.segment.paragraphs import paragraph_ends
+from stages.segment.pieces import Pieces
+from stages.segment.rules import cap as rules_cap
+from stages.segment.rules.spacy_rules import SpacyRules, spacy_code
+from stages.segment.sat import cap as sat_cap
+from stages.segment.settings import SegmentSettings
+from stages.segment.text import Flags, Text
+
+
+class Found(Protocol):
+    """What a method found in a text."""
+
+    cut: Flags  # (ink,) whether a sentence ends
+
+    def fit(self, pieces: Pieces) -> int:
+        """Break what exceeds the limits. Returns how many single characters have too many tokens all the same."""
+
+    def paragraph_ends(self, text: Text, pieces: Pieces) -> Flags:
+        """(pieces,) whether a paragraph ends."""
+
+
+class Method(Protocol):
+    def find(self, text: Text, langs: Sequence[str]) -> Found:
+        """Where the sentences of documents end; langs: a SONAR code for each."""
+
+
+class FoundByRules:
+    def __init__(self, cut: Flags) -> None:
+        self.cut = cut
+
+    def fit(self, pieces: Pieces) -> int:
+        return rules_cap.fit(pieces)
+
+    def paragraph_ends(self, text: Text, pieces: Pieces) -> Flags:
+        return text.ends[pieces.last]
+
+
+class SpacyMethod:
+    """Loads spaCy's rules of a language when it first meets it."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, SpacyRules] = {}
+
+    def find(self, text: Text, langs: Sequence[str]) -> FoundByRules:
+        cut = text.ends.copy()
+        first = 0
+        for code, group in groupby(map(spacy_code, langs)):
+            last = first + len(list(group))
+            if code not in self._rules:
+                self._rules[code] = SpacyRules(code)
+            starts = np.array(self._rules[code].starts(text, first, last), np.int64)
+            cut[text.before(starts)] = True
+            first = last
+        return FoundByRules(cut)
+
+
+class FoundByModel:
+    """logits: (ink,) log odds of a sentence's end after each ink character; −inf where no token ends."""
+
+    def __init__(self, text: Text, logits: NDArray[np.float32], threshold: float, paragraph_threshold: float) -> None:
+        self._logits = np.where(text.joins_next, np.float32(-np.inf), logits)
+        self._odds = self._logits - np.float32(_log_odds(threshold))
+        self._paragraph_threshold = paragraph_threshold
+        self.cut = text.ends | (self._odds > 0)
+
+    def fit(self, pieces: Pieces) -> int:
+        return sat_cap.fit(pieces, self._odds)
+
+    def paragraph_ends(self, text: Text, pieces: Pieces) -> Flags:
+        odds = self._logits[pieces.last] - np.float32(_log_odds(self._paragraph_threshold))
+        return paragraph_ends(odds, text.ends[pieces.last], text.owner(pieces.last))
+
+
+class SatMethod:
+    def __init__(self, settings: SegmentSettings, device: str) -> None:
+        # torch takes seconds to import, and spaCy's rules do without
+        from stages.device import compute_dtype
+        from stages.segment.sat.card import load_sat_card
+        from stages.segment.sat.load import load
+        from stages.segment.sat.runner import SatRunner
+
+        card = load_sat_card(settings.sat)
+        network, tokenizer = load(card, compute_dtype(settings.precision, device), device)
+        self._runner = SatRunner(
+            network, tokenizer, stride=settings.stride, batch_tokens=settings.batch_tokens, device=device
+        )
+        self._threshold = settings.threshold or card.threshold
+        self._paragraph_threshold = settings.paragraph_threshold or card.paragraph_threshold
+
+    def find(self, text: Text, langs: Sequence[str]) -> FoundByModel:
+        places, found = self._runner.logits(text.documents, text.edges[:-1])
+        logits = np.full(len(text.ink), -np.inf, np.float32)
+        ink = text.before(places + 1)
+        known = ink >= 0
+        logits[ink[known]] = found[known]
+        return FoundByModel(text, logits, self._threshold, self._paragraph_threshold)
+
+
+def make_method(settings: SegmentSettings, device: str) -> Method:
+    """Loads what the settings ask for onto the device."""
+    return SatMethod(settings, device) if settings.uses_sat else SpacyMethod()
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(probability / (1 - probability))

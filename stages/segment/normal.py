@@ -1,0 +1,77 @@
+"""Unicode NFC with the way back: where each character of the normalised text stood in the original.
+
+A text that is in NFC already costs one check of 1 ns a character. Else only what can change is looked at: characters
+that combine with the one before, and those that are never part of NFC, about 1 µs for each.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.segment.characters import CODE_POINTS, code_points
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A text in NFC. new, old: (changes, 2) ranges of what was changed, here and in the original; both may be empty."""
+
+    text: str
+    new: Indices
+    old: Indices
+
+    def original(self, places: Indices) -> Indices:
+        """Boundaries between characters here → between characters of the original; order is kept."""
+        if not len(self.new):
+            return places
+        change = np.searchsorted(self.new[:, 0], places, side="right") - 1
+        known = np.maximum(change, 0)
+        behind = places - self.new[known, 1]  # characters behind the change, or < 0: inside it
+        inside = np.minimum(self.old[known, 0] + places - self.new[known, 0], self.old[known, 1])
+        return np.where(change < 0, places, np.where(behind >= 0, self.old[known, 1] + behind, inside))
+
+
+def normalised(text: str) -> Normal:
+    """A text in NFC, equal to what `unicodedata.normalize` gives."""
+    nothing = np.empty((0, 2), np.int64)
+    if unicodedata.is_normalized("NFC", text):
+        return Normal(text, nothing, nothing)
+    parts: list[str] = []
+    new: list[tuple[int, int]] = []
+    old: list[tuple[int, int]] = []
+    kept, length = 0, 0
+    edges = np.flatnonzero(np.diff(_changing()[code_points(text)], prepend=False, append=False))
+    for first, end in edges.reshape(-1, 2).tolist():
+        start = max(kept, first - 1)  # with the character that they may combine with
+        changed = unicodedata.normalize("NFC", text[start:end])
+        if changed == text[start:end]:
+            continue
+        parts += (text[kept:start], changed)
+        length += start - kept
+        new.append((length, length + len(changed)))
+        old.append((start, end))
+        length += len(changed)
+        kept = end
+    parts.append(text[kept:])
+    return Normal("".join(parts), np.array(new, np.int64).reshape(-1, 2), np.array(old, np.int64).reshape(-1, 2))
+
+
+@cache
+def _changing() -> NDArray[np.bool_]:
+    """(0x110000,) code points that may combine with the one before or are never part of NFC; made in 0.3 s."""
+    found = np.zeros(CODE_POINTS, np.bool_)
+    found[0x1161:0x1176] = found[0x11A8:0x11C3] = True  # Hangul vowels and finals
+    for code in range(CODE_POINTS):
+        character = chr(code)
+        parts = unicodedata.decomposition(character).split()
+        if len(parts) == 2 and not parts[0].startswith("<"):
+            found[int(parts[1], 16)] = True
+        if unicodedata.combining(character) or not unicodedata.is_normalized("NFC", character):
+            found[code] = True
+    return found

@@ -1,0 +1,87 @@
+"""Pieces of text under limits: where they are, what is written in them, how many tokens that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stages.segment.text import Flags, Indices, Text, ranges
+
+COUNTED = 20_000  # texts whose tokens are in memory at once
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What no piece may exceed (None: no limit), and how tokens are counted: language tag and </s> included."""
+
+    max_chars: int | None
+    max_tokens: int | None
+    count_tokens: Callable[[Sequence[str]], list[int]]
+
+    def count(self, texts: Sequence[str]) -> Indices:
+        """Tokens of each text."""
+        parts = [self.count_tokens(texts[at : at + COUNTED]) for at in range(0, len(texts), COUNTED)]
+        return np.array([count for part in parts for count in part], np.int64)
+
+    @cached_property
+    def overhead(self) -> int:
+        """Tokens of a text without any: the language tag and </s>."""
+        return self.count_tokens([""])[0]
+
+
+class Pieces:
+    """Neighbouring pieces that hold all ink of a `Text`: from ink character `first[k]` to `last[k]`."""
+
+    def __init__(self, text: Text, cut: Flags, limits: Limits) -> None:
+        self.text, self.limits, self.cut = text, limits, cut
+        self.hard: Flags = np.zeros(len(cut), np.bool_)  # cuts that no boundary speaks for
+        self.first, self.last = ranges(cut)
+        self.written = text.slices(self.first, self.last)
+        self.tokens = np.full(len(self.first), -1, np.int64)  # -1: not counted yet
+        self._sentences = self.last
+
+    @property
+    def chars(self) -> Indices:
+        """Characters of each piece, as written."""
+        return self.text.length(self.first, self.last)
+
+    @property
+    def cap_splits(self) -> int:
+        """Sentences that are in several pieces now."""
+        return int((np.bincount(self.sentence) > 1).sum()) if len(self.last) else 0
+
+    @property
+    def sentence(self) -> Indices:
+        """The number of the sentence that each piece is of."""
+        return np.searchsorted(self._sentences, self.last)
+
+    def too_long(self) -> Indices:
+        """Pieces of more than max_chars."""
+        limit = self.limits.max_chars
+        return np.flatnonzero(self.chars > limit) if limit else np.empty(0, np.int64)
+
+    def too_many_tokens(self) -> Indices:
+        """Pieces of more than max_tokens; counts what is not counted yet."""
+        new = np.flatnonzero(self.tokens < 0)
+        self.tokens[new] = self.limits.count([self.written[row] for row in new.tolist()])
+        limit = self.limits.max_tokens
+        return np.flatnonzero(self.tokens > limit) if limit else np.empty(0, np.int64)
+
+    def recut(self, inside: Flags, places: Indices, hard: Flags) -> None:
+        """Replace all cuts where `inside` is true by those at `places`. Pieces that stay keep their tokens."""
+        self.cut = self.cut & ~inside
+        self.cut[places] = True
+        self.hard &= ~inside
+        self.hard[places] = hard
+        old_first, old_last, tokens = self.first, self.last, self.tokens
+        self.first, self.last = ranges(self.cut)
+        row = np.minimum(np.searchsorted(old_last, self.last), len(old_last) - 1)
+        stays = (old_last[row] == self.last) & (old_first[row] == self.first)
+        new = np.flatnonzero(~stays)
+        fresh = iter(self.text.slices(self.first[new], self.last[new]))
+        pairs = zip(row.tolist(), stays.tolist(), strict=True)
+        self.written = [self.written[at] if as_it_was else next(fresh) for at, as_it_was in pairs]
+        self.tokens = np.where(stays, tokens[row], -1)

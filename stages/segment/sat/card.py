@@ -1,0 +1,148 @@
+"""Cards of SaT models: where a model is, and from which probability on a sentence or a paragraph ends.
+
+The ones that ship are in `conf/sat/`. Reading a card opens no file of the model: its identity in fingerprints is the
+sha256 of its files, or the name that it has on Hugging Face.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from stages.sonar.card import CardError
+from stages.sonar.fetch import sha256_of
+
+XLM_R = "facebookAI/xlm-roberta-base"  # the tokenizer of all published SaT models
+ORGANISATION = "segment-any-text"  # of the published SaT models on Hugging Face
+LORA_FILES = ("adapter_config.json", "head_config.json", "pytorch_adapter.bin", "pytorch_model_head.bin")
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+
+
+class SatCard(BaseModel):
+    """One SaT model. Frozen; made by `load_sat_card`."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = Field(min_length=1)
+    kind: Literal["sat"]
+    description: str
+    licence: str
+    model: str = Field(description="a folder (./… relative to the card, /… or ~…), or a name on Hugging Face")
+    tokenizer: str | None = Field(default=None, description="likewise; left out: in the folder of the model")
+    lora: str | None = Field(default=None, description="folder of a LoRA adapter as wtpsplit writes it")
+    threshold: Probability = Field(description="a sentence ends where the probability is higher")
+    paragraph_threshold: Probability = 0.5
+    sha256: dict[str, Digest] = Field(default_factory=dict, description="files of folders (`lora/…` of the adapter's)")
+    scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → text → value, held out")
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @model_validator(mode="after")
+    def _files_are_known(self) -> SatCard:
+        if _is_folder(self.model) and not any(not name.startswith("lora/") for name in self.sha256):
+            raise ValueError(
+                f"model {self.model} is a folder: give the sha256 of its files (`sha256: {{model.safetensors: …}}`; "
+                "`sha256sum FILE` prints it), so that results know their model"
+            )
+        if self.lora and not any(name.startswith("lora/") for name in self.sha256):
+            raise ValueError(
+                f"lora {self.lora}: give the sha256 of its files (`sha256: {{lora/pytorch_adapter.bin: …}}`)"
+            )
+        return self
+
+    def folder(self, place: str) -> Path | None:
+        """The folder that a place means; None for a name on Hugging Face."""
+        return self._folder / Path(place).expanduser() if _is_folder(place) else None
+
+    def missing(self) -> list[str]:
+        """Files that are not on this machine: of folders by path, of models on Hugging Face by name."""
+        found = []
+        for place, names in (
+            (self.model, ("config.json", "model.safetensors")),
+            (self._tokenizer, ("tokenizer.json",)),
+        ):
+            folder = self.folder(place)
+            if folder:
+                found += [str(folder / name) for name in names if not (folder / name).is_file()]
+            else:
+                found += [f"{hub_name(place)}: {name}" for name in names if not _in_cache(hub_name(place), name)]
+        if self.lora:
+            adapter = self.folder(self.lora) or Path(self.lora)
+            found += [str(adapter / name) for name in LORA_FILES if not (adapter / name).is_file()]
+        return found
+
+    @property
+    def _tokenizer(self) -> str:
+        return self.tokenizer or (self.model if _is_folder(self.model) else XLM_R)
+
+    def verify(self) -> None:
+        """Compare the files with the card. Raises CardError that lists what is missing or differs."""
+        wrong = []
+        for name, wanted in self.sha256.items():
+            in_lora = name.startswith("lora/")
+            place = self.folder(self.lora if in_lora and self.lora else self.model)
+            if place is None:
+                raise CardError(f"card {self.name}: {name} has a sha256, but {self.model} is no folder; leave it out")
+            path = place / name.removeprefix("lora/" if in_lora else "")
+            if not path.is_file():
+                wrong.append(f"{path} is missing")
+            elif (found := sha256_of(path)) != wanted:
+                wrong.append(f"{path} has sha256 {found}, the card says {wanted}")
+        if wrong:
+            raise CardError(f"card {self.name}: {'; '.join(wrong)}; put the right files there, or correct the card")
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever boundaries could."""
+        places = [None if _is_folder(place or "") else place for place in (self.model, self.tokenizer, self.lora)]
+        described = [places, self.sha256, self.threshold, self.paragraph_threshold]
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_folder(place: str) -> bool:
+    return place.startswith((".", "/", "~"))
+
+
+def hub_name(place: str) -> str:
+    """`sat-3l-sm` → `segment-any-text/sat-3l-sm`."""
+    return place if "/" in place else f"{ORGANISATION}/{place}"
+
+
+def _in_cache(repository: str, name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(repository, name), str)
+
+
+def shipped_sat_cards() -> dict[str, Path]:
+    """Name → card file, for every SaT card that ships with the package."""
+    folder = Path(str(importlib.resources.files("conf") / "sat"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
+
+
+def load_sat_card(name_or_path: str) -> SatCard:
+    """The card of a shipped SaT model by its name, or of any by the path of its `.yaml` file.
+
+    Raises CardError if there is no such card or it is not valid.
+    """
+    known = shipped_sat_cards()
+    path = Path(name_or_path).expanduser() if name_or_path.endswith((".yaml", ".yml")) else known.get(name_or_path)
+    if path is None or not path.is_file():
+        raise CardError(
+            f"no SaT model is called {name_or_path!r}; use one of {', '.join(known)}, or the path of a card that ends "
+            "in .yaml (conf/sat/ has examples)"
+        )
+    try:
+        card = SatCard.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
+        raise CardError(f"{path} is not a valid card of a SaT model: {error}") from error
+    card._folder = path.parent
+    return card

@@ -1,0 +1,112 @@
+"""The network of SaT: XLM-R's encoder and one output for "a sentence ends with this token" (Frohmann et al., 2024).
+
+Parameters carry the names of the published checkpoints (`xlm-token`), so a state dict is read and written as it is.
+Cost: 2 · parameters without the table FLOP a token, and the attention.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FIRST_POSITION = 2  # RoBERTa counts positions from its padding id on
+BEGIN, END = 0, 2  # <s>, </s>
+
+
+class Embeddings(nn.Module):
+    def __init__(self, vocab_size: int, dim: int, max_positions: int, eps: float) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(vocab_size, dim)
+        self.position_embeddings = nn.Embedding(max_positions, dim)
+        self.token_type_embeddings = nn.Embedding(1, dim)
+        self.LayerNorm = nn.LayerNorm(dim, eps=eps)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        positions = self.position_embeddings.weight[FIRST_POSITION : FIRST_POSITION + ids.shape[1]]
+        found: Tensor = self.LayerNorm(self.word_embeddings(ids) + positions + self.token_type_embeddings.weight[0])
+        return found
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, length, dim = x.shape
+        q, k, v = (
+            project(x).view(rows, length, self.heads, -1).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, length, dim)
+
+
+class Sublayer(nn.Module):
+    """What XLM-R calls an output: a projection, the residual, and the norm after it."""
+
+    def __init__(self, inner: int, dim: int, eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(inner, dim)
+        self.LayerNorm = nn.LayerNorm(dim, eps=eps)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        found: Tensor = self.LayerNorm(self.dense(x) + residual)
+        return found
+
+
+class Layer(nn.Module):
+    def __init__(self, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
+        super().__init__()
+        self.attention = nn.ModuleDict({"self": SelfAttention(dim, heads), "output": Sublayer(dim, dim, eps)})
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(dim, ffn_dim)})
+        self.output = Sublayer(ffn_dim, dim, eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention["output"](self.attention["self"](x), x)
+        found: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
+        return found
+
+
+class Encoder(nn.Module):
+    def __init__(self, layers: int, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Layer(dim, heads, ffn_dim, eps) for _ in range(layers))
+
+
+class Roberta(nn.Module):
+    def __init__(
+        self, vocab_size: int, dim: int, layers: int, heads: int, ffn_dim: int, max_positions: int, eps: float
+    ) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(vocab_size, dim, max_positions, eps)
+        self.encoder = Encoder(layers, dim, heads, ffn_dim, eps)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.embeddings(ids)
+        for layer in self.encoder.layer:
+            x = layer(x)
+        return x
+
+
+class SatNetwork(nn.Module):
+    """Token ids (rows, length), `<s> … </s>`, rows of one length → a logit for each token (rows, length), float32."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        layers: int,
+        heads: int,
+        ffn_dim: int,
+        max_positions: int = 514,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.roberta = Roberta(vocab_size, dim, layers, heads, ffn_dim, max_positions, eps)
+        self.classifier = nn.Linear(dim, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.classifier(self.roberta(ids))[..., 0].float()
+        return found
