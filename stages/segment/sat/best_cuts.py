@@ -24,9 +24,10 @@ def best_cuts(gains: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np
     nodes = len(gains)
     score = np.empty(nodes)
     score[0] = 0.0
+    stops = np.searchsorted(left, np.arange(nodes), side="right").tolist()  # behind what can be reached from a node
     start, end = 0, 1  # the block before, as a range of nodes
     while end < nodes:
-        stop = int(np.searchsorted(left, end - 1, side="right"))
+        stop = stops[end - 1]
         reachable = np.maximum.accumulate(score[start:end][::-1])[::-1]
         gain = gains[end:stop]
         direct = gain + reachable[left[end:stop] - start]
@@ -34,9 +35,10 @@ def best_cuts(gains: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np
         np.maximum(direct[1:], gain[1:] + np.maximum.accumulate(direct)[:-1], out=score[end + 1 : stop])
         start, end = end, stop
     path = []
+    firsts = left.tolist()
     node = nodes - 1
     while node > 0:
         path.append(node)
-        first = int(left[node])
+        first = firsts[node]
         node = first + int(score[first:node].argmax())
     return np.array(path[::-1], np.int64)
