@@ -23,8 +23,11 @@ class SegmentSettings(Settings):
         None, gt=0, lt=1, description="a sentence ends where SaT's probability is higher; null: the card's"
     )
     paragraph_threshold: float | None = meaning(None, gt=0, lt=1, description="the same for paragraphs")
-    stride: int = meaning(
-        256, ge=32, le=510, description="tokens between SaT's windows of 510 tokens; 64 as in wtpsplit costs four times"
+    stride: int | None = meaning(
+        None,
+        ge=16,
+        le=510,
+        description="tokens from one window of SaT to the next; null: half a window; 64 in wtpsplit",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
         "auto", description="of SaT; auto: float16 on GPUs; on CPUs bfloat16 where they have it, else float32"

@@ -100,12 +100,13 @@ class SatNetwork(nn.Module):
         layers: int,
         heads: int,
         ffn_dim: int,
-        max_positions: int = 514,
+        max_positions: int,
         eps: float = 1e-5,
     ) -> None:
         super().__init__()
         self.roberta = Roberta(vocab_size, dim, layers, heads, ffn_dim, max_positions, eps)
         self.classifier = nn.Linear(dim, 1)
+        self.block = max_positions - FIRST_POSITION - 2  # tokens of the longest row, without <s> and </s>
 
     def forward(self, ids: Tensor) -> Tensor:
         found: Tensor = self.classifier(self.roberta(ids))[..., 0].float()

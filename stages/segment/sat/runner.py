@@ -1,15 +1,17 @@
 """Documents → the log odds that a sentence ends with each token, by a SaT network.
 
-Every document is read in windows of at most 510 tokens that overlap; the logits of a token are averaged over the
-windows that hold it. The windows are those of wtpsplit, so with the same stride the boundaries are too; but windows of
-all documents are computed together, in batches of equal length without padding. Cost: 2 · parameters FLOP a token and
-window; at stride 256 a token of a long document is in two windows (in eight at wtpsplit's own 64).
+Every document is read in windows that overlap, of as many tokens as the network has positions for (510 in the published
+ones); the logits of a token are averaged over the windows that hold it. The windows are those of wtpsplit, so with the same stride the boundaries are too; but windows of
+all documents are computed together, in batches of equal length without padding.
+
+Cost: 2 · parameters FLOP a token and window. With windows that begin every half window, a token of a long document is
+in two of them (in eight at wtpsplit's own stride of 64).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,34 +20,35 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.device import Budget, in_batches, to_host
-from stages.segment.sat.networks import BEGIN, END
-
-BLOCK = 510  # tokens of a window: as many as XLM-R has positions, less <s> and </s>
+from stages.segment.sat.networks import BEGIN, END, SatNetwork
 
 Indices = NDArray[np.int64]
 
 
-def windows(lengths: Indices, stride: int) -> tuple[Indices, Indices]:
+def windows(lengths: Indices, block: int, stride: int) -> tuple[Indices, Indices]:
     """Start and length of each window in the tokens of all documents end to end.
 
     A document's last window ends with it and is as long as the others.
     """
-    further = -(-np.maximum(lengths - BLOCK, 0) // stride)
+    further = -(-np.maximum(lengths - block, 0) // stride)
     count = np.where(lengths > 0, further + 1, 0)
     document = np.repeat(np.arange(len(lengths)), count)
     turn = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)
-    length = np.minimum(lengths[document], BLOCK)
+    length = np.minimum(lengths[document], block)
     begin = np.cumsum(lengths) - lengths
     return begin[document] + np.minimum(turn * stride, lengths[document] - length), length
 
 
 class SatRunner:
-    """network: (rows, length) ids → (rows, length) logits, on the device. Batches have up to `batch_tokens` tokens."""
+    """Batches have up to `batch_tokens` tokens. stride: tokens from one window's beginning to the next; None: half of a
+    window.
+    """
 
     def __init__(
-        self, network: Callable[[Tensor], Tensor], tokenizer: Tokenizer, *, stride: int, batch_tokens: int, device: str
+        self, network: SatNetwork, tokenizer: Tokenizer, *, stride: int | None, batch_tokens: int, device: str
     ) -> None:
-        self.network, self.tokenizer, self.stride, self.device = network, tokenizer, stride, device
+        self.network, self.tokenizer, self.device = network, tokenizer, device
+        self.stride = min(stride or -(-network.block // 2), network.block)
         self.budget = Budget(batch_tokens, "batch_tokens", "tokens", "use a smaller SaT model")
 
     @torch.inference_mode()
@@ -62,11 +65,11 @@ class SatRunner:
         return ends + np.repeat(begins, lengths) - 1, self._averaged(torch.from_numpy(ids), lengths)
 
     def _averaged(self, ids: Tensor, lengths: Indices) -> NDArray[np.float32]:
-        start, length = windows(lengths, self.stride)
+        start, length = windows(lengths, self.network.block, self.stride)
         order = np.argsort(-length, kind="stable")
         length = length[order]
         ids, starts = ids.to(self.device), torch.from_numpy(start[order]).to(self.device)
-        steps = torch.arange(BLOCK, device=self.device)
+        steps = torch.arange(self.network.block, device=self.device)
         total, count = torch.zeros((2, len(ids)), device=self.device)
 
         def compute(first: int, stop: int) -> None:

@@ -31,7 +31,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor, nn
 
 from stages.segment import marks
-from stages.segment.sat.networks import Layer, SatNetwork, SelfAttention
+from stages.segment.sat.networks import FIRST_POSITION, Layer, SatNetwork, SelfAttention
 from stages.segment.sat.train_data import Document, Stream, documents, tokenise
 from stages.sonar.muon import Muon
 from stages.sonar.train_data import Source
@@ -39,6 +39,7 @@ from stages.sonar.train_data import Source
 CONTROLS = ("<s>", "<pad>", "</s>", "<unk>")
 TARGETS = (0.0, 0.5, 1.0)  # nothing, a sentence, a paragraph ends
 LENGTHS = (64, 128, 256)  # tokens of a training window
+POSITIONS = FIRST_POSITION + max(LENGTHS) + 2  # with <s> and </s>: what was never trained is not there
 UNJUDGED = 4  # last tokens of a window, which see too little of what follows
 
 
@@ -85,7 +86,14 @@ def train_tokenizer(found: Sequence[Document], pieces: int, seed: int) -> Tokeni
 
 def untrained(tokenizer: Tokenizer, *, dim: int, layers: int, heads: int, seed: int) -> SatNetwork:
     torch.manual_seed(seed)
-    network = SatNetwork(vocab_size=tokenizer.get_vocab_size(), dim=dim, layers=layers, heads=heads, ffn_dim=4 * dim)
+    network = SatNetwork(
+        vocab_size=tokenizer.get_vocab_size(),
+        dim=dim,
+        layers=layers,
+        heads=heads,
+        ffn_dim=4 * dim,
+        max_positions=POSITIONS,
+    )
     for name, parameter in network.named_parameters():
         if parameter.ndim == 2:
             spread = 0.05 if "embeddings" in name else 0.5 / math.sqrt(parameter.shape[1])
@@ -164,7 +172,12 @@ def export(network: SatNetwork, tokenizer: Tokenizer, folder: Path) -> None:
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "cls_token": "<s>"}
-    description = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, "sep_token": "</s>", **names}
+    description = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": POSITIONS - FIRST_POSITION,
+        "sep_token": "</s>",
+        **names,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(description, indent=1) + "\n")
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     tensors = {name: value.detach().to(torch.float16).contiguous() for name, value in network.state_dict().items()}
