@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from stages.segment import marks
 
-BLANK, LINE_END, PARAGRAPH_END, EXTENDS, UNSPACED, PUNCTUATION, FINAL, EAST_ASIAN, WORD_END = (1 << n for n in range(9))
+BLANK, LINE_END, PARAGRAPH_END, EXTENDS, UNSPACED, PUNCTUATION = (1 << n for n in range(6))
+FINAL, BREAKABLE, EAST_ASIAN, WORD_END = (1 << n for n in range(6, 10))
 
 CODE_POINTS = 0x110000
 _UTF_32 = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
@@ -29,6 +30,9 @@ _CLASSES: dict[int, re.Pattern[str] | regex.Pattern[str]] = {
     ),
     PUNCTUATION: regex.compile(r"\p{P}+"),
     FINAL: re.compile(f"[{re.escape(marks.SPACED_FINAL + marks.FINAL + marks.GREEK_QUESTION_MARK)}…]+"),
+    BREAKABLE: re.compile(  # the cap by rules may cut there
+        f"[{re.escape(marks.SPACED_FINAL + marks.FINAL + marks.SPACED_BREAKS + marks.BREAKS + marks.COMMAS + ',-–')}]+"
+    ),
     EAST_ASIAN: re.compile(f"[{marks.EAST_ASIAN}]+"),
     WORD_END: re.compile(f"[{marks.WORD_ENDS}]+"),
 }

@@ -81,6 +81,12 @@ class Text:
         return np.searchsorted(self.edges, self.ink[ink], side="right") - 1
 
 
+def all_between(first: Indices, last: Indices) -> Indices:
+    """All ink characters of pieces that follow each other, but for their last ones."""
+    size = last - first
+    return np.repeat(first - np.cumsum(size) + size, size) + np.arange(size.sum())
+
+
 def ranges(cut: Flags) -> tuple[Indices, Indices]:
     """First and last ink character of each piece, if pieces end where `cut` says; the last of all must be a cut."""
     last = np.flatnonzero(cut)

@@ -14,9 +14,9 @@ import numpy as np
 import regex
 
 from stages.segment import marks
-from stages.segment.characters import WORD_END
+from stages.segment.characters import BREAKABLE, WORD_END
 from stages.segment.pieces import Pieces
-from stages.segment.text import Flags, Indices, Text
+from stages.segment.text import Flags, Indices, Text, all_between
 
 
 def _after(spaced: str, anywhere: str) -> str:
@@ -31,12 +31,7 @@ _CLASSES = (
     _after(rf"(?:[{re.escape(marks.SPACED_BREAKS)}]|--+|(?<=\s)[-–])", marks.BREAKS) + "|--++",
     _after(re.escape(marks.SPACED_COMMAS), marks.COMMAS),
 )
-_MARKS = marks.SPACED_FINAL + marks.FINAL + marks.SPACED_BREAKS + marks.BREAKS + marks.COMMAS + ",-–"
-_BOUNDARY = re.compile(
-    rf"(?=[{re.escape(_MARKS)}])(?:"  # for speed: letters are passed over at once
-    + "|".join(f"(?P<class{rank}>{pattern})" for rank, pattern in enumerate(_CLASSES))
-    + ")"
-)
+_BOUNDARY = re.compile("|".join(f"({pattern})" for pattern in _CLASSES))
 _CLUSTER = regex.compile(r"\X")
 
 
@@ -91,18 +86,18 @@ def fragments(text: Text, first: Indices, last: Indices, limits: Indices) -> tup
 
 def _boundaries(text: Text, first: Indices, last: Indices) -> list[Indices]:
     """Ink characters after which a cut is acceptable, best class first."""
-    marked: list[list[int]] = [[] for _ in _CLASSES]
-    start, end = text.ink[first].tolist(), (text.ink[last] + 1).tolist()
-    for low, high in zip(start, end, strict=True):
-        for found in _BOUNDARY.finditer(text.text, low, high):
-            marked[int(str(found.lastgroup)[-1])].append(found.end())
-    by_class = [np.unique(text.before(np.array(places, np.int64))) for places in marked]
-    inside = np.zeros(len(text.ink) + 1, np.int64)
-    np.add.at(inside, first, 1)
-    np.add.at(inside, last, -1)
-    within = np.cumsum(inside[:-1]) > 0
-    ends_word = text.gap | ((text.kind[text.ink] & WORD_END) != 0)
-    by_class.append(np.flatnonzero(within & ends_word))
+    inside = all_between(first, last)
+    kind = text.kind[text.ink[inside]]
+    marked = inside[(kind & BREAKABLE) != 0]
+    stops = text.ink[last[np.searchsorted(last, marked)]] + 1
+    places: list[list[int]] = [[] for _ in _CLASSES]
+    behind = 0
+    for place, stop in zip(text.ink[marked].tolist(), stops.tolist(), strict=True):
+        if place >= behind and (found := _BOUNDARY.match(text.text, place, stop)):
+            behind = found.end()
+            places[(found.lastindex or 0) - 1].append(behind)
+    by_class = [np.unique(text.before(np.array(ends, np.int64))) for ends in places]
+    by_class.append(inside[text.gap[inside] | ((kind & WORD_END) != 0)])
     return [found[~text.joins_next[found]] for found in by_class]
 
 

@@ -7,6 +7,8 @@ the same boundaries.
 spaCy knows the abbreviations of about 70 languages. Its tokenizers for Japanese, Korean, Thai and Vietnamese need
 further packages, its Chinese one makes every character a token (3.14 would be two sentences), and some SONAR
 languages it does not know: these get its multi-language tokenizer (`xx`). `spacy_code` tells what a language gets.
+Letters and marks that its rules leave out (all of Georgian, Gujarati, Malayalam, …) are shown to it as others: it would
+take the full stop behind them for a part of the word.
 
 Three things are put right afterwards: opening quotes and bullets go with the sentence that they open, a sentence goes
 on after a quotation that ends in `?"`, and an ellipsis ends a sentence where a new one starts. On UD English EWT (dev)
@@ -23,12 +25,13 @@ from typing import NamedTuple, cast
 import numpy as np
 import regex
 import spacy
+from spacy.lang.char_classes import ALPHA, ALPHA_LOWER, ALPHA_UPPER
 from spacy.tokenizer import Tokenizer
 from spacy.tokens import Doc
 from spacy.util import compile_infix_regex
 
 from stages.segment import marks
-from stages.segment.characters import BLANK, EAST_ASIAN, FINAL
+from stages.segment.characters import BLANK, EAST_ASIAN, FINAL, PUNCTUATION
 from stages.segment.text import Indices, Text
 
 # ISO 639-3, the first part of a SONAR language code, to spaCy's code.
@@ -65,10 +68,15 @@ _FINAL_MARKS = marks.SPACED_FINAL + marks.FINAL + marks.GREEK_QUESTION_MARK + "�
 _OPENING = re.compile(
     r"(?:(?<=\s)[-–—*•·#]+\s?|(?<=\s)[\"'`_»›’”]+|(?<=\s)«\s?|[" + re.escape(marks.OPENERS) + r"])+\Z"
 )  # fmt: skip
-_SOFT_END = re.compile(r"(?:(?P<ellipsis>\.\.|…)|(?P<comma>[,،؛，；])|[\"'”’»“)\]])(?P<space>\s*)\Z")
+_OPENERS = frozenset("-–—*•·#\"'`_»›’”«" + marks.OPENERS)
+_COMMAS, _SOFT_CLOSERS = tuple(",،؛，；"), tuple("\"'”’»“)]")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD - 100},{LONGEST_WORD - 1}}}(?<=\w)(?=\w)|\S{{{LONGEST_WORD}}}")
 _WORD = re.compile(rf"[^\s{marks.EAST_ASIAN}]{{1,{LONGEST_WORD}}}[{marks.EAST_ASIAN}]?|\S")
-_PARTS = regex.compile(r"\p{L}+")
+_PARTS = regex.compile(r"[\p{L}\p{M}]+")
+_UNKNOWN_LETTER, _UNKNOWN_MARK = (
+    regex.compile(rf"(?![{ALPHA}{ALPHA_LOWER}{ALPHA_UPPER}{marks.EAST_ASIAN}])\p{{{kind}}}") for kind in "LM"
+)
+_LIKE_LETTERS, _LIKE_MARKS = "x", "\u05d0"  # a mark takes part in words of any case, as Hebrew letters do
 _CASED = r"\p{Script=Latin}\p{Script=Greek}\p{Script=Cyrillic}"
 _LETTERS = regex.compile(rf"(\p{{P}}*+)([\p{{Lu}}&&[{_CASED}]]*+)([\p{{Ll}}&&[{_CASED}]]*+)\p{{P}}*+", regex.V1)
 _NEAR = 12  # characters around a boundary that are looked at
@@ -113,10 +121,15 @@ class SpacyRules:
         Looked at are the documents from `first` to `last`, `last` left out.
         """
         low, high = int(text.edges[first]), int(text.edges[last])
-        left, right = _words(text, low, high)
-        ends = text.ink[text.ends] + 1
+        left, right, mark = _words(text, low, high)
+        ink = slice(*np.searchsorted(text.ink, (low, high)))
+        ends = text.ink[ink][text.ends[ink]] + 1
         begins = np.append(low, ends[:-1])
         paragraph = np.searchsorted(ends, left, side="right")
+        plain = np.cumsum(text.kind[low:high] & (BLANK | PUNCTUATION) == 0, dtype=np.int32)
+        last = ends[np.minimum(paragraph, len(ends) - 1)] - 1
+        followed = plain[last - low] > plain[mark - low]  # behind others nothing can start
+        left, right, paragraph = left[followed], right[followed], paragraph[followed]
         edges = np.flatnonzero(np.diff(paragraph, prepend=-1, append=-1))
         words = list(zip(left.tolist(), right.tolist(), strict=True))
         starts: list[int] = []
@@ -151,7 +164,7 @@ class SpacyRules:
 
     def _next(self, text: str, place: int, stop: int) -> int:
         """The first token between two places that is no punctuation, or −1; no final mark stands there."""
-        while found := marks.INK.search(text, place, stop):
+        while place < stop and (found := marks.INK.search(text, place, stop)):
             place = found.start()
             if text[place].isalnum():
                 return place
@@ -163,24 +176,31 @@ class SpacyRules:
         return -1
 
     def _word(self, word: str) -> Word:
-        """A word by its shape, if it is letters between marks and no exception: `(House.` is as `(Xxxxx.`."""
-        letters = _LETTERS.fullmatch(word)
-        if letters:
-            start, capital, end = letters.start(2), letters.end(2), letters.end(3)
-            if end - start > 1 and word[start:end].lower() not in self._special:
-                word = f"{word[:start]}{'X' * (capital - start)}{'x' * (end - capital)}{word[end:]}"
+        """What a word does, looked up by itself and by its shape."""
         found = self._words.get(word)
         if found is None:
-            found = self._tokenised(word)
+            shape = self._shape(word)
+            found = self._words.get(shape) or self._tokenised(shape)
             if len(self._words) >= KEPT_WORDS:
                 self._words.clear()
             if len(word) <= LONGEST_WORD:
-                self._words[word] = found
+                self._words[word] = self._words[shape] = found
         return found
+
+    def _shape(self, word: str) -> str:
+        """Letters between marks that are no exception, all alike: `(House.` is as `(Xxxxx.`."""
+        letters = _LETTERS.fullmatch(word)
+        if letters:
+            start, capital, end = letters.start(2), letters.end(2), letters.end(3)
+            shape = "X" * (capital - start) + "x" * (end - capital)
+            if len(shape) > 1 and self._special.isdisjoint((word[start:end].lower(), shape.lower())):
+                return word[:start] + shape + word[end:]
+        return word
 
     def _tokenised(self, word: str) -> Word:
         if len(self._tokenizer.vocab.strings) > MAX_STRINGS:
             self._load()
+        word = _UNKNOWN_MARK.sub(_LIKE_MARKS, _UNKNOWN_LETTER.sub(_LIKE_LETTERS, word))
         first, ended, starts = -1, False, []
         for token in self._tokenizer(word) if len(word) <= LONGEST_WORD else self._long(word):
             if token.text in self._final:
@@ -198,8 +218,8 @@ class SpacyRules:
         return Doc.from_docs(parts, ensure_whitespace=False)
 
 
-def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices]:
-    """Start and end of each word with a final mark, between two places. East Asian letters end words; the one before
+def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices, Indices]:
+    """Start, end and first mark of each word with a final mark, between two places. East Asian letters end words; the one before
     and the one behind belong to it, so that the tokenizer sees what surrounds a mark.
     """
     kind = text.kind[low:high]
@@ -210,20 +230,26 @@ def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices]:
     start += (text.kind[start] & BLANK) != 0
     end += (text.kind[end] & BLANK) == 0
     new = np.diff(start, prepend=-1) > 0
-    return start[new], end[new]
+    return start[new], end[new], marked[new]
 
 
 def before_openers(text: str, floor: int, start: int) -> int:
     """The sentencizer leaves opening quotes with the sentence before; this moves a start to before them."""
+    if text[start - 1] not in _OPENERS and not (text[start - 1].isspace() and text[start - 2 : start - 1] in _OPENERS):
+        return start  # for speed: nothing that opens stands there
     found = _OPENING.search(text, max(floor + 1, start - _NEAR), start)
     return found.start() if found else start
 
 
 def goes_on(text: str, begin: int, start: int) -> bool:
     """Whether a sentence only seems to end before `start`: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`."""
-    end = _SOFT_END.search(text, max(begin, start - _NEAR), start)
-    if end is None:
-        return False
-    if end["comma"] or (end["ellipsis"] and not end["space"]):
+    near = text[max(begin, start - _NEAR) : start]
+    ended = near.rstrip()
+    if ended.endswith(("..", "…")):
+        if ended == near:
+            return True
+    elif ended.endswith(_COMMAS):
         return True
+    elif not ended.endswith(_SOFT_CLOSERS):
+        return False
     return next((letter.islower() for letter in text[start : start + _NEAR] if letter.isalnum()), False)

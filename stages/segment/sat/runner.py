@@ -1,8 +1,9 @@
 """Documents → the log odds that a sentence ends with each token, by a SaT network.
 
 Every document is read in windows that overlap, of as many tokens as the network has positions for (510 in the published
-ones); the logits of a token are averaged over the windows that hold it. The windows are those of wtpsplit, so with the same stride the boundaries are too; but windows of
-all documents are computed together, in batches of equal length without padding.
+ones); the logits of a token are averaged over the windows that hold it. The windows are those of wtpsplit, so with the
+same stride the boundaries are too; but windows of all documents are computed together, in batches of equal length
+without padding.
 
 Cost: 2 · parameters FLOP a token and window. With windows that begin every half window, a token of a long document is
 in two of them (in eight at wtpsplit's own stride of 64).

@@ -1,0 +1,204 @@
+"""How well sentence boundaries are found: precision, recall and F1 against gold sentences, for every method.
+
+    python -m benchmarks.segment_accuracy --conllu en_ewt-ud-dev.conllu --sat sat-tiny
+
+The gold sentences are the lines `# text = …` of a CoNLL-U file, the documents those that `# newdoc` starts, their
+sentences joined by single spaces, so that nothing but the text shows where one ends. *Bare* is the same without case
+and punctuation: sentences in lower case, all characters of Unicode's category P taken out, white space collapsed, empty
+sentences left out. A boundary is a place between two characters that are no white space; the ends of documents do not
+count. Next to our methods run spaCy's plain sentencizer and wtpsplit's own `split`: same model, threshold, windows.
+
+The capped methods also cut sentences that are too long. These cuts count as boundaries found, and hardly one is gold:
+the second table shows what that costs. Takes a minute with a small SaT model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.machine import console, describe_cpu
+from benchmarks.segmentation import PlainSpacy, Wtpsplit, boundaries, segmented_ends
+from stages.segment.sat.card import load_sat_card
+from stages.segment.segmenter import Segmenter
+from stages.segment.settings import SegmentSettings
+from stages.sonar.card import load_card
+from stages.sonar.tokenizer import SonarTokenizer
+
+METHODS = ("spacy", "spacy-capped", "sat", "sat-capped")
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Documents, and the boundaries between their sentences."""
+
+    name: str
+    texts: list[str]
+    boundaries: list[set[int]]
+
+    @classmethod
+    def of(cls, name: str, documents: Iterable[Sequence[str]]) -> Gold:
+        texts, edges = [], []
+        for sentences in documents:
+            texts.append(" ".join(sentences))
+            ends = [len(" ".join(sentences[: number + 1])) for number in range(len(sentences))]
+            edges.append(boundaries(texts[-1], ends))
+        return cls(name, texts, edges)
+
+
+@dataclass(frozen=True)
+class Score:
+    """precision, recall and F1 of boundaries; 0 where there are none to be right or found."""
+
+    found: int
+    right: int
+    gold: int
+
+    @property
+    def precision(self) -> float:
+        return self.right / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        return self.right / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.right / (self.found + self.gold) if self.found + self.gold else 0.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    out = console()
+    documents = list(read_conllu(options.conllu))
+    golds = (Gold.of("clean", documents), Gold.of("bare", bare(documents)))
+    found: dict[str, list[list[set[int]]]] = {}  # name of a method → for each gold, the boundaries of each document
+    capped: dict[str, str] = {}  # name of a capped method → of the same without cap
+    for method in METHODS:
+        for model in options.sat if method.startswith("sat") else [None]:
+            name = f"{method}, {load_sat_card(model).name}" if model else method
+            found[name] = _ours(method, model, golds, options)
+            if method.endswith("-capped"):
+                capped[name] = name.replace("-capped", "")
+    spacy = PlainSpacy(options.lang)
+    found["spaCy's sentencizer"] = [_placed(gold, spacy.ends(gold.texts)) for gold in golds]
+    for model in options.sat:
+        card = load_sat_card(model)
+        wtpsplit = Wtpsplit(card, options.stride)
+        threshold = options.threshold or card.threshold
+        name = f"wtpsplit's split, {card.name} > {threshold:g}"
+        found[name] = [_placed(gold, wtpsplit.ends(gold.texts, threshold)) for gold in golds]
+
+    counts = ", ".join(f"{gold.name} {sum(map(len, gold.boundaries))} boundaries" for gold in golds)
+    out.print(f"{describe_cpu()}; {options.conllu.name}: {len(documents)} documents, {counts}")
+    _print_scores(found, golds)
+    _print_caps(found, capped, golds, options.max_chars)
+
+
+def read_conllu(path: Path) -> Iterator[list[str]]:
+    """The sentences of each document."""
+    sentences: list[str] = []
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("# newdoc") and sentences:
+                yield sentences
+                sentences = []
+            if line.startswith("# text = "):
+                sentences.append(line.removeprefix("# text = ").strip())
+    if not sentences:
+        raise SystemExit(f"{path} has no line that starts with `# text = `; give a CoNLL-U file")
+    yield sentences
+
+
+def bare(documents: Iterable[Iterable[str]]) -> Iterator[list[str]]:
+    """Without case and punctuation."""
+    for sentences in documents:
+        kept = (
+            "".join(c for c in sentence.lower() if not unicodedata.category(c).startswith("P"))
+            for sentence in sentences
+        )
+        if left := [text for sentence in kept if (text := " ".join(sentence.split()))]:
+            yield left
+
+
+def score(found: Sequence[set[int]], gold: Sequence[set[int]]) -> Score:
+    """Of the boundaries of all documents."""
+    right = sum(len(a & b) for a, b in zip(found, gold, strict=True))
+    return Score(sum(map(len, found)), right, sum(map(len, gold)))
+
+
+def _ours(method: str, model: str | None, golds: Sequence[Gold], options: argparse.Namespace) -> list[list[set[int]]]:
+    settings = {"method": method, "max_chars": options.max_chars, "max_tokens": options.max_tokens}
+    if model:
+        settings |= {"sat": model, "threshold": options.threshold, "stride": options.stride}
+    tokenizer = SonarTokenizer(load_card(options.tokenizer))
+    segmenter = Segmenter(SegmentSettings.model_validate(settings), tokenizer.count)
+    langs = [options.lang] * max(len(gold.texts) for gold in golds)
+    return [
+        _placed(gold, segmented_ends(segmenter.segment(gold.texts, langs[: len(gold.texts)]), len(gold.texts)))
+        for gold in golds
+    ]
+
+
+def _placed(gold: Gold, ends: Sequence[Sequence[int]]) -> list[set[int]]:
+    return [boundaries(text, places) for text, places in zip(gold.texts, ends, strict=True)]
+
+
+def _print_scores(found: dict[str, list[list[set[int]]]], golds: Sequence[Gold]) -> None:
+    table = Table(title="Boundaries against gold sentences")
+    table.add_column("method")
+    for gold in golds:
+        for name in ("precision", "recall", "F1", "found"):
+            table.add_column(f"{gold.name}\n{name}", justify="right")
+    for name, each in found.items():
+        row = []
+        for predicted, gold in zip(each, golds, strict=True):
+            one = score(predicted, gold.boundaries)
+            row += [f"{one.precision:.3f}", f"{one.recall:.3f}", f"{one.f1:.3f}", str(one.found)]
+        table.add_row(name, *row)
+    console().print(table)
+
+
+def _print_caps(
+    found: dict[str, list[list[set[int]]]], capped: dict[str, str], golds: Sequence[Gold], max_chars: int
+) -> None:
+    table = Table(title=f"What the cap of {max_chars} characters adds, and what it costs in precision")
+    for name in ("method", "text"):
+        table.add_column(name)
+    for name in ("cuts", "of them gold", "lost", "precision without cap", "with"):
+        table.add_column(name, justify="right")
+    for name, plain in capped.items():
+        for after, before, gold in zip(found[name], found[plain], golds, strict=True):
+            added = score([a - b for a, b in zip(after, before, strict=True)], gold.boundaries)
+            lost = sum(len(b - a) for a, b in zip(after, before, strict=True))
+            precisions = [f"{score(one, gold.boundaries).precision:.3f}" for one in (before, after)]
+            table.add_row(name, gold.name, str(added.found), str(added.right), str(lost), *precisions)
+    console().print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.segment_accuracy",
+        description="Precision, recall and F1 of sentence boundaries, clean and without case and punctuation.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "--conllu", type=Path, required=True, help="gold: a CoNLL-U file with `# newdoc` and `# text =`"
+    )
+    parser.add_argument("--sat", nargs="*", default=["sat-tiny"], help="names or paths of cards of SaT models")
+    parser.add_argument("--lang", default="eng_Latn", help="of the gold file, as a SONAR code")
+    parser.add_argument("--threshold", type=float, help="of SaT, ours and wtpsplit's; the card's if not given")
+    parser.add_argument("--stride", type=int, help="tokens between SaT's windows; half a window if not given")
+    parser.add_argument("--max-chars", type=int, default=200, help="of the capped methods")
+    parser.add_argument("--max-tokens", type=int, default=128, help="likewise")
+    parser.add_argument("--tokenizer", default="sonar-tiny", help="model card whose tokenizer counts tokens")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""SaT of the size of sat-3l-sm on a GPU: sentences a second, random weights, and what is no matmul; takes a minute.
+
+    python -m benchmarks.segment_gpu                         3 layers, d=768, ffn 3072, 12 heads, vocabulary 250 002
+    python -m benchmarks.segment_gpu --device cpu --small    a smoke test that takes seconds
+
+It calls what the stage calls: `SatRunner` from token ids on the host to averaged logits on the host, with windows that
+overlap by half, as many documents at once as the stage gives it. Tokenizing and cutting are work of the CPU and not in
+it. A sentence has 24 tokens, about what XLM-R's tokenizer makes of 100 characters of English; the lengths of documents
+are log-normal. Needs torch, numpy and tokenizers. Memory: 0.6 GB of weights, 1 GB for a batch of 65 536 tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.encode_gpu import FORMATS, PEAK_TFLOPS, Bench, Shape
+from benchmarks.flops import combined_rate, encoder_flops, layer_shapes, matmul_rates
+from stages.device import describe
+from stages.segment.sat.networks import SatNetwork
+from stages.segment.sat.runner import SatRunner, windows
+
+Indices = npt.NDArray[np.int64]
+
+SENTENCE = 24  # tokens
+FIRST_PIECE = 4  # the first id that is no control symbol
+SIZE, VOCAB_SIZE = Shape(dim=768, layers=3, heads=12, ffn_dim=3072), 250_002
+SMALL, SMALL_VOCAB_SIZE = Shape(dim=64, layers=2, heads=4, ffn_dim=128), 1000
+MATMULS = ("aten::addmm", "aten::mm", "aten::bmm", "aten::linear", "aten::_scaled_dot_product", "mkldnn")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    shape, vocab_size = (SMALL, SMALL_VOCAB_SIZE) if options.small else (SIZE, VOCAB_SIZE)
+    device, dtype = options.device, FORMATS[options.format]
+    print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
+    torch.manual_seed(options.seed)
+    with torch.device(device):
+        network = SatNetwork(**asdict(shape), vocab_size=vocab_size, max_positions=514)
+    network = network.to(dtype).eval().requires_grad_(False)
+    shapes = layer_shapes(shape.dim, shape.ffn_dim)
+    rate = combined_rate(matmul_rates(max(options.batch_tokens), shapes, dtype, device), shapes)
+    print(f"F.linear on the network's shapes, {max(options.batch_tokens)} rows: {rate / 1e12:.3f} TFLOP/s", flush=True)
+    peak = options.peak_tflops or next((top for name, top in PEAK_TFLOPS.items() if name in describe(device)), None)
+    bench = Bench(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
+    sentences = options.sentences or (200 if options.small else 200_000)
+    for mean in options.document_sentences:
+        rng = np.random.default_rng(options.seed)
+        calls = documents(sentences, mean, options.call_tokens, rng)
+        ids = [torch.from_numpy(rng.integers(FIRST_PIECE, vocab_size, int(one.sum()))) for one in calls]
+        for batch_tokens in options.batch_tokens:
+            # an empty tokenizer: the ids are given
+            runner = SatRunner(
+                network, cast(Tokenizer, None), stride=options.stride, batch_tokens=batch_tokens, device=device
+            )
+            lengths = [windows(one, network.block, runner.stride)[1] + 2 for one in calls]
+            numbers = {"dim": shape.dim, "layers": shape.layers, "ffn_dim": shape.ffn_dim}
+            flops = encoder_flops(np.concatenate(lengths).tolist(), **numbers)
+            work = partial(_run, runner, ids, calls)
+            title = f"documents of {mean} sentences, {batch_tokens} tokens a batch, stride {runner.stride}"
+            bench.report(title, work, [SENTENCE] * sentences, flops)
+        if options.profile:
+            _profile(bench, f"documents of {mean} sentences", work)
+
+
+def documents(sentences: int, mean: int, call_tokens: int, rng: np.random.Generator) -> list[Indices]:
+    """Token counts of documents for each call; together they have that many sentences."""
+    found: list[int] = []
+    left = sentences
+    while left > 0:
+        size = min(left, max(1, round(rng.lognormal(np.log(mean) - 0.5, 1.0))))
+        found.append(size * SENTENCE)
+        left -= size
+    call = np.cumsum(found) // call_tokens
+    return np.split(np.array(found, np.int64), np.flatnonzero(np.diff(call)) + 1)
+
+
+@torch.inference_mode()
+def _run(runner: SatRunner, ids: list[torch.Tensor], calls: list[Indices]) -> None:
+    for one, lengths in zip(ids, calls, strict=True):
+        if not np.isfinite(runner._averaged(one, lengths)).all():
+            raise SystemExit("logits are not finite: the figure would mean nothing")
+
+
+def _profile(bench: Bench, title: str, work: partial[None]) -> None:
+    """What part of the time is in matmuls and attention, and what in the rest."""
+    on_gpu = bench.device.startswith("cuda")
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as taken:
+        work()
+    times: dict[str, float] = {}
+    for one in taken.key_averages():
+        spent = one.self_device_time_total if on_gpu else one.self_cpu_time_total
+        if one.key.startswith("aten::"):  # on a GPU kernels are listed, too: what they take is in their operators
+            times[one.key] = times.get(one.key, 0.0) + spent
+    total = sum(times.values())
+    matmul = sum(spent for name, spent in times.items() if name.startswith(MATMULS))
+    print(f"{title}: matmuls and attention take {matmul / total:.1%} of the operators' time; the rest is")
+    for name, spent in sorted(times.items(), key=lambda item: -item[1])[:12]:
+        if not name.startswith(MATMULS):
+            print(f"    {name}: {spent / total:.1%}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.segment_gpu",
+        description="Sentences a second of the SaT runner at the size of sat-3l-sm, random weights.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    parser.add_argument("--sentences", type=int, help="200 000 if not given; 200 with --small")
+    parser.add_argument(
+        "--document-sentences", type=int, nargs="+", default=[78, 8], help="mean length of documents; 78 in the paper"
+    )
+    parser.add_argument(
+        "--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="computed at once"
+    )
+    parser.add_argument("--call-tokens", type=int, default=480_000, help="a call; the stage's 2 million characters")
+    parser.add_argument("--stride", type=int, help="tokens between windows; half a window if not given; wtpsplit: 64")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
+    parser.add_argument("--profile", action="store_true", help="print what is no matmul")
+    parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    main()
