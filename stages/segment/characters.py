@@ -29,7 +29,7 @@ _CLASSES: dict[int, re.Pattern[str] | regex.Pattern[str]] = {
         r"\p{Tai_Tham}\p{Tai_Viet}\p{Javanese}\p{Balinese}\p{Yi}]+"
     ),
     PUNCTUATION: regex.compile(r"\p{P}+"),
-    FINAL: re.compile(f"[{re.escape(marks.SPACED_FINAL + marks.FINAL + marks.GREEK_QUESTION_MARK)}…]+"),
+    FINAL: re.compile(f"[{re.escape(marks.SPACED_FINAL + marks.FINAL + marks.GREEK_QUESTION_MARK)}…\u1361]+"),
     BREAKABLE: re.compile(  # the cap by rules may cut there
         f"[{re.escape(marks.SPACED_FINAL + marks.FINAL + marks.SPACED_BREAKS + marks.BREAKS + marks.COMMAS + ',-–')}]+"
     ),

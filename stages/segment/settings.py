@@ -14,7 +14,7 @@ class SegmentSettings(Settings):
     version: ClassVar[int] = 4  # raised when the code changes what comes out
 
     method: Literal["spacy", "spacy-capped", "sat", "sat-capped", "paragraphs"] = meaning(
-        "spacy-capped",
+        "sat-capped",
         description="spacy: spaCy's rules; sat: a SaT model; …-capped: no sentence is over max_chars or max_tokens; "
         "paragraphs: sat-capped, and SaT's paragraphs of two to nine sentences in the column `paragraph`",
     )

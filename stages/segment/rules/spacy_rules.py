@@ -7,8 +7,8 @@ the same boundaries.
 spaCy knows the abbreviations of about 70 languages. Its tokenizers for Japanese, Korean, Thai and Vietnamese need
 further packages, its Chinese one makes every character a token (3.14 would be two sentences), and some SONAR
 languages it does not know: these get its multi-language tokenizer (`xx`). `spacy_code` tells what a language gets.
-Letters and marks that its rules leave out (all of Georgian, Gujarati, Malayalam, …) are shown to it as others: it would
-take the full stop behind them for a part of the word.
+Characters that its rules leave out (all of Georgian, Gujarati, Malayalam, …) are shown to it as others: it would take
+the full stop behind them for a part of the word.
 
 Three things are put right afterwards: opening quotes and bullets go with the sentence that they open, a sentence goes
 on after a quotation that ends in `?"`, and an ellipsis ends a sentence where a new one starts. On UD English EWT (dev)
@@ -31,7 +31,7 @@ from spacy.tokens import Doc
 from spacy.util import compile_infix_regex
 
 from stages.segment import marks
-from stages.segment.characters import BLANK, EAST_ASIAN, FINAL, PUNCTUATION
+from stages.segment.characters import BLANK, EAST_ASIAN, EXTENDS, FINAL, PUNCTUATION
 from stages.segment.text import Indices, Text
 
 # ISO 639-3, the first part of a SONAR language code, to spaCy's code.
@@ -69,14 +69,18 @@ _OPENING = re.compile(
     r"(?:(?<=\s)[-–—*•·#]+\s?|(?<=\s)[\"'`_»›’”]+|(?<=\s)«\s?|[" + re.escape(marks.OPENERS) + r"])+\Z"
 )  # fmt: skip
 _OPENERS = frozenset("-–—*•·#\"'`_»›’”«" + marks.OPENERS)
-_COMMAS, _SOFT_CLOSERS = tuple(",،؛，；"), tuple("\"'”’»“)]")
+_COMMAS, _SOFT_CLOSERS = frozenset(",،؛，；"), frozenset("\"'”’»“)]")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD - 100},{LONGEST_WORD - 1}}}(?<=\w)(?=\w)|\S{{{LONGEST_WORD}}}")
 _WORD = re.compile(rf"[^\s{marks.EAST_ASIAN}]{{1,{LONGEST_WORD}}}[{marks.EAST_ASIAN}]?|\S")
 _PARTS = regex.compile(r"[\p{L}\p{M}]+")
-_UNKNOWN_LETTER, _UNKNOWN_MARK = (
-    regex.compile(rf"(?![{ALPHA}{ALPHA_LOWER}{ALPHA_UPPER}{marks.EAST_ASIAN}])\p{{{kind}}}") for kind in "LM"
+
+_UNKNOWN = f"(?![{ALPHA}{ALPHA_LOWER}{ALPHA_UPPER}{marks.EAST_ASIAN}])"
+_SHOWN_AS = (  # characters that spaCy's rules do not know → as many that they do
+    (regex.compile(_UNKNOWN + r"\p{L}"), "x"),
+    (regex.compile(r"(?<=\p{P}\p{Cf}*)\p{Cf}"), '"'),
+    (regex.compile(_UNKNOWN + r"[\p{M}\p{Cf}]"), "\u05d0"),  # they take part in words of any case, as Hebrew letters do
+    (regex.compile("\u1361\u1361"), "\u1362\u1362"),  # an Ethiopic full stop, typed as two word spaces
 )
-_LIKE_LETTERS, _LIKE_MARKS = "x", "\u05d0"  # a mark takes part in words of any case, as Hebrew letters do
 _CASED = r"\p{Script=Latin}\p{Script=Greek}\p{Script=Cyrillic}"
 _LETTERS = regex.compile(rf"(\p{{P}}*+)([\p{{Lu}}&&[{_CASED}]]*+)([\p{{Ll}}&&[{_CASED}]]*+)\p{{P}}*+", regex.V1)
 _NEAR = 12  # characters around a boundary that are looked at
@@ -115,7 +119,7 @@ class SpacyRules:
         self._words: dict[str, Word] = {}
         self._special = {part.lower() for rule in self._tokenizer.rules or () for part in _PARTS.findall(rule)}
 
-    def starts(self, text: Text, first: int, last: int) -> list[int]:
+    def starts(self, text: Text, first: int, last: int) -> Indices:
         """Places in `text.text` where sentences start behind others of their paragraph.
 
         Looked at are the documents from `first` to `last`, `last` left out.
@@ -126,23 +130,24 @@ class SpacyRules:
         ends = text.ink[ink][text.ends[ink]] + 1
         begins = np.append(low, ends[:-1])
         paragraph = np.searchsorted(ends, left, side="right")
-        plain = np.cumsum(text.kind[low:high] & (BLANK | PUNCTUATION) == 0, dtype=np.int32)
-        last = ends[np.minimum(paragraph, len(ends) - 1)] - 1
-        followed = plain[last - low] > plain[mark - low]  # behind others nothing can start
+        other = np.cumsum((text.kind[low:high] & (BLANK | PUNCTUATION)) == 0, dtype=np.int32)
+        followed = other[ends[paragraph] - 1 - low] > other[mark - low]  # by what can start a sentence
         left, right, paragraph = left[followed], right[followed], paragraph[followed]
         edges = np.flatnonzero(np.diff(paragraph, prepend=-1, append=-1))
         words = list(zip(left.tolist(), right.tolist(), strict=True))
         starts: list[int] = []
         for number, (a, b) in zip(paragraph[edges[:-1]].tolist(), pairwise(edges.tolist()), strict=True):
             starts += self._paragraph(text.text, max(low, int(begins[number])), int(ends[number]), words[a:b])
-        return starts
+        found: Indices = np.array(starts, np.int64)
+        extends = (text.kind[found] & EXTENDS) != 0
+        return found[~extends]
 
     def _paragraph(self, text: str, begin: int, end: int, words: Sequence[tuple[int, int]]) -> Iterator[int]:
         """Starts in a paragraph; only at `words` can a sentence end."""
         last = begin
         for start in self._spacy_starts(text, end, words):
             moved = before_openers(text, last, start)
-            if moved > last and not goes_on(text, begin, moved) and not marks.EXTENDS.match(text, moved):
+            if moved > last and not goes_on(text, begin, moved):
                 last = moved
                 yield moved
 
@@ -163,7 +168,7 @@ class SpacyRules:
             yield start
 
     def _next(self, text: str, place: int, stop: int) -> int:
-        """The first token between two places that is no punctuation, or −1; no final mark stands there."""
+        """The first token between two places that is no punctuation, or −1; none of the words there ends a sentence."""
         while place < stop and (found := marks.INK.search(text, place, stop)):
             place = found.start()
             if text[place].isalnum():
@@ -200,7 +205,8 @@ class SpacyRules:
     def _tokenised(self, word: str) -> Word:
         if len(self._tokenizer.vocab.strings) > MAX_STRINGS:
             self._load()
-        word = _UNKNOWN_MARK.sub(_LIKE_MARKS, _UNKNOWN_LETTER.sub(_LIKE_LETTERS, word))
+        for unknown, known in _SHOWN_AS:
+            word = unknown.sub(known, word)
         first, ended, starts = -1, False, []
         for token in self._tokenizer(word) if len(word) <= LONGEST_WORD else self._long(word):
             if token.text in self._final:
@@ -219,8 +225,8 @@ class SpacyRules:
 
 
 def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices, Indices]:
-    """Start, end and first mark of each word with a final mark, between two places. East Asian letters end words; the one before
-    and the one behind belong to it, so that the tokenizer sees what surrounds a mark.
+    """Start, end and first mark of each word with a final mark, between two places. East Asian letters end words; the
+    one before and the one behind belong to it, so that the tokenizer sees what surrounds a mark.
     """
     kind = text.kind[low:high]
     marked = np.flatnonzero(kind & FINAL) + low
@@ -245,11 +251,9 @@ def goes_on(text: str, begin: int, start: int) -> bool:
     """Whether a sentence only seems to end before `start`: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`."""
     near = text[max(begin, start - _NEAR) : start]
     ended = near.rstrip()
-    if ended.endswith(("..", "…")):
-        if ended == near:
-            return True
-    elif ended.endswith(_COMMAS):
+    ellipsis = ended.endswith(("..", "…"))
+    if ended[-1:] in _COMMAS or (ellipsis and ended == near):
         return True
-    elif not ended.endswith(_SOFT_CLOSERS):
+    if not ellipsis and ended[-1:] not in _SOFT_CLOSERS:
         return False
     return next((letter.islower() for letter in text[start : start + _NEAR] if letter.isalnum()), False)
