@@ -27,7 +27,7 @@ class SegmentSettings(Settings):
         None,
         ge=16,
         le=510,
-        description="tokens from one window of SaT to the next; null: half a window; 64 in wtpsplit",
+        description="tokens from one window of SaT to the next; null: ¾ of a window; 64 in wtpsplit",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
         "auto", description="of SaT; auto: float16 on GPUs; on CPUs bfloat16 where they have it, else float32"

@@ -23,7 +23,7 @@ from stages.sonar.fetch import sha256_of
 from tests.conftest import sample_documents
 
 TINY = Path(str(shipped_sat_cards()["sat-tiny"])).parent / "sat-tiny"
-BLOCK = 256  # tokens of sat-tiny's windows
+BLOCK = 128  # tokens of sat-tiny's windows
 TIE = 1e-3  # wtpsplit keeps logits in 16 bits
 
 
@@ -53,7 +53,7 @@ def probabilities(
     return np.split(found, edges[1:-1])
 
 
-@pytest.mark.parametrize("stride", [64, 128])
+@pytest.mark.parametrize("stride", [64, 96])
 def test_boundaries_are_those_of_wtpsplit(stride: int) -> None:
     card = load_sat_card("sat-tiny")
     theirs = list(official(TINY).predict_proba(texts(), stride=stride, block_size=BLOCK))
@@ -77,13 +77,13 @@ def test_sentences_are_those_of_wtpsplits_split() -> None:
 
 def test_batches_do_not_matter() -> None:
     card = load_sat_card("sat-tiny")
-    for one, other in zip(probabilities(card, texts(), 128), probabilities(card, texts(), 128, 600), strict=True):
+    for one, other in zip(probabilities(card, texts(), 96), probabilities(card, texts(), 96, 600), strict=True):
         assert np.array_equal(one, other)
 
 
 def test_windows_cover_every_token_and_end_with_the_document() -> None:
-    lengths = np.array([0, 1, BLOCK, BLOCK + 1, 0, 700])
-    start, length = windows(lengths, BLOCK, 100)
+    lengths = np.array([0, 1, BLOCK, BLOCK + 1, 0, 400])
+    start, length = windows(lengths, BLOCK, 50)
     edges = np.cumsum(np.append(0, lengths))
     seen = np.zeros(edges[-1], np.int64)
     for a, n in zip(start, length, strict=True):
@@ -126,9 +126,9 @@ def test_a_lora_adapter_is_merged_as_wtpsplit_does(tmp_path: Path) -> None:
     content |= {"lora": "./adapter", "sha256": digests | {f"lora/{n}": sha256_of(adapter / n) for n in LORA_FILES}}
     plain.write_text(yaml.safe_dump(content))
     card = load_sat_card(str(plain))
-    theirs = list(official(tmp_path / "model", adapter).predict_proba(texts(), stride=128, block_size=BLOCK))
-    unadapted = list(official(TINY).predict_proba(texts(), stride=128, block_size=BLOCK))
-    mine = probabilities(card, texts(), 128)
+    theirs = list(official(tmp_path / "model", adapter).predict_proba(texts(), stride=96, block_size=BLOCK))
+    unadapted = list(official(TINY).predict_proba(texts(), stride=96, block_size=BLOCK))
+    mine = probabilities(card, texts(), 96)
     assert max(np.abs(a - b).max() for a, b in zip(mine, theirs, strict=True)) < 2 * TIE
     assert max(np.abs(a - b).max() for a, b in zip(mine, unadapted, strict=True)) > 0.1
     (adapter / "pytorch_adapter.bin").unlink()
@@ -149,8 +149,8 @@ def test_a_base_model_with_further_outputs_is_read_by_its_first(tmp_path: Path) 
     content["sha256"]["model.safetensors"] = sha256_of(path)
     card.write_text(yaml.safe_dump(content))
     for mine, tiny in zip(
-        probabilities(load_sat_card(str(card)), texts(), 128),
-        probabilities(load_sat_card("sat-tiny"), texts(), 128),
+        probabilities(load_sat_card(str(card)), texts(), 96),
+        probabilities(load_sat_card("sat-tiny"), texts(), 96),
         strict=True,
     ):
         assert np.array_equal(mine, tiny)
