@@ -24,7 +24,8 @@ from tests.conftest import sample_documents
 
 TINY = Path(str(shipped_sat_cards()["sat-tiny"])).parent / "sat-tiny"
 BLOCK = 128  # tokens of sat-tiny's windows
-TIE = 1e-3  # wtpsplit keeps logits in 16 bits
+TIE = 1e-3
+ROUNDING = 2e-3  # wtpsplit adds and keeps logits in 16 bits
 
 
 def texts() -> list[str]:
@@ -59,7 +60,7 @@ def test_boundaries_are_those_of_wtpsplit(stride: int) -> None:
     theirs = list(official(TINY).predict_proba(texts(), stride=stride, block_size=BLOCK))
     boundaries = 0
     for mine, other in zip(probabilities(card, texts(), stride), theirs, strict=True):
-        assert np.abs(mine - other).max() < TIE
+        assert np.abs(mine - other).max() < ROUNDING
         differing = (mine > card.threshold) != (other > card.threshold)
         assert np.abs(mine[differing] - card.threshold).max(initial=0) < TIE
         boundaries += int((other > card.threshold).sum())
@@ -129,7 +130,7 @@ def test_a_lora_adapter_is_merged_as_wtpsplit_does(tmp_path: Path) -> None:
     theirs = list(official(tmp_path / "model", adapter).predict_proba(texts(), stride=96, block_size=BLOCK))
     unadapted = list(official(TINY).predict_proba(texts(), stride=96, block_size=BLOCK))
     mine = probabilities(card, texts(), 96)
-    assert max(np.abs(a - b).max() for a, b in zip(mine, theirs, strict=True)) < 2 * TIE
+    assert max(np.abs(a - b).max() for a, b in zip(mine, theirs, strict=True)) < ROUNDING
     assert max(np.abs(a - b).max() for a, b in zip(mine, unadapted, strict=True)) > 0.1
     (adapter / "pytorch_adapter.bin").unlink()
     with pytest.raises(CardError, match=r"adapter/pytorch_adapter\.bin is missing"):
