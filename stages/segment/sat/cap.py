@@ -100,7 +100,7 @@ def _tokens(pieces: Pieces, first: Indices, last: Indices) -> tuple[Floats, Floa
     inside[last] = True
     end = np.flatnonzero(ends)
     start = np.flatnonzero(inside & np.append(True, ends[:-1] | ~inside[:-1]))
-    counts = pieces.limits.count(text.slices(start, end)) - pieces.limits.overhead
+    counts = np.maximum(1, pieces.limits.count(text.slices(start, end)) - pieces.limits.overhead)
     share = np.zeros(len(text.ink))
     share[np.flatnonzero(inside)] = np.repeat(counts / (end - start + 1), end - start + 1)
     total = np.cumsum(share)
