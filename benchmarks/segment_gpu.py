@@ -3,10 +3,10 @@
     python -m benchmarks.segment_gpu                         3 layers, d=768, ffn 3072, 12 heads, vocabulary 250 002
     python -m benchmarks.segment_gpu --device cpu --small    a smoke test that takes seconds
 
-It calls what the stage calls: `SatRunner` from token ids on the host to averaged logits on the host, with windows that
-overlap by half, as many documents at once as the stage gives it. Tokenizing and cutting are work of the CPU and not in
+It calls what the stage calls: `SatRunner` from token ids on the host to averaged logits on the host, at its
+default stride, as many documents at once as the stage gives it. Tokenizing and cutting are work of the CPU and not in
 it. A sentence has 24 tokens, about what XLM-R's tokenizer makes of 100 characters of English; the lengths of documents
-are log-normal. Needs torch, numpy and tokenizers. Memory: 0.6 GB of weights, 1 GB for a batch of 65 536 tokens.
+are log-normal. Needs torch, numpy, pyarrow and tokenizers; 2 GB of memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.encode_gpu import FORMATS, PEAK_TFLOPS, Bench, Shape
@@ -35,7 +35,10 @@ SENTENCE = 24  # tokens
 FIRST_PIECE = 4  # the first id that is no control symbol
 SIZE, VOCAB_SIZE = Shape(dim=768, layers=3, heads=12, ffn_dim=3072), 250_002
 SMALL, SMALL_VOCAB_SIZE = Shape(dim=64, layers=2, heads=4, ffn_dim=128), 1000
-MATMULS = ("aten::addmm", "aten::mm", "aten::bmm", "aten::linear", "aten::_scaled_dot_product", "mkldnn")
+MATMULS = tuple(
+    f"aten::{name}"
+    for name in ("addmm", "mm", "bmm", "linear", "_scaled_dot_product", "_flash_att", "_efficient_att", "_cudnn_att")
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,9 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         calls = documents(sentences, mean, options.call_tokens, rng)
         ids = [torch.from_numpy(rng.integers(FIRST_PIECE, vocab_size, int(one.sum()))) for one in calls]
         for batch_tokens in options.batch_tokens:
-            # an empty tokenizer: the ids are given
             runner = SatRunner(
-                network, cast(Tokenizer, None), stride=options.stride, batch_tokens=batch_tokens, device=device
+                network, Tokenizer(Unigram()), stride=options.stride, batch_tokens=batch_tokens, device=device
             )
             lengths = [windows(one, network.block, runner.stride)[1] + 2 for one in calls]
             numbers = {"dim": shape.dim, "layers": shape.layers, "ffn_dim": shape.ffn_dim}
@@ -126,7 +128,9 @@ def _parser() -> argparse.ArgumentParser:
         "--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="computed at once"
     )
     parser.add_argument("--call-tokens", type=int, default=480_000, help="a call; the stage's 2 million characters")
-    parser.add_argument("--stride", type=int, help="tokens between windows; half a window if not given; wtpsplit: 64")
+    parser.add_argument(
+        "--stride", type=int, help="tokens between windows; the stage's default if not given; wtpsplit: 64"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
     parser.add_argument("--profile", action="store_true", help="print what is no matmul")

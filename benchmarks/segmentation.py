@@ -1,23 +1,101 @@
-"""What benchmarks of segmentation share: boundaries that white space cannot move, spaCy and wtpsplit as users have them.
+"""What the segmentation benchmarks share: texts, boundaries, spaCy and wtpsplit as users have them, and stop-watches.
 
-A boundary is a number: how many characters that are no white space stand before it in its document.
+A boundary is a number: how many characters that are no white space stand before it in its document. So white space
+cannot move it.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.resources
+import json
+import statistics
+import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
+from rich.table import Table
 
 from stages.segment.rules.spacy_rules import spacy_code
 from stages.segment.sat.card import XLM_R, SatCard, hub_name
+from stages.segment.sat.runner import SatRunner
 from stages.segment.segmenter import Segmented
+from stages.segment.text import Text
 
 CONTROLS = 4  # positions of XLM-R that no token of a text has: two before the first, <s> and </s>
+
+
+def add_text_options(parser: argparse.ArgumentParser, megabytes: float) -> None:
+    """The options that say which texts are segmented."""
+    novel = Path(str(importlib.resources.files("conf") / "sample" / "austen-eng.jsonl.gz"))
+    parser.add_argument("--texts", default=str(novel), help="JSONL, also .gz, .bz2, .xz, .zst; a path or a URL")
+    parser.add_argument("--column", default="text", help="of the text")
+    parser.add_argument("--lang", default="eng_Latn", help="of all texts, as a SONAR code")
+    parser.add_argument("--megabytes", type=float, default=megabytes, help="of text that are read")
+
+
+def read_texts(options: argparse.Namespace) -> list[str]:
+    """Texts of the first records, until they have so many megabytes together."""
+    texts: list[str] = []
+    left = options.megabytes * 1e6
+    with fsspec.open(options.texts, "rt", compression="infer", encoding="utf-8") as lines:
+        for line in lines:
+            if left <= 0:
+                break
+            texts.append(json.loads(line)[options.column])
+            left -= len(texts[-1].encode())
+    return texts
+
+
+def megabytes(texts: Iterable[str]) -> float:
+    """10⁶ bytes of UTF-8."""
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+@dataclass
+class Way:
+    """A way of working, what it works on, and the seconds that it took, round by round."""
+
+    megabytes: float
+    work: Callable[[], object]
+    wall: list[float] = field(default_factory=list)
+    process: list[float] = field(default_factory=list)
+
+    def row(self) -> list[str]:
+        """MB/s by the clock, MB a second of CPU time, and the range by the clock."""
+        speeds = [self.megabytes / seconds for seconds in self.wall]
+        return [
+            f"{statistics.median(speeds):.3g}",
+            f"{self.megabytes / statistics.median(self.process):.3g}",
+            f"{min(speeds):.3g}–{max(speeds):.3g}",
+        ]
+
+
+def take_turns(ways: Iterable[Way], rounds: int) -> None:
+    """Measure all of them in every round, after one round that does not count."""
+    for number in range(rounds + 1):
+        for way in ways:
+            wall, process = time.perf_counter(), time.process_time()
+            way.work()
+            if number:
+                way.wall.append(time.perf_counter() - wall)
+                way.process.append(time.process_time() - process)
+
+
+def speed_table(title: str, *further: str) -> Table:
+    """For rows of a name, what `Way.row` gives, and further columns."""
+    table = Table(title=title)
+    table.add_column("method")
+    for name in ("MB/s", "MB/s of CPU time", "range", *further):
+        table.add_column(name, justify="right")
+    return table
 
 
 def boundaries(text: str, ends: Iterable[int]) -> set[int]:
@@ -30,6 +108,21 @@ def segmented_ends(segmented: Segmented, documents: int) -> list[list[int]]:
     """Where the sentences of each document end, as our segmenter found them."""
     edges = np.searchsorted(segmented.document, np.arange(documents + 1))
     return [segmented.end[low:high].tolist() for low, high in pairwise(edges)]
+
+
+def sat_logits(runner: SatRunner, text: Text) -> npt.NDArray[np.float32]:
+    """(ink,) the log odds of a sentence's end behind each ink character; −inf where no token ends."""
+    places, found = runner.logits(text.documents, text.edges[:-1])
+    logits = np.full(len(text.ink), -np.inf, np.float32)
+    ink = text.before(places + 1)
+    logits[ink[ink >= 0]] = found[ink >= 0]
+    return logits
+
+
+def sigmoid(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Probabilities of log odds."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 class PlainSpacy:
@@ -51,12 +144,13 @@ class Wtpsplit:
     """wtpsplit's `SaT` with the model of one of our cards, in float32.
 
     With a recent transformers it would take the format of the file, often float16, which CPUs hardly multiply. stride:
-    tokens from one window to the next; None: half a window, as ours.
+    tokens from one window to the next; None: as many as our default.
     """
 
     def __init__(self, card: SatCard, stride: int | None) -> None:
         from wtpsplit import SaT
 
+        self.card = card
         folder = card.folder(card.model)
         model = str(folder or hub_name(card.model))
         tokenizer = str(card.folder(card.tokenizer) or card.tokenizer) if card.tokenizer else model if folder else XLM_R
@@ -64,7 +158,7 @@ class Wtpsplit:
         self._sat = SaT(model, tokenizer_name_or_path=tokenizer, lora_path=adapter, hub_prefix=None)
         self._sat.model.model.float()
         self.block = int(self._sat.model.config.max_position_embeddings) - CONTROLS
-        self.stride = min(stride or -(-self.block // 2), self.block)
+        self.stride = min(stride or self.block * 3 // 4, self.block)
 
     def split(self, texts: Sequence[str], threshold: float) -> list[list[str]]:
         """Its own `split`; the sentences of a text are together the text."""

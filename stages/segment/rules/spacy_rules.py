@@ -32,7 +32,7 @@ from spacy.util import compile_infix_regex
 
 from stages.segment import marks
 from stages.segment.characters import BLANK, EAST_ASIAN, EXTENDS, FINAL, PUNCTUATION
-from stages.segment.text import Indices, Text
+from stages.segment.text import Flags, Indices, Text
 
 # ISO 639-3, the first part of a SONAR language code, to spaCy's code.
 SPACY_CODES = {
@@ -76,7 +76,7 @@ _PARTS = regex.compile(r"[\p{L}\p{M}]+")
 
 _UNKNOWN = f"(?![{ALPHA}{ALPHA_LOWER}{ALPHA_UPPER}{marks.EAST_ASIAN}])"
 _SHOWN_AS = (  # characters that spaCy's rules do not know → as many that they do
-    (regex.compile(_UNKNOWN + r"\p{L}"), "x"),
+    (regex.compile(_UNKNOWN + r"\p{L}"), "q"),
     (regex.compile(r"(?<=\p{P}\p{Cf}*)\p{Cf}"), '"'),
     (regex.compile(_UNKNOWN + r"[\p{M}\p{Cf}]"), "\u05d0"),  # they take part in words of any case, as Hebrew letters do
     (regex.compile("\u1361\u1361"), "\u1362\u1362"),  # an Ethiopic full stop, typed as two word spaces
@@ -117,6 +117,7 @@ class SpacyRules:
         infixes = [*(nlp.Defaults.infixes or []), *_INFIXES]
         self._tokenizer.infix_finditer = compile_infix_regex(infixes).finditer
         self._words: dict[str, Word] = {}
+        self._is_token = self._tokenizer.token_match or (lambda word: None)  # roman numbers in Turkish
         self._special = {part.lower() for rule in self._tokenizer.rules or () for part in _PARTS.findall(rule)}
 
     def starts(self, text: Text, first: int, last: int) -> Indices:
@@ -139,7 +140,7 @@ class SpacyRules:
         for number, (a, b) in zip(paragraph[edges[:-1]].tolist(), pairwise(edges.tolist()), strict=True):
             starts += self._paragraph(text.text, max(low, int(begins[number])), int(ends[number]), words[a:b])
         found: Indices = np.array(starts, np.int64)
-        extends = (text.kind[found] & EXTENDS) != 0
+        extends: Flags = (text.kind[found] & EXTENDS) != 0
         return found[~extends]
 
     def _paragraph(self, text: str, begin: int, end: int, words: Sequence[tuple[int, int]]) -> Iterator[int]:
@@ -147,7 +148,7 @@ class SpacyRules:
         last = begin
         for start in self._spacy_starts(text, end, words):
             moved = before_openers(text, last, start)
-            if moved > last and not goes_on(text, begin, moved):
+            if moved > last and not goes_on(text, begin, moved, end):
                 last = moved
                 yield moved
 
@@ -193,12 +194,13 @@ class SpacyRules:
         return found
 
     def _shape(self, word: str) -> str:
-        """Letters between marks that are no exception, all alike: `(House.` is as `(Xxxxx.`."""
+        """Letters between marks that are no exception, all alike: `(House.` is as `(Qqqqq.` (X is a roman number)."""
         letters = _LETTERS.fullmatch(word)
         if letters:
             start, capital, end = letters.start(2), letters.end(2), letters.end(3)
-            shape = "X" * (capital - start) + "x" * (end - capital)
-            if len(shape) > 1 and self._special.isdisjoint((word[start:end].lower(), shape.lower())):
+            shape, letters_alone = "Q" * (capital - start) + "q" * (end - capital), word[start:end]
+            exception = letters_alone.lower() in self._special or self._is_token(f"{letters_alone}.")
+            if len(shape) > 1 and not exception:
                 return word[:start] + shape + word[end:]
         return word
 
@@ -247,8 +249,11 @@ def before_openers(text: str, floor: int, start: int) -> int:
     return found.start() if found else start
 
 
-def goes_on(text: str, begin: int, start: int) -> bool:
-    """Whether a sentence only seems to end before `start`: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`."""
+def goes_on(text: str, begin: int, start: int, end: int) -> bool:
+    """Whether a sentence only seems to end before `start`: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`.
+
+    The paragraph is from `begin` to `end`.
+    """
     near = text[max(begin, start - _NEAR) : start]
     ended = near.rstrip()
     ellipsis = ended.endswith(("..", "…"))
@@ -256,4 +261,4 @@ def goes_on(text: str, begin: int, start: int) -> bool:
         return True
     if not ellipsis and ended[-1:] not in _SOFT_CLOSERS:
         return False
-    return next((letter.islower() for letter in text[start : start + _NEAR] if letter.isalnum()), False)
+    return next((letter.islower() for letter in text[start : min(start + _NEAR, end)] if letter.isalnum()), False)

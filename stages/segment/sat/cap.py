@@ -25,6 +25,7 @@ from stages.segment.sat.best_cuts import best_cuts
 from stages.segment.text import Flags, Indices, Text
 
 SILENT, HARD, INSIDE_CLUSTER = -1e2, -1e6, -1e9  # log odds of cuts that no probability speaks for
+SLICE = 1000  # characters
 _CLUSTER = regex.compile(r"\X")
 
 Floats = NDArray[np.float64]
@@ -77,9 +78,8 @@ def fit(pieces: Pieces, odds: NDArray[np.float32]) -> int:
         lower = np.floor(budget[rows] * most / np.maximum(worst[rows], 1))
         budget[rows] = np.where(budget[rows] > most, most, np.minimum(budget[rows] - 1, lower))
         start, end = _tokens(pieces, first[rows], last[rows])
-        measures = [_Measure(start, end, np.maximum(budget[rows], 0.0))]
-        if limits.max_chars:
-            measures.append(_Measure(written, written + 1, np.full(len(rows), chars)))
+        longest = np.where(budget[rows] > 0, chars, 1.0)  # what words cost alone said nothing: single characters
+        measures = [_Measure(start, end, np.maximum(budget[rows], 0.0)), _Measure(written, written + 1, longest)]
         _solve(pieces, odds, first[rows], last[rows], measures)
 
 
@@ -165,7 +165,7 @@ def _clusters(text: Text, low: int, high: int, measures: list[tuple[Floats, Floa
     run = text.text[int(text.ink[low]) : int(text.ink[high]) + 1]
     if run.isascii():  # every character is a cluster
         return np.arange(low, high), np.full(high - low, HARD)
-    ends = np.array([low + found.end() - 1 for found in _CLUSTER.finditer(run)], np.int64)
+    ends = low - 1 + np.array(_cluster_ends(run), np.int64)
     starts = np.append(low, ends[:-1] + 1)
     big = np.zeros(len(ends), np.bool_)
     for start, end, limit in measures:
@@ -175,3 +175,15 @@ def _clusters(text: Text, low: int, high: int, measures: list[tuple[Floats, Floa
     gain = np.full(len(ink), INSIDE_CLUSTER)
     gain[: len(ends) - 1] = HARD
     return ink, gain
+
+
+def _cluster_ends(run: str) -> list[int]:
+    """Where the grapheme clusters of a run end, looked for in slices: in rows of flags that takes quadratic time."""
+    ends: list[int] = []
+    start, size = 0, SLICE
+    while start < len(run):
+        found = [start + cluster.end() for cluster in _CLUSTER.finditer(run[start : start + size])]
+        whole = found if start + size >= len(run) else found[:-1]  # the last one may go on
+        ends += whole
+        start, size = (whole[-1], SLICE) if whole else (start, 2 * size)
+    return ends
