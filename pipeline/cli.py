@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.interrupts import heed_sigterm
+from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, err, load, open_corpus, out
 from stages.sonar.card import CardError
-
-if TYPE_CHECKING:
-    from pipeline.config import RunConfig
-    from pipeline.corpus import Corpus
 
 app = typer.Typer(
     add_completion=False,
@@ -26,9 +22,6 @@ app = typer.Typer(
     "Start with [bold]pipeline run corpus.yaml[/]; run it again after anything went wrong: what is finished is never "
     "done twice.",
 )
-LOG_WIDTH = 160  # where the output is no terminal
-out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
-err = Console(stderr=True, soft_wrap=True)
 
 
 def _print_version(asked: bool) -> None:
@@ -46,16 +39,6 @@ def top(
     ] = False,
 ) -> None:
     """Options of the program itself; its help text stands where `app` is made."""
-
-
-ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml, or `sample`, which ships")]
-CorpusPlace = Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. --set encode.batch_tokens=4096"),
-]
-Only = Annotated[str | None, typer.Option(metavar="STAGE", help="do this stage only: segment, encode or autobleu")]
-Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
 
 
 @app.command()
@@ -82,7 +65,7 @@ def run(
     from pipeline.plan import make_plan
     from pipeline.running import run_plan
 
-    plan = make_plan(_load(config, overrides, launcher), only, until)
+    plan = make_plan(load(config, overrides, launcher), only, until)
     try:
         run_plan(out, plan, launch)
     except KeyboardInterrupt:
@@ -104,7 +87,7 @@ def plan(
     from pipeline.plan import make_plan
     from pipeline.show import show_plan
 
-    show_plan(out, make_plan(_load(config, overrides, None), only, until))
+    show_plan(out, make_plan(load(config, overrides), only, until))
 
 
 @app.command()
@@ -120,7 +103,7 @@ def status(
     from pipeline.books import keep_books
     from pipeline.show import show_books, show_open
 
-    corpus = _open(where)
+    corpus = open_corpus(where)
     books = keep_books(corpus.store, corpus.chunks)
     show_books(out, books, f"{corpus.view.name} in {corpus.url}")
     show_open(out, books)
@@ -140,7 +123,7 @@ def quarantine(
     """
     from pipeline.quarantined import show_quarantine
 
-    show_quarantine(out, _open(where), reason, most)
+    show_quarantine(out, open_corpus(where), reason, most)
 
 
 @app.command()
@@ -195,7 +178,44 @@ def inspect(
     from pipeline.inspecting import Wishes, inspect_corpus
 
     wishes = Wishes(condition, lang, to, columns, worst, max_rows)
-    inspect_corpus(out, _open(where), wishes)
+    inspect_corpus(out, open_corpus(where), wishes)
+
+
+@app.command("compare-segmenters")
+def compare_segmenters(
+    config: ConfigPath,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,…", help="of spacy, spacy-capped, sat and sat-capped")
+    ] = "spacy,spacy-capped,sat,sat-capped",
+    characters: Annotated[
+        int, typer.Option(min=1000, metavar="N", help="size of the sample: documents of about so many characters")
+    ] = 200_000,
+    plot: Annotated[
+        str, typer.Option(metavar="FILE", help="where to put the plot: .svg, .png or .pdf, any URL")
+    ] = "compare-segmenters.svg",
+    overrides: Overrides = None,
+) -> None:
+    """See by numbers which way of segmenting suits a corpus, before anything is run.
+
+    Cuts the same sample of documents by each method, encodes and decodes every
+    sentence with the models of corpus.yaml, and shows average AutoBLEU by
+    sentence length (Figure 3 of the LCM paper), number of sentences and speed,
+    in the terminal and as a plot. No corpus is needed, and none is changed.
+
+    Methods differ in how many sentences they make, and short ones score higher:
+    compare at equal lengths, or AutoBLEU weighted by characters.
+
+    Examples:
+
+      pipeline compare-segmenters corpus.yaml --plot segmenters.png
+
+      pipeline compare-segmenters corpus.yaml --methods sat,sat-capped
+        --characters 2000000 --set seed=1
+    """
+    from launchers.devices import devices
+    from pipeline.compare import Wishes, compare
+
+    compare(out, load(config, overrides), Wishes(methods, characters, plot), lambda: devices()[0])
 
 
 @app.command()
@@ -265,19 +285,6 @@ def doctor(
 
     if not show(out, examine(config, start_ray if ray else None)):
         raise typer.Exit(1)
-
-
-def _load(config: Path, overrides: list[str] | None, launcher: str | None) -> RunConfig:
-    from pipeline.config import load_config
-
-    chosen = [f"launcher.kind={launcher}"] if launcher else []
-    return load_config(config, [*(overrides or []), *chosen])
-
-
-def _open(where: str) -> Corpus:
-    from pipeline.corpus import Corpus
-
-    return Corpus(_load(Path(where), None, None).output if where.endswith((".yaml", ".yml")) else where)
 
 
 def main() -> None:

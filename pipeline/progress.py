@@ -105,22 +105,27 @@ class RunProgress:
 
 
 class RowProgress:
-    """Follows a reader of rows: a bar with rate and time left on a terminal, in a log a line every few seconds."""
+    """Follows work on rows: a bar with rate and time left on a terminal, in a log a line every few seconds.
 
-    def __init__(self, console: Console, total: int) -> None:
+    "rows", "read": what they are, and what is done to them.
+    """
+
+    def __init__(self, console: Console, total: int, noun: str = "rows", verb: str = "read") -> None:
         self._console = console
         self._total = total
+        self._done = 0
+        self._words = f"{noun} {verb}"
         self._started = self._last_line = time.monotonic()
         self._bar: Progress | None = None
         if console.is_terminal:
             self._bar = Progress(
-                TextColumn("rows"),
+                TextColumn(noun),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
                 console=console,
             )
-            self._task = self._bar.add_task("rows", total=total, note="")
+            self._task = self._bar.add_task(noun, total=total, note="")
 
     def __enter__(self) -> RowProgress:
         return self
@@ -129,14 +134,22 @@ class RowProgress:
         if self._bar:
             self._bar.stop()
 
+    def add(self, rows: int) -> None:
+        """So many more rows are done."""
+        self._show(self._done + rows, "")
+
     def see(self, read: int, found: int) -> None:
         """So many rows were read, so many of them are wanted."""
-        rate = read / max(1e-9, time.monotonic() - self._started)
-        left = duration(max(0, self._total - read) / rate) if rate else "?"
-        note = f"{number(found)} match, {number(rate)}/s, {left} left"
+        self._show(read, f"{number(found)} match, ")
+
+    def _show(self, done: int, more: str) -> None:
+        self._done = done
+        rate = done / max(1e-9, time.monotonic() - self._started)
+        left = duration(max(0, self._total - done) / rate) if rate else "?"
+        note = f"{more}{number(rate)}/s, {left} left"
         if self._bar:
             self._bar.start()  # with the first rows: what is refused before has no bar
-            self._bar.update(self._task, completed=read, note=note)
+            self._bar.update(self._task, completed=done, note=note)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._console.print(f"{number(read)} of {number(self._total)} rows read, {note}")
+            self._console.print(f"{number(done)} of {number(self._total)} {self._words}, {note}")

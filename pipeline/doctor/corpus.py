@@ -119,14 +119,14 @@ def sat_model(name: str) -> Check:
     try:
         card = load_sat_card(name)
     except CardError as error:
-        return Check("bad", "model", str(error), "pipeline models lists those that ship")
+        return Check("bad", "SaT", str(error), "pipeline models lists those that ship")
     missing = card.missing()
     if not missing:
-        return Check("good", "model", f"{name}: here")
+        return Check("good", "SaT", f"{name}: here")
     if card.folder(card.model):
-        return Check("bad", "model", f"{name}: missing {', '.join(missing)}", "put the files there")
+        return Check("bad", "SaT", f"{name}: missing {', '.join(missing)}", "put the files there")
     todo = f"pipeline models {name} --fetch, or the first run does it (needs a network)"
-    return Check("warn", "model", f"{name}: to fetch from Hugging Face", todo)
+    return Check("warn", "SaT", f"{name}: to fetch from Hugging Face", todo)
 
 
 def model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:

@@ -39,7 +39,13 @@ def write_config(root: Path, name: str, *documents: bytes) -> Path:
         "name": name,
         "output": f"out/{name}",
         "input": [{"path": name, "id": "id", "lang": {"column": "lang"}}],
-        "segment": {"model": str(TINY_CARD), "max_chars": LIMIT, "max_tokens": None, "max_document_sentences": 4000},
+        "segment": {
+            "method": "spacy-capped",
+            "model": str(TINY_CARD),
+            "max_chars": LIMIT,
+            "max_tokens": None,
+            "max_document_sentences": 4000,
+        },
         "part_sentences": 5000,
         "chunk_bytes": 4 * SIZE,  # one chunk
         "launcher": "inline",

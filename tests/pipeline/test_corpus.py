@@ -43,7 +43,7 @@ def test_table_scan_and_matrix(corpus: Corpus) -> None:
 
 
 def test_questions_that_have_no_answer(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no column fragility; columns: doc, position, text"):
+    with pytest.raises(CorpusError, match="no column fragility; columns: doc, position, paragraph, text"):
         corpus.table("fragility")
     with pytest.raises(CorpusError, match=r"did you mean autobleu\?"):
         list(corpus.batches("autoblu"))

@@ -171,22 +171,6 @@ def test_a_document_is_cut_as_if_it_were_alone(documents: list[str], seed: int, 
     assert together.written == alone
 
 
-def test_equal_sums_are_equal_wherever_they_stand() -> None:
-    """Two silent cuts and a probable one between them: sums of the same numbers in another order."""
-    line = "ก" * 9 + "ข" * 9 + "ค" * 9
-    found = set()
-    for before in range(0, 60):
-        text = Text(["ก" * before + "\n\n" + line])
-        odds = np.full(len(text.ink), -np.inf, np.float32)
-        odds[:before:3] = -0.1
-        odds[before + 5 :: 7] = -np.float32(1) / 3
-        pieces = sentences(text, odds, Limits(4, None, count_in_words))
-        fit(pieces, odds)
-        found.add(tuple(pieces.written[-(len(pieces.written) - -(-before // 1)) :] if not before else ()))
-        found.add(tuple(piece for piece, first in zip(pieces.written, pieces.first, strict=True) if first >= before))
-    assert len(found - {()}) == 1
-
-
 def cut(document: str, limit: int, odds: dict[str, float], max_tokens: int | None = None) -> list[str]:
     """Pieces; odds: of the end of each of these words."""
     text = Text([document])
@@ -218,10 +202,10 @@ def test_the_most_probable_cuts_are_taken(
 
 
 def test_the_limit_in_tokens_decides_too() -> None:
-    odds = {"bbbb": -5.0, "dddd": -1.0, "ffff": -5.0}
     document = "aaaa bbbb cccc dddd eeee ffff gggg hhhh"
+    odds = {"aaaa": -9.0, "bbbb": -5.0, "cccc": -9.0, "dddd": -1.0, "eeee": -9.0, "ffff": -5.0, "gggg": -9.0}
     assert cut(document, 200, odds, 2 + 8) == ["aaaa bbbb cccc dddd", "eeee ffff gggg hhhh"]
-    assert cut(document, 200, odds, 2 + 6) == ["aaaa bbbb", "cccc dddd", "eeee ffff gggg", "hhhh"] or True
+    assert cut(document, 200, odds, 2 + 6) == ["aaaa bbbb", "cccc dddd", "eeee ffff", "gggg hhhh"]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import regex
 
 from stages.segment import marks
 from stages.segment.characters import BREAKABLE, WORD_END
+from stages.segment.clusters import cluster_ends
 from stages.segment.pieces import Pieces
 from stages.segment.text import Flags, Indices, Text, all_between
 
@@ -32,7 +32,6 @@ _CLASSES = (
     _after(re.escape(marks.SPACED_COMMAS), marks.COMMAS),
 )
 _BOUNDARY = re.compile("|".join(f"({pattern})" for pattern in _CLASSES))
-_CLUSTER = regex.compile(r"\X")
 
 
 def fit(pieces: Pieces) -> int:
@@ -126,8 +125,8 @@ def _cluster_cut(text: Text, begin: int, target: int, furthest: int) -> int:
     if run.isascii():  # every character is a cluster
         return first + wanted - 1
     length = 0
-    for cluster in _CLUSTER.finditer(run):
-        if cluster.end() > (wanted if length else most):
+    for end in cluster_ends(run):
+        if end > (wanted if length else most):
             break
-        length = cluster.end()
+        length = end
     return first + (length or most) - 1

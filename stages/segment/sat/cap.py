@@ -16,17 +16,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
 from stages.segment.characters import PUNCTUATION, UNSPACED
+from stages.segment.clusters import cluster_ends
 from stages.segment.pieces import Pieces
 from stages.segment.sat.best_cuts import best_cuts
 from stages.segment.text import Flags, Indices, Text
 
 SILENT, HARD, INSIDE_CLUSTER = -1e2, -1e6, -1e9  # log odds of cuts that no probability speaks for
-SLICE = 1000  # characters
-_CLUSTER = regex.compile(r"\X")
 
 Floats = NDArray[np.float64]
 
@@ -165,7 +163,7 @@ def _clusters(text: Text, low: int, high: int, measures: list[tuple[Floats, Floa
     run = text.text[int(text.ink[low]) : int(text.ink[high]) + 1]
     if run.isascii():  # every character is a cluster
         return np.arange(low, high), np.full(high - low, HARD)
-    ends = low - 1 + np.array(_cluster_ends(run), np.int64)
+    ends = low - 1 + np.array(list(cluster_ends(run)), np.int64)
     starts = np.append(low, ends[:-1] + 1)
     big = np.zeros(len(ends), np.bool_)
     for start, end, limit in measures:
@@ -175,15 +173,3 @@ def _clusters(text: Text, low: int, high: int, measures: list[tuple[Floats, Floa
     gain = np.full(len(ink), INSIDE_CLUSTER)
     gain[: len(ends) - 1] = HARD
     return ink, gain
-
-
-def _cluster_ends(run: str) -> list[int]:
-    """Where the grapheme clusters of a run end, looked for in slices: in rows of flags that takes quadratic time."""
-    ends: list[int] = []
-    start, size = 0, SLICE
-    while start < len(run):
-        found = [start + cluster.end() for cluster in _CLUSTER.finditer(run[start : start + size])]
-        whole = found if start + size >= len(run) else found[:-1]  # the last one may go on
-        ends += whole
-        start, size = (whole[-1], SLICE) if whole else (start, 2 * size)
-    return ends
