@@ -7,13 +7,15 @@ from typing import Any, ClassVar, Literal
 from stages.segment.sat.card import load_sat_card
 from stages.stage import Settings, execution, meaning
 
+MethodName = Literal["spacy", "spacy-capped", "sat", "sat-capped", "paragraphs"]
+
 
 class SegmentSettings(Settings):
     """How documents become sentences (LCM 2.2)."""
 
     version: ClassVar[int] = 4  # raised when the code changes what comes out
 
-    method: Literal["spacy", "spacy-capped", "sat", "sat-capped", "paragraphs"] = meaning(
+    method: MethodName = meaning(
         "sat-capped",
         description="spacy: spaCy's rules; sat: a SaT model; …-capped: no sentence is over max_chars or max_tokens; "
         "paragraphs: sat-capped, and SaT's paragraphs of two to nine sentences in the column `paragraph`",

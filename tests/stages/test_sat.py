@@ -116,7 +116,7 @@ def test_a_lora_adapter_is_merged_as_wtpsplit_does(tmp_path: Path) -> None:
     pairs = {}
     for layer in range(3):
         name = f"roberta.encoder.layer.{layer}.attention.self.query"
-        rows, columns = network.get_submodule(name).weight.shape
+        rows, columns = network.get_parameter(f"{name}.weight").shape
         pairs[f"{name}.loras.mine.lora_A"] = 0.2 * torch.randn(2, columns)
         pairs[f"{name}.loras.mine.lora_B"] = 0.2 * torch.randn(rows, 2)
     torch.save(pairs, adapter / "pytorch_adapter.bin")

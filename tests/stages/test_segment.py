@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from stages.segment import segmenter as module
 from stages.segment.marks import collapse
 from stages.segment.segmenter import Segmenter
-from stages.segment.settings import SegmentSettings
+from stages.segment.settings import MethodName, SegmentSettings
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 from tests.conftest import sample_documents
 from tests.stages.segmenting import TEXT, TRAPS, check, count_bytes
 
 LANGS = ("eng_Latn", "zho_Hans", "fra_Latn", "ell_Grek", "tha_Thai")
-METHODS = ("spacy", "spacy-capped", "sat", "sat-capped", "paragraphs")
+METHODS: tuple[MethodName, ...] = ("spacy", "spacy-capped", "sat", "sat-capped", "paragraphs")
 BY_METHOD = {
     method: Segmenter(SegmentSettings(method=method, max_chars=60, max_tokens=24), count_bytes) for method in METHODS
 }
@@ -36,7 +36,7 @@ def real_documents(count: int) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(TEXT, st.sampled_from(LANGS)), max_size=4))
-def test_every_character_is_kept_in_its_place(method: str, documents: list[tuple[str, str]]) -> None:
+def test_every_character_is_kept_in_its_place(method: MethodName, documents: list[tuple[str, str]]) -> None:
     texts, langs = [text for text, _ in documents], [lang for _, lang in documents]
     segmented = BY_METHOD[method].segment(texts, langs)
     check(segmented, texts)
@@ -45,7 +45,7 @@ def test_every_character_is_kept_in_its_place(method: str, documents: list[tuple
 
 
 @pytest.mark.parametrize("method", ["spacy-capped", "sat-capped", "paragraphs"])
-def test_the_cap_is_hard(method: str) -> None:
+def test_the_cap_is_hard(method: MethodName) -> None:
     segmenter = Segmenter(SegmentSettings(method=method, max_chars=200, max_tokens=64), count_bytes)
     for lang in LANGS:
         capped = segmenter.segment(list(TRAPS.values()), [lang] * len(TRAPS))
@@ -55,7 +55,7 @@ def test_the_cap_is_hard(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["spacy-capped", "sat-capped"])
-def test_the_smallest_cap_holds_down_to_single_characters(method: str) -> None:
+def test_the_smallest_cap_holds_down_to_single_characters(method: MethodName) -> None:
     text = "Grüße, 你好 😀 " * 30
     narrow = SegmentSettings(method=method, max_chars=10, max_tokens=8)
     tight = Segmenter(narrow, lambda texts: [4 * len(text) + 3 for text in texts])
@@ -66,7 +66,7 @@ def test_the_smallest_cap_holds_down_to_single_characters(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("text", ["", " \n\t \x00 \n\n \u2029"])
-def test_nothing_gives_no_pieces(method: str, text: str) -> None:
+def test_nothing_gives_no_pieces(method: MethodName, text: str) -> None:
     assert len(BY_METHOD[method].segment([text], ["eng_Latn"]).text) == 0
     assert len(BY_METHOD[method].segment([], []).text) == 0
 
@@ -86,7 +86,7 @@ def test_blank_lines_end_sentences_and_single_line_ends_do_not() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_batch_may_mix_languages_and_is_the_same_as_one_by_one(method: str) -> None:
+def test_a_batch_may_mix_languages_and_is_the_same_as_one_by_one(method: MethodName) -> None:
     texts, langs = real_documents(1)
     segmenter = BY_METHOD[method]
     together = segmenter.segment(texts, langs)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.language import Language
+from spacy.tokenizer import Tokenizer
 from spacy.util import compile_infix_regex, get_lang_class
 
 from stages.segment import marks
@@ -45,6 +46,7 @@ def rules_of(code: str) -> SpacyRules:
 def pipeline_of(code: str) -> Language:
     """spaCy with the same infixes and final marks, made without our code."""
     nlp = spacy.blank(code)
+    assert isinstance(nlp.tokenizer, Tokenizer)
     if code == "xx":
         nlp.tokenizer.url_match = None
     nlp.tokenizer.infix_finditer = compile_infix_regex([*(nlp.Defaults.infixes or []), *_INFIXES]).finditer

@@ -7,6 +7,7 @@ import json
 import unicodedata
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_the_model_finds_sentences_in_letters_that_it_never_saw(lang: str) -> No
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize("method", CAPPED)
 @pytest.mark.parametrize("lang", TEXTS)
-def test_all_of_it_is_kept_in_its_place(lang: str, method: str, form: str) -> None:
+def test_all_of_it_is_kept_in_its_place(lang: str, method: str, form: Literal["NFC", "NFD"]) -> None:
     text = unicodedata.normalize(form, TEXTS[lang])
     found = segmenter(method).segment([text], [lang])
     written = found.text.to_pylist()
