@@ -47,7 +47,7 @@ def write_config(folder: Path, **sections: Any) -> Path:
         "output": "out",
         "input": [{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}],
         "part_sentences": 100,
-        "segment": {"max_chars": 80},
+        "segment": {"method": "spacy-capped", "max_chars": 80},
         "encode": {"model": str(TINY_CARD)},
         "autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0},
         "launcher": "inline",

@@ -47,13 +47,12 @@ def merge_fragments(pieces: Pieces, min_chars: int) -> None:
 
     ends = joined(len(begin), text.ends[pieces.last].tolist(), too_small, fits)
     removed = pieces.last[~np.array(ends)]
+    hard = pieces.hard[removed]
     nowhere: Flags = np.zeros(len(text.ink), np.bool_)
     inside = nowhere.copy()
     inside[removed] = True
-    pieces.recut(inside, removed[:0], nowhere[:0])
-    over = pieces.too_many_tokens()  # words that were cut may be more tokens together
-    over = over[pieces.chars[over] > 1]
-    for first, last in zip(pieces.first[over].tolist(), pieces.last[over].tolist(), strict=True):
-        back = removed[(removed >= first) & (removed < last)]
-        pieces.recut(nowhere, back, np.zeros(len(back), np.bool_))
+    pieces.recut(inside, removed[:0], hard[:0])
+    over = pieces.too_many_tokens()  # words that were cut may be more tokens together: these are taken apart again
+    back = np.isin(np.searchsorted(pieces.last, removed), over)
+    pieces.recut(nowhere, removed[back], hard[back])
     pieces.too_many_tokens()

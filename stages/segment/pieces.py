@@ -41,7 +41,7 @@ class Pieces:
         self.first, self.last = ranges(cut)
         self.written = text.slices(self.first, self.last)
         self.tokens = np.full(len(self.first), -1, np.int64)  # -1: not counted yet
-        self._sentences = self.last
+        self._sentences = self.last  # where they end
 
     @property
     def chars(self) -> Indices:
@@ -50,8 +50,8 @@ class Pieces:
 
     @property
     def cap_splits(self) -> int:
-        """Sentences that are in several pieces now."""
-        return int((np.bincount(self.sentence) > 1).sum()) if len(self.last) else 0
+        """Sentences with a cut in them."""
+        return len(np.unique(np.searchsorted(self._sentences, np.setdiff1d(self.last, self._sentences))))
 
     @property
     def sentence(self) -> Indices:

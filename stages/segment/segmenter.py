@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stages.segment import marks
+from stages.segment.clusters import cluster_ends
 from stages.segment.merging import merge_fragments
 from stages.segment.methods import make_method
 from stages.segment.normal import Normal, normalised
@@ -127,6 +128,10 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
             if found:
                 end = found[-1]
                 break
+        else:
+            end = start + max(
+                (place for place in cluster_ends(text[start : end + 1]) if place <= LONGEST), default=LONGEST
+            )
         while marks.EXTENDS.match(text, end) and end > start + LONGEST // 2:
             end -= 1
         yield start, end
