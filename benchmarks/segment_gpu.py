@@ -89,7 +89,7 @@ def documents(sentences: int, mean: int, call_tokens: int, rng: np.random.Genera
 @torch.inference_mode()
 def _run(runner: SatRunner, ids: list[torch.Tensor], calls: list[Indices]) -> None:
     for one, lengths in zip(ids, calls, strict=True):
-        if not np.isfinite(runner._averaged(one, lengths)).all():
+        if not np.isfinite(runner.averaged(one, lengths)).all():
             raise SystemExit("logits are not finite: the figure would mean nothing")
 
 

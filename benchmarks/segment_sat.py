@@ -31,13 +31,13 @@ from benchmarks.segmentation import (
     boundaries,
     megabytes,
     read_texts,
-    sat_logits,
     segmented_ends,
     sigmoid,
     speed_table,
     take_turns,
 )
 from stages.device import compute_dtype
+from stages.segment.methods import ink_logits
 from stages.segment.sat.card import load_sat_card
 from stages.segment.sat.load import load
 from stages.segment.sat.runner import SatRunner
@@ -110,7 +110,7 @@ def _explain(
         if a == b:
             continue
         arrays = Text([text])
-        ours, other = sigmoid(sat_logits(runner, arrays)), theirs.probabilities([text])[0]
+        ours, other = sigmoid(ink_logits(runner, arrays)), theirs.probabilities([text])[0]
         for boundary in sorted(a ^ b):
             place = int(arrays.ink[boundary - 1])
             pair = float(ours[boundary - 1]), float(other[place])

@@ -32,12 +32,11 @@ from benchmarks.segmentation import (
     add_text_options,
     megabytes,
     read_texts,
-    sat_logits,
     sigmoid,
     speed_table,
     take_turns,
 )
-from stages.segment.methods import FoundByModel
+from stages.segment.methods import FoundByModel, ink_logits
 from stages.segment.pieces import Limits, Pieces
 from stages.segment.sat.card import SatCard, load_sat_card
 from stages.segment.sat.load import load
@@ -96,7 +95,7 @@ class Cap:
     def __init__(self, texts: Sequence[str], card: SatCard, max_chars: int) -> None:
         runner = SatRunner(*load(card, torch.float32, "cpu"), stride=None, batch_tokens=16_384, device="cpu")
         self.texts, self.text, self.card = texts, Text(texts), card
-        self.logits = sat_logits(runner, self.text)
+        self.logits = ink_logits(runner, self.text)
         self.limits = Limits(max_chars, None, no_tokens)
 
     def found(self, text: Text, whole_paragraphs: bool) -> FoundByModel:

@@ -24,10 +24,9 @@ import numpy.typing as npt
 from rich.table import Table
 
 from stages.segment.rules.spacy_rules import spacy_code
-from stages.segment.sat.card import XLM_R, SatCard, hub_name
-from stages.segment.sat.runner import SatRunner
+from stages.segment.sat.card import SatCard
+from stages.segment.sat.load import through_wtpsplit
 from stages.segment.segmenter import Segmented
-from stages.segment.text import Text
 
 CONTROLS = 4  # positions of XLM-R that no token of a text has: two before the first, <s> and </s>
 
@@ -110,15 +109,6 @@ def segmented_ends(segmented: Segmented, documents: int) -> list[list[int]]:
     return [segmented.end[low:high].tolist() for low, high in pairwise(edges)]
 
 
-def sat_logits(runner: SatRunner, text: Text) -> npt.NDArray[np.float32]:
-    """(ink,) the log odds of a sentence's end behind each ink character; −inf where no token ends."""
-    places, found = runner.logits(text.documents, text.edges[:-1])
-    logits = np.full(len(text.ink), -np.inf, np.float32)
-    ink = text.before(places + 1)
-    logits[ink[ink >= 0]] = found[ink >= 0]
-    return logits
-
-
 def sigmoid(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """Probabilities of log odds."""
     with np.errstate(over="ignore"):
@@ -148,14 +138,8 @@ class Wtpsplit:
     """
 
     def __init__(self, card: SatCard, stride: int | None) -> None:
-        from wtpsplit import SaT
-
         self.card = card
-        folder = card.folder(card.model)
-        model = str(folder or hub_name(card.model))
-        tokenizer = str(card.folder(card.tokenizer) or card.tokenizer) if card.tokenizer else model if folder else XLM_R
-        adapter = str(card.folder(card.lora) or card.lora) if card.lora else None
-        self._sat = SaT(model, tokenizer_name_or_path=tokenizer, lora_path=adapter, hub_prefix=None)
+        self._sat = through_wtpsplit(card)
         self._sat.model.model.float()
         self.block = int(self._sat.model.config.max_position_embeddings) - CONTROLS
         self.stride = min(stride or self.block * 3 // 4, self.block)

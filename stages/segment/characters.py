@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from stages.segment import marks
 
-BLANK, LINE_END, PARAGRAPH_END, EXTENDS, UNSPACED, PUNCTUATION = (1 << n for n in range(6))
-FINAL, BREAKABLE, EAST_ASIAN, WORD_END = (1 << n for n in range(6, 10))
+BLANK, LINE_END, PARAGRAPH_END, EXTENDS, JOINS, UNSPACED, PUNCTUATION = (1 << n for n in range(7))
+FINAL, BREAKABLE, EAST_ASIAN, WORD_END = (1 << n for n in range(7, 11))
 
 CODE_POINTS = 0x110000
 _UTF_32 = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
@@ -23,6 +23,7 @@ _CLASSES: dict[int, re.Pattern[str] | regex.Pattern[str]] = {
     LINE_END: re.compile("[\n\r\x85\u2028]+"),
     PARAGRAPH_END: re.compile("\u2029+"),
     EXTENDS: regex.compile(rf"(?:{marks.EXTENDS.pattern})+"),
+    JOINS: regex.compile(rf"(?:{marks.JOINS.pattern})+"),
     # scripts that write no spaces between words: between any two letters may be a boundary
     UNSPACED: regex.compile(
         r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{Tai_Le}\p{New_Tai_Lue}"
@@ -51,5 +52,5 @@ def classes() -> NDArray[np.uint16]:
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """(characters,) the code points of a text."""
-    return np.frombuffer(text.encode(_UTF_32, "surrogatepass"), np.uint32)
+    """(characters,) the code points of a text. Raises UnicodeEncodeError for lone surrogates, which are no text."""
+    return np.frombuffer(text.encode(_UTF_32), np.uint32)

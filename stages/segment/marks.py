@@ -61,6 +61,8 @@ PARAGRAPH_END = re.compile(rf"(?:{_LINE_END}[^\S\n\r\x85\u2028]*+){{2,}}+|\u2029
 
 # A character that belongs to the one before: combining marks, joiners, variation selectors, skin tones.
 EXTENDS = regex.compile(r"[\p{GCB=Extend}\p{GCB=SpacingMark}\p{GCB=ZWJ}]")
+# One that the next belongs to: what stacks consonants (Khmer coeng, Burmese virama), signs before numbers, joiners.
+JOINS = regex.compile(r"[\p{InCB=Linker}\p{GCB=Prepend}\p{GCB=ZWJ}]")
 
 
 def collapse(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from stages.segment.rules.spacy_rules import SpacyRules, spacy_code
 from stages.segment.sat import cap as sat_cap
 from stages.segment.settings import SegmentSettings
 from stages.segment.text import Flags, Text
+
+if TYPE_CHECKING:
+    from stages.segment.sat.runner import SatRunner
 
 
 class Found(Protocol):
@@ -100,12 +103,16 @@ class SatMethod:
         self._paragraph_threshold = settings.paragraph_threshold or card.paragraph_threshold
 
     def find(self, text: Text, langs: Sequence[str]) -> FoundByModel:
-        places, found = self._runner.logits(text.documents, text.edges[:-1])
-        logits = np.full(len(text.ink), -np.inf, np.float32)
-        ink = text.before(places + 1)
-        known = ink >= 0
-        logits[ink[known]] = found[known]
-        return FoundByModel(text, logits, self._threshold, self._paragraph_threshold)
+        return FoundByModel(text, ink_logits(self._runner, text), self._threshold, self._paragraph_threshold)
+
+
+def ink_logits(runner: SatRunner, text: Text) -> NDArray[np.float32]:
+    """(ink,) the log odds of a sentence's end behind each ink character; −inf where no token ends."""
+    places, found = runner.logits(text.documents, text.edges[:-1])
+    logits = np.full(len(text.ink), -np.inf, np.float32)
+    ink = text.before(places + 1)
+    logits[ink[ink >= 0]] = found[ink >= 0]
+    return logits
 
 
 def make_method(settings: SegmentSettings, device: str) -> Method:

@@ -82,7 +82,10 @@ class Segmenter:
         self._method = make_method(settings, device)
 
     def segment(self, texts: Sequence[str], langs: Sequence[str]) -> Segmented:
-        """Sentences of documents in languages given by SONAR codes (`eng_Latn`); a batch may mix languages."""
+        """Sentences of documents in languages given by SONAR codes (`eng_Latn`); a batch may mix languages.
+
+        Raises UnicodeEncodeError for lone surrogates; the readers quarantine documents that have any.
+        """
         windows = (
             Window(document, start, normalised(text[start:end]))
             for document, text in enumerate(texts)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.segment import marks
-from stages.segment.characters import BLANK, EXTENDS, LINE_END, PARAGRAPH_END, classes, code_points
+from stages.segment.characters import BLANK, EXTENDS, JOINS, LINE_END, PARAGRAPH_END, classes, code_points
 
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -42,7 +42,8 @@ class Text:
         self.written: Indices = np.arange(len(self.ink))
         self.written[1:] += np.cumsum(self.gap[:-1])
         self.joins_next: Flags = np.zeros(len(self.ink), np.bool_)
-        self.joins_next[:-1] = ((self.kind[self.ink[1:]] & EXTENDS) != 0) & ~self.gap[:-1]
+        kind = self.kind[self.ink]
+        self.joins_next[:-1] = (((kind[1:] & EXTENDS) | (kind[:-1] & JOINS)) != 0) & ~self.gap[:-1]
         odd = blank & (codes != ord(" "))  # blanks that are not written as they stand
         odd[1:] |= blank[1:] & blank[:-1]
         self._odd: NDArray[np.int32] = np.cumsum(odd, dtype=np.int32)

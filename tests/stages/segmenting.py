@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stages.segment.pieces import Limits, Pieces
 from stages.segment.segmenter import Segmented
-from stages.segment.text import Text, ranges
+from stages.segment.text import Text
 
 TRICKY = (
     "ab A1.!?…\"'«»()-—。！「」，；;:،؟।።፣፡\n\r\t\v\u2028\u2029\x00\x85\u3000"  # punctuation and white space
@@ -96,7 +96,6 @@ def one_sentence(text: str, limits: Limits) -> Pieces:
 
 def broken_clusters(text: Text, cut: NDArray[np.bool_]) -> list[str]:
     """Grapheme clusters of a text that a cut lies in."""
-    _, last = ranges(cut)
-    places = set((text.ink[last] + 1).tolist())
+    places = set((text.ink[cut] + 1).tolist())
     clusters = [found.span() for found in regex.finditer(r"\X", text.text)]
     return [text.text[a:b] for a, b in clusters if any(place in places for place in range(a + 1, b))]

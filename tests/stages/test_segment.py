@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 from collections.abc import Sequence
 
@@ -174,6 +175,31 @@ def test_a_very_long_document_is_looked_at_in_windows(monkeypatch: pytest.Monkey
     check(windows, texts)
     same = set(zip(whole.document, whole.start, whole.end, whole.paragraph, strict=True))
     assert len(same - set(zip(windows.document, windows.start, windows.end, windows.paragraph, strict=True))) < 10
+
+
+@pytest.mark.parametrize("unit", ["x", "字", "🇩🇪", "👨‍👩‍👧‍👦", "\u1112\u1161\u11ab", "\u0915\u093c", "a\u0323\u0301"])
+def test_a_megabyte_without_a_space_is_cut_between_clusters(unit: str) -> None:
+    text = unit * (1_300_000 // len(unit))
+    segmenter = Segmenter(SegmentSettings(method="spacy-capped", max_tokens=None), count_bytes)
+    began = time.perf_counter()
+    found = segmenter.segment([text], ["eng_Latn"])
+    assert time.perf_counter() - began < 60  # about 2 s; quadratic time would be hours
+    pieces = found.text.to_pylist()
+    assert found.chars.max() <= 200 and "".join(pieces) == unicodedata.normalize("NFC", text)
+    assert found.hard_cuts == len(pieces) - 2  # but for the end of a window and the last
+    composed = unicodedata.normalize("NFC", unit)
+    assert all(len(piece) % len(composed) == 0 for piece in pieces)
+    assert all(
+        (end - start) % len(unit) == 0 for start, end in zip(found.start.tolist(), found.end.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lone_surrogates_are_refused(method: MethodName) -> None:
+    """The readers quarantine them; nothing behind them could write such a text."""
+    for text in ("One. T\udc80wo.", "e\u0301 \ud800"):
+        with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
+            BY_METHOD[method].segment([text], ["eng_Latn"])
 
 
 def test_the_real_tokenizer_keeps_the_cap() -> None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,15 @@ from stages.segment.marks import collapse
 from stages.segment.pieces import Limits, Pieces
 from stages.segment.rules.cap import fit
 from stages.segment.text import Text
-from tests.stages.segmenting import TEXT, TRAPS, count_bytes, count_in_words, is_blank, one_sentence
+from tests.stages.segmenting import (
+    TEXT,
+    TRAPS,
+    broken_clusters,
+    count_bytes,
+    count_in_words,
+    is_blank,
+    one_sentence,
+)
 
 
 def capped(text: str, max_chars: int | None, max_tokens: int | None = None) -> Pieces:
@@ -53,11 +60,9 @@ def test_pieces_hold_the_text_in_order_within_the_limits(
 def test_only_clusters_longer_than_the_limit_are_cut_inside(text: str, limit: int) -> None:
     pieces = one_sentence(text, Limits(limit, None, count_bytes))
     fit(pieces)
-    ends = (pieces.text.ink[pieces.last] + 1).tolist()
-    for cluster in regex.finditer(r"\X", pieces.text.text):
-        if any(cluster.start() < end < cluster.end() for end in ends):
-            # White space that a mark is on, or a sign before it, is in a cluster with it: the space may go.
-            assert len(cluster[0]) > limit or any(map(is_blank, cluster[0])), cluster[0]
+    for cluster in broken_clusters(pieces.text, pieces.cut):
+        # White space that a mark is on, or a sign before it, is in a cluster with it: the space may go.
+        assert len(cluster) > limit or any(map(is_blank, cluster)), cluster
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,10 @@ def test_arrays_say_what_the_characters_say(documents: list[str]) -> None:
     ink = [place for place, character in enumerate(text.text) if not is_blank(character)]
     assert text.ink.tolist() == ink
     assert text.gap.tolist() == [is_blank(text.text[place + 1]) for place in ink]
-    follows = [marks.EXTENDS.match(text.text, place + 1) is not None for place in ink]
-    assert text.joins_next.tolist() == follows
+    for place, joins_next in zip(ink, text.joins_next.tolist(), strict=True):
+        here, behind = text.text[place], text.text[place + 1]
+        joins = marks.EXTENDS.match(behind) is not None or marks.JOINS.match(here) is not None
+        assert joins_next == (joins and not is_blank(behind))
     edges = np.cumsum([0, *(len(document) + 1 for document in documents)])
     assert text.edges.tolist() == edges.tolist()
     owner = [int(np.searchsorted(edges, place, side="right")) - 1 for place in ink]

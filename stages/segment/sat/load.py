@@ -36,11 +36,14 @@ def load(card: SatCard, dtype: torch.dtype, device: str) -> tuple[SatNetwork, To
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     else:
-        weights, config, tokenizer = _through_wtpsplit(card)
+        sat = through_wtpsplit(card)
+        weights, config = dict(sat.model.model.state_dict()), sat.model.model.config.to_dict()
+        tokenizer = sat.tokenizer.backend_tokenizer
     return _network(card, config, weights).to(device, dtype), tokenizer
 
 
-def _through_wtpsplit(card: SatCard) -> tuple[dict[str, torch.Tensor], dict[str, Any], Tokenizer]:
+def through_wtpsplit(card: SatCard) -> Any:
+    """wtpsplit's `SaT` with the model, tokenizer and adapter of a card. Raises CardError."""
     from wtpsplit import SaT
 
     folder = card.folder(card.model)
@@ -48,7 +51,7 @@ def _through_wtpsplit(card: SatCard) -> tuple[dict[str, torch.Tensor], dict[str,
     tokenizer = str(card.folder(card.tokenizer) or card.tokenizer) if card.tokenizer else (model if folder else XLM_R)
     adapter = str(card.folder(card.lora) or card.lora) if card.lora else None
     try:
-        sat = SaT(model, tokenizer_name_or_path=tokenizer, lora_path=adapter, hub_prefix=None)
+        return SaT(model, tokenizer_name_or_path=tokenizer, lora_path=adapter, hub_prefix=None)
     except (OSError, RuntimeError, ValueError) as error:
         raise CardError(
             f"card {card.name}: wtpsplit cannot load {model} with the tokenizer {tokenizer}"
@@ -56,8 +59,6 @@ def _through_wtpsplit(card: SatCard) -> tuple[dict[str, torch.Tensor], dict[str,
             f"`pipeline models {card.name} --fetch` fetches it where there is a network; copy the cache of Hugging "
             "Face (HF_HOME) to machines that have none, or name a folder in a card of your own"
         ) from error
-    network = sat.model.model
-    return dict(network.state_dict()), network.config.to_dict(), sat.tokenizer.backend_tokenizer
 
 
 def _network(card: SatCard, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> SatNetwork:

@@ -63,9 +63,11 @@ class SatRunner:
         total = int(lengths.sum())
         ids = np.fromiter((i for one in encoded for i in one.ids), np.int64, total)
         ends = np.fromiter((end for one in encoded for _, end in one.offsets), np.int64, total)
-        return ends + np.repeat(begins, lengths) - 1, self._averaged(torch.from_numpy(ids), lengths)
+        return ends + np.repeat(begins, lengths) - 1, self.averaged(torch.from_numpy(ids), lengths)
 
-    def _averaged(self, ids: Tensor, lengths: Indices) -> NDArray[np.float32]:
+    @torch.inference_mode()
+    def averaged(self, ids: Tensor, lengths: Indices) -> NDArray[np.float32]:
+        """The logit of each token. ids: (tokens,) int64, documents end to end; lengths: tokens of each document."""
         start, length = windows(lengths, self.network.block, self.stride)
         order = np.argsort(-length, kind="stable")
         length = length[order]
