@@ -61,7 +61,7 @@ def check_resumed(path: Path, output: Path, expected: dict[str, str], launcher: 
 
 @pytest.mark.parametrize(("launcher", "kills"), [("inline", INLINE_KILLS), ("local", LOCAL_KILLS)])
 def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, kills: int) -> None:
-    path = make_config(segment={"method": "spacy-capped", "max_chars": 30}, part_sentences=40)  # many small parts
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 12})  # many small parts
     assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
     expected = data_digests(tmp_path / "whole")
 
