@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from pipeline import layout
 from pipeline.receipts import summed
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState
@@ -49,8 +50,7 @@ class Books:
 def keep_books(store: Store, chunks: list[ChunkState]) -> Books:
     """Add up the receipts of a view and check that they agree with each other and with the files that are there."""
     books = Books()
-    present = {family: set(store.find(family)) for family in ("documents", "sentences", "embeddings", "status")}
-    present |= {family: set(store.find(family)) for family in ("autobleu", "quarantine")}
+    present = {family: set(store.find(family)) for family in ("documents", *layout.ROW_FAMILIES, "quarantine")}
     for chunk in chunks:
         receipt = chunk.receipt
         if not receipt:

@@ -10,7 +10,7 @@ import typer
 
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.interrupts import heed_sigterm
-from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, err, load, open_corpus, out
+from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, check_refit, err, load, open_corpus, out
 from stages.sonar.card import CardError
 
 app = typer.Typer(
@@ -49,25 +49,35 @@ def run(
     launcher: Annotated[
         str | None, typer.Option(metavar="KIND", help="local (Ray on this machine) or inline (this process)")
     ] = None,
+    refit: Annotated[
+        list[str] | None,
+        typer.Option("--refit", metavar="NAME", help="fit anew on the present pilot: scaler, predictor or rvq"),
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Bring a corpus up to date: segment, encode, score whatever is missing or stale.
+    """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
 
     Safe to stop and start again at any moment. Ends with the books: documents in = kept + dropped + quarantined.
+
+    What is fitted is fitted on the pilot (the first chunks that hold fit.rows
+    sentences) and frozen: documents added later change nothing that is there.
 
     Examples:
 
       pipeline run corpus.yaml
 
       pipeline run corpus.yaml --until encode --set input.0.limit=1000
+
+      pipeline run corpus.yaml --refit scaler --refit rvq
     """
     from launchers import launch
-    from pipeline.plan import make_plan
-    from pipeline.running import run_plan
+    from launchers.devices import devices
+    from pipeline.running import Wishes
+    from pipeline.running import run as run_corpus
 
-    plan = make_plan(load(config, overrides, launcher), only, until)
+    wishes = Wishes(only, until, check_refit(refit or ()))
     try:
-        run_plan(out, plan, launch)
+        run_corpus(out, load(config, overrides, launcher), wishes, launch, lambda: devices()[0])
     except KeyboardInterrupt:
         err.print("Interrupted. What is finished is kept: run the same command again to go on.")
         raise typer.Exit(130) from None
@@ -179,6 +189,106 @@ def inspect(
 
     wishes = Wishes(condition, lang, to, columns, worst, max_rows)
     inspect_corpus(out, open_corpus(where), wishes)
+
+
+@app.command()
+def select(
+    place: CorpusPlace,
+    where: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="sentences must satisfy this, instead of select.where")
+    ] = None,
+    broken: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="documents that lost sentences: split-documents (default), drop-sentences or drop-documents",
+        ),
+    ] = None,
+    min_sentences: Annotated[
+        int | None, typer.Option(metavar="N", help="leave out documents, or pieces of them, that are shorter")
+    ] = None,
+) -> None:
+    """Show which sentences a trainer and an export use, and what each clause removes.
+
+    The rules are the section `select` of corpus.yaml, or of the newest run if a
+    folder is given; options replace single settings. The condition is that of
+    inspect --where; clauses count in their order, a sentence under the first
+    that it fails. Sentences whose embedding is not finite are never used.
+
+    A clause on a column that is null where it was not sampled says what becomes
+    of those sentences, or is refused: autobleu is null or autobleu >= 30
+
+    Examples:
+
+      pipeline select corpus.yaml
+
+      pipeline select runs/sample --where "autobleu >= 30 and chars >= 10"
+        --broken drop-documents
+    """
+    from pipeline.selected import Rules, select_corpus
+
+    select_corpus(out, place, open_corpus(place), Rules(where, broken, min_sentences))
+
+
+@app.command()
+def export(
+    place: CorpusPlace,
+    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="lcm or sonar-llm")],
+    to: Annotated[str, typer.Option(metavar="URL", help="a new folder: any fsspec URL")],
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="instead of select.where")] = None,
+    broken: Annotated[str | None, typer.Option(metavar="HOW", help="instead of select.broken")] = None,
+    min_sentences: Annotated[int | None, typer.Option(metavar="N", help="instead of select.min_sentences")] = None,
+) -> None:
+    """Write the selected sentences in the layout of another project's trainer.
+
+    lcm: Meta's large_concept_model. Parquet, one row a document: text_sentences
+    and text_sentences_sonar_emb (FP16, bit for bit), a hive partition `split`,
+    and the datacard to copy into lcm/datacards/.
+
+    sonar-llm: the released SONAR-LLM trainer. 100 .pt buckets for training, one
+    for validation, the embedding of "End of sequence.". It keeps numbers as
+    Python lists: 9 kB a sentence on disk. Meant for corpora such as TinyStories.
+
+    What is selected is what `pipeline select` shows. A document that lost
+    sentences is written in pieces, unless select.broken says otherwise.
+
+    Examples:
+
+      pipeline export runs/sample --format lcm --to s3://mine/lcm
+
+      pipeline export runs/sample --format sonar-llm --to sonar_embeddings
+        --where "autobleu is not null and autobleu >= 30"
+    """
+    from pipeline.export import Wishes, export_corpus
+    from pipeline.selected import Rules
+
+    export_corpus(out, place, open_corpus(place), Wishes(kind, to, Rules(where, broken, min_sentences)))
+
+
+@app.command()
+def report(
+    where: CorpusPlace,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="where to put it, any URL (default: report/index.html in the corpus)"),
+    ] = None,
+) -> None:
+    """Write a report: one HTML file with plots, tables and examples that needs nothing else, also offline.
+
+    What is in the corpus, its books, AutoBLEU and fragility by length and
+    language, embeddings, fits, speed, and where it all comes from. Of a large
+    corpus it reads about the first 2 million sentences, in random order.
+
+    Examples:
+
+      pipeline report runs/sample
+
+      pipeline report s3://mine/corpus --to report.html
+    """
+    from pipeline.report.of_run import report_of
+
+    place = report_of(open_corpus(where), to, lambda text: err.print(text, markup=False, highlight=False))
+    out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("compare-segmenters")

@@ -15,17 +15,27 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
 
 from pipeline import layout
 from pipeline.errors import ConfigError
+from pipeline.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
+from pipeline.select_settings import SelectSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
+from stages.fragility.settings import FragilitySettings
+from stages.predictor.settings import PredictorSettings
+from stages.rvq.settings import RvqSettings
+from stages.sampling import Rows
+from stages.scaler.settings import ScalerSettings
 from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
 
-STAGES = ("segment", "encode", "autobleu")  # in the order in which data goes through them
+STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
+MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "launcher")  # `encode:` alone means all its defaults
+_NEEDS_OF_FRAGILITY = (("fragility", "encode"), ("fragility", "scaler"), ("predictor", "fragility"))
+FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
 
 
 class LauncherSettings(Settings):
@@ -36,6 +46,18 @@ class LauncherSettings(Settings):
     )
     segmenters: int | None = execution(None, ge=1, description="processes that segment (default: by the CPUs)")
     parts_in_flight: int = execution(3, ge=1, le=16, description="parts a worker reads, computes and writes at once")
+
+
+class PilotSettings(Settings):
+    """What is looked at before anything is fitted."""
+
+    rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
+
+
+class ReportSettings(Settings):
+    """The page that a run ends with."""
+
+    max_rows: int = execution(2_000_000, ge=1, description="sentences that its plots are made from")
 
 
 class RunConfig(Settings):
@@ -50,8 +72,17 @@ class RunConfig(Settings):
     segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
+    fit: PilotSettings = meaning(PilotSettings(), description="the pilot: what scaler, predictor and rvq see")
+    scaler: ScalerSettings | None = meaning(None, description="median and interquartile range of every dimension")
+    fragility: FragilitySettings | None = meaning(None, description="noise on embeddings → text → score")
+    predictor: PredictorSettings | None = meaning(None, description="embeddings → fragility, without decoding")
+    rvq: RvqSettings | None = meaning(None, description="embeddings → codes of residual vector quantisation")
+    select: SelectSettings | None = execution(None, description="the sentences that trainers and exports see")
+    report: ReportSettings | None = execution(None, description="a page of plots at the end of the run")
     seed: int = execution(0, ge=0, description="seed of the order in which chunks are worked on")
     launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
+
+    _frozen: Frozen = PrivateAttr(default_factory=Frozen)
 
     @field_validator("input")
     @classmethod
@@ -67,8 +98,9 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:
-        if self.autobleu and not self.encode:
-            raise ValueError("autobleu needs embeddings: add a section `encode: {}`")
+        for name, needs in (("autobleu", "encode"), ("scaler", "encode"), ("rvq", "encode"), *_NEEDS_OF_FRAGILITY):
+            if getattr(self, name) and not getattr(self, needs):
+                raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
         if self.encode and self.segment.model != self.encode.model:
             raise ValueError(
                 f"segment.model is {self.segment.model} but encode.model is {self.encode.model}; the length cap counts "
@@ -76,9 +108,33 @@ class RunConfig(Settings):
             )
         return self
 
-    def row_stages(self) -> tuple[StageSettings, ...]:
+    @property
+    def frozen(self) -> Frozen:
+        """What the corpus has decided; nothing, until `with_frozen`."""
+        return self._frozen
+
+    def with_frozen(self, frozen: Frozen) -> RunConfig:
+        """The same configuration over a corpus that has decided this."""
+        config = self.model_copy()
+        config._frozen = frozen
+        return config
+
+    def asked_stages(self) -> tuple[StageSettings, ...]:
         """The row-wise stages that the file asks for, in order."""
-        return tuple(stage for stage in (self.encode, self.autobleu) if stage)
+        stages = (self.encode, self.autobleu, self.fragility, self.predictor, self.rvq)
+        return tuple(stage for stage in stages if stage)
+
+    def row_stages(self) -> tuple[StageSettings, ...]:
+        """Those whose artifacts are fitted and whose samples have a rate: the others wait for the pilot."""
+        return tuple(ready for stage in self.asked_stages() if (ready := self._ready(stage)))
+
+    def _ready(self, stage: StageSettings) -> StageSettings | None:
+        if not self.frozen.fits.keys() >= set(stage.fits):
+            return None
+        if not isinstance(getattr(stage, "sample", None), Rows):
+            return stage
+        rate = self.frozen.rates.get(stage.name)
+        return None if rate is None else stage.model_copy(update={"sample": rate})
 
     def keep_columns(self) -> tuple[str, ...]:
         """Metadata columns of all inputs, so that every part has the same schema."""
@@ -154,7 +210,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
     """Short forms: `launcher: local`, `encode:` (empty), cards beside the file, and models that follow encode.model."""
     if isinstance(data.get("launcher"), str):
         data["launcher"] = {"kind": data["launcher"]}
-    for name in (*STAGES, "split", "launcher"):
+    for name in MAY_BE_EMPTY:
         if name in data and data[name] is None:
             data[name] = {}
     for name in STAGES:
@@ -163,7 +219,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
             section["model"] = str(base / section["model"])
     encode = data.get("encode")
     if isinstance(encode, dict) and "model" in encode:
-        for follower in ("segment", "autobleu"):
+        for follower in ("segment", "autobleu", "fragility"):
             section = data.setdefault(follower, {}) if follower == "segment" else data.get(follower)
             if isinstance(section, dict):
                 section.setdefault("model", encode["model"])

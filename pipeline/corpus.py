@@ -118,7 +118,7 @@ class Corpus:
 
     def documents(self, part: str | int) -> pa.Table:
         """Documents of a part: id, language, split, source, first row, rows and the metadata that was kept."""
-        (file,) = [one for one in self._state(part).receipts["segment"].files if one.family == "documents"]
+        (file,) = [one for one in self.state_of(part).receipts["segment"].files if one.family == "documents"]
         with self.store.open(file.path) as handle:
             return pq.read_table(handle)
 
@@ -126,7 +126,8 @@ class Corpus:
         """(rows, dim) float16 of a part; no Python object is made for a row."""
         return embedding_matrix(self.table("embedding", part=part)["embedding"])
 
-    def _state(self, part: str | int) -> PartState:
+    def state_of(self, part: str | int) -> PartState:
+        """A part's receipts, by its name or number."""
         names = self.parts
         if isinstance(part, int):
             if not -len(names) <= part < len(names):
@@ -137,7 +138,7 @@ class Corpus:
         return self._states[part]
 
     def _reader(self, part: str | int) -> PartReader:
-        state = self._state(part)
+        state = self.state_of(part)
         return PartReader(self.store, state.ref.part, state.receipts)
 
     def _checked(self, columns: tuple[str, ...], available: dict[str, Column], where: str) -> tuple[str, ...]:

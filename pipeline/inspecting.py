@@ -12,8 +12,8 @@ from pipeline.errors import ConfigError, CorpusError
 from pipeline.expression import Condition
 from pipeline.extract import extract
 from pipeline.progress import RowProgress
-from pipeline.quality import corpus_bleu_of, measure, worst_rows
-from pipeline.show import number, show_quality, show_rows, size
+from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
+from pipeline.show import number, show_quality, show_rows, show_scores, size
 
 SHOWN_ROWS = 2_000_000
 SHOWN_WORST = 5
@@ -59,6 +59,7 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, wishes:
     # corpus BLEU adds up statistics of all rows: it says nothing of some of them
     bleu = corpus_bleu_of(keep_books(corpus.store, corpus.chunks)) if condition is None else None
     show_quality(console, quality, bleu)
+    show_scores(console, measure_scores(corpus, max_rows, condition))
     worst = SHOWN_WORST if wishes.worst is None else wishes.worst
     if worst and quality.everything.scored:
         show_rows(console, f"Worst {worst} rows", worst_rows(corpus, worst, max_rows=max_rows, where=condition))

@@ -20,7 +20,8 @@ ROW_GROUP_ROWS = 8192
 CORPUS_FILE = "corpus.json"
 RUNS = "runs"
 
-ROW_FAMILIES = ("sentences", "embeddings", "status", "autobleu")
+ROW_FAMILIES = ("sentences", "embeddings", "status", "autobleu", "fragility", "fragility-predicted", "codes")
+FITS = "fits"
 
 _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     "documents": [
@@ -49,6 +50,18 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     ],
     "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
+    "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
+        ("fragility_bleu", pa.float32()),
+        ("fragility_cosine", pa.float32()),
+        ("bleu_by_noise", pa.list_(pa.float32())),
+        ("cosine_by_noise", pa.list_(pa.float32())),
+    ],
+    "fragility-predicted": [
+        ("fragility_predicted_bleu", pa.float32()),
+        ("fragility_predicted_cosine", pa.float32()),
+        ("fragility_predicted", pa.float32()),  # that of predictor.score
+        ("weight", pa.float32()),  # of the sentence in a loss (LCM eq. 25)
+    ],
     "quarantine": [
         ("record", pa.string()),  # where it stands: file and byte offset or row
         ("records", pa.int64()),  # how many records this row stands for (the rest of a broken Parquet row group)
@@ -60,20 +73,26 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("payload_bytes", pa.int64()),  # length of the whole record
     ],
 }
-_NULLABLE = {"autobleu.autobleu", "autobleu.decoded", "quarantine.doc_id", "documents.lang_confidence"}
+_NULLABLE = {"quarantine.doc_id", "documents.lang_confidence"} | {
+    f"{family}.{name}"  # not sampled, or the embedding is not finite
+    for family in ("autobleu", "fragility", "fragility-predicted")
+    for name, _ in _PLAIN[family]
+    if name != "weight"
+}
+VECTORS = ("embeddings", "codes")  # families of one column, whose width only the file knows
 DOCUMENT_COLUMNS = tuple(name for name, _ in _PLAIN["documents"])
-RESERVED_COLUMNS = {"embedding", "part", "row"} | {
+RESERVED_COLUMNS = {"embedding", "codes", "part", "row"} | {
     name for family, columns in _PLAIN.items() if family != "quarantine" for name, _ in columns
 }
 
 
-def schema(family: str, *, dim: int | None = None, keep: tuple[str, ...] = ()) -> pa.Schema:
-    """The declared schema of a family. `dim`: width of the embeddings; `keep`: metadata columns of documents."""
-    if family == "embeddings":
-        if dim is None:
-            raise ValueError("the schema of embeddings needs their dimension")
-        value = pa.field("element", pa.float16(), nullable=False)
-        return pa.schema([pa.field("embedding", pa.list_(value, dim), nullable=False)])
+def schema(family: str, *, width: int | None = None, keep: tuple[str, ...] = ()) -> pa.Schema:
+    """The declared schema of a family. `width`: of its vectors; `keep`: metadata columns of documents."""
+    if family in VECTORS:
+        if width is None:
+            raise ValueError(f"the schema of {family} needs the width of its vectors")
+        name, kind = ("embedding", pa.float16()) if family == "embeddings" else ("codes", pa.uint16())
+        return pa.schema([pa.field(name, pa.list_(pa.field("element", kind, nullable=False), width), nullable=False)])
     fields = [pa.field(name, kind, nullable=f"{family}.{name}" in _NULLABLE) for name, kind in _PLAIN[family]]
     if family == "documents":
         fields += [pa.field(name, pa.string()) for name in keep]
@@ -93,11 +112,14 @@ def checked(family: str, table: pa.Table, expected: pa.Schema, rows: int | None)
 
 
 def parquet_options(table: pa.Table) -> dict[str, Any]:
-    """Options of `pq.write_table` for a family's table; `embedding` decides that it is the embeddings."""
+    """Options of `pq.write_table` for a family's table; its first column tells vectors from the others.
+
+    Codes of 13 bits take 105 bytes a sentence at 64 codebooks, of 104 that they carry (dictionaries: 107 to 113).
+    """
     options: dict[str, Any] = {"row_group_size": ROW_GROUP_ROWS, "compression": "zstd", "compression_level": 1}
-    if "embedding" in table.column_names:
+    if table.column_names[0] in ("embedding", "codes"):
         options |= {"use_dictionary": False, "write_statistics": False}
-        options["column_encoding"] = {"embedding.list.element": "BYTE_STREAM_SPLIT"}
+        options["column_encoding"] = {f"{table.column_names[0]}.list.element": "BYTE_STREAM_SPLIT"}
         options["data_page_size"] = 8 << 20  # a tenth faster to read than the default of 1 MB
     else:
         options["use_dictionary"] = [

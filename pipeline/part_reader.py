@@ -25,14 +25,14 @@ from pipeline.remote import in_words
 from pipeline.store import Store
 
 PART, ROW = "part", "row"  # where a row stands: made, not read
-ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, dim=1).names)
+ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, width=1).names)
 
 
 @dataclass(frozen=True)
 class Column:
     """A column that can be asked for. `nullable`: null where no sample took the row, or the document says nothing.
 
-    The type of `embedding` has the dimension 1 here; only the files know it.
+    The types of `embedding` and `codes` have the width 1 here; only the files know it.
     """
 
     name: str
@@ -50,7 +50,7 @@ def columns_of(vouched: Collection[str]) -> dict[str, Column]:
     named = {key.removeprefix("documents.") for key in vouched if key.startswith("documents.")}
     keep = tuple(sorted(named - set(layout.DOCUMENT_COLUMNS)))
     for family in (*layout.ROW_FAMILIES, "documents"):
-        for field in layout.schema(family, dim=1, keep=keep):
+        for field in layout.schema(family, width=1, keep=keep):
             if f"{family}.{field.name}" in vouched:
                 found.setdefault(field.name, Column(field.name, family, field.type, field.nullable))
     found[PART] = Column(PART, "", pa.string(), False)
@@ -101,7 +101,7 @@ class PartReader:
         return -(-self.rows // layout.ROW_GROUP_ROWS)
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
-        """Declared fields of the named columns, with the real type of `embedding`."""
+        """Declared fields of the named columns, with the real types of vectors."""
         return pa.schema([self._field(self.columns[name]) for name in names])
 
     def read(self, names: Sequence[str], group: int | None = None) -> pa.Table:
@@ -177,7 +177,7 @@ class PartReader:
         return self._documents[name]
 
     def _field(self, column: Column) -> pa.Field:
-        if column.family == "embeddings":
+        if column.family in layout.VECTORS:
             field: pa.Field = self._file(column.family).schema_arrow.field(column.name)
             return field
         return pa.field(column.name, column.type, nullable=column.nullable)

@@ -7,13 +7,14 @@ reason is what differs between the two recipes (`encode.model: sonar-tiny → so
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from pipeline import layout
-from pipeline.config import STAGES, RunConfig
+from pipeline.config import FITS, STAGES, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import difference, fingerprint
+from pipeline.fits import freeze
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.recipes import SEGMENT
@@ -22,6 +23,9 @@ from pipeline.store import Store
 from stages.sonar.card import load_card
 
 NEW = "new"
+SCALER = "scaler"  # the section that only fits
+LATER = "after the fits on the pilot"
+ON_PILOT = "on the pilot"
 
 
 @dataclass
@@ -51,6 +55,11 @@ class Plan:
     stages: tuple[str, ...]  # those that this run may do
     chunks: list[ChunkState]
     work: dict[str, StageWork]
+    missing_fits: tuple[str, ...]  # of this run
+
+    def over(self, chunks: list[ChunkState]) -> Plan:
+        """The same work on these chunks only."""
+        return replace(self, chunks=chunks)
 
     def chunks_to_segment(self) -> list[Chunk]:
         """Chunks without a receipt, in the run's order."""
@@ -64,7 +73,17 @@ class Plan:
     @property
     def nothing_to_do(self) -> bool:
         """Whether everything that this run may do is done."""
-        return not self.chunks_to_segment() and not self.parts_to_visit()
+        return not (self.to_launch or self.missing_fits or self.waiting)
+
+    @property
+    def to_launch(self) -> set[str]:
+        """Ids of the chunks and names of the parts that a launcher would work on now."""
+        return {one.id for one in self.chunks_to_segment()} | {ref.part for ref in self.parts_to_visit()}
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Row-wise stages of this run that cannot be done before something is decided on the pilot."""
+        return tuple(stage for stage in self.stages if stage not in (SEGMENT, SCALER, *self.view.stages))
 
 
 def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
@@ -80,9 +99,15 @@ def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tup
     return present[: present.index(until) + 1] if until else present
 
 
-def make_plan(config: RunConfig, only: str | None = None, until: str | None = None) -> Plan:
-    """Compare a configuration with what is on disk. Raises `ConfigError` if an input matches nothing."""
+def make_plan(
+    config: RunConfig, only: str | None = None, until: str | None = None, refit: Collection[str] = ()
+) -> Plan:
+    """Compare a configuration with what is on disk. `refit`: fits to make anew, and what depends on them.
+
+    Raises `ConfigError` if an input matches nothing.
+    """
     stages = choose_stages(config, only, until)
+    config = freeze(Store(config.output), config, refit)
     check_languages(config)
     chunks = plan_inputs(config.input, chunk_bytes=config.chunk_bytes)
     view = View.of(config, order_chunks(chunks, seed=config.seed))
@@ -91,10 +116,17 @@ def make_plan(config: RunConfig, only: str | None = None, until: str | None = No
     work = {stage: StageWork(stage) for stage in stages}
     if SEGMENT in work:
         _segment_work(store, view, state, work[SEGMENT])
+    rows = [part.rows for one in state for part in one.parts]
     for stage in stages:
-        if stage != SEGMENT:
+        if stage in view.stages:
             _stage_work(store, view, state, work[stage])
-    return Plan(config, view, stages, state, work)
+        elif stage == SCALER:
+            fitted = int(SCALER in config.frozen.fits)
+            work[stage] = StageWork(stage, fitted, 1 - fitted, reasons=Counter({ON_PILOT: 1 - fitted}))
+        elif stage != SEGMENT:
+            work[stage] = StageWork(stage, 0, len(rows), 0, sum(rows), Counter({LATER: len(rows)}))
+    missing = tuple(name for name in FITS if name in stages and name not in config.frozen.fits)
+    return Plan(config, view, stages, state, work, missing)
 
 
 def check_languages(config: RunConfig) -> None:

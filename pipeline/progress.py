@@ -134,6 +134,11 @@ class RowProgress:
         if self._bar:
             self._bar.stop()
 
+    def of(self, done: int, total: int) -> None:
+        """So many of so many are done."""
+        self._total = total
+        self._show(done, "")
+
     def add(self, rows: int) -> None:
         """So many more rows are done."""
         self._show(self._done + rows, "")
@@ -149,7 +154,7 @@ class RowProgress:
         note = f"{more}{number(rate)}/s, {left} left"
         if self._bar:
             self._bar.start()  # with the first rows: what is refused before has no bar
-            self._bar.update(self._task, completed=done, note=note)
+            self._bar.update(self._task, completed=done, total=self._total, note=note)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
             self._console.print(f"{number(done)} of {number(self._total)} {self._words}, {note}")

@@ -20,6 +20,7 @@ from pipeline.expression import Condition
 from stages.autobleu.bleu import STATISTICS, corpus_bleu
 
 LENGTHS = ((1, 25), (26, 50), (51, 100), (101, 150), (151, 200), (201, None))  # characters
+SCORES = ("autobleu", "fragility_bleu", "fragility_cosine", "fragility_predicted", "weight")
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -34,6 +35,16 @@ class Group:
     mean: float
     quantiles: tuple[float, ...]
     poor: float  # share of the scored below 20
+
+
+@dataclass(frozen=True)
+class Score:
+    """One column of scores over the rows that have it."""
+
+    name: str
+    scored: int
+    mean: float
+    quantiles: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,25 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
             by_length.append(_group(f"{low}–{high}" if high else f"{low}+", inside, tokens, scores))
     everything = _group("all", np.ones(len(chars), np.bool_), tokens, scores)
     return Quality(by_lang, by_length, everything, read, corpus.rows)
+
+
+def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[Score]:
+    """Every column of scores that the corpus has, over the same rows as `measure`."""
+    names = [name for name in SCORES if name in corpus.columns]
+    values: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in names}
+    read = 0
+    for batch in corpus.batches(*names, where=where) if names else ():
+        for name in names:
+            values[name].append(batch.table[name].drop_null().to_numpy())
+        read += batch.rows
+        if read >= max_rows:
+            break
+    found = {name: np.concatenate(of_name).astype(np.float64) for name, of_name in values.items() if of_name}
+    return [
+        Score(name, len(one), float(one.mean()), tuple(map(float, np.quantile(one, QUANTILES))))
+        for name, one in found.items()
+        if len(one)
+    ]
 
 
 def corpus_bleu_of(books: Books) -> dict[str, float]:

@@ -46,7 +46,7 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
     if reason is not None and reason not in counts:
         raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {', '.join(sorted(counts))}")
     wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
-    for name, found in _examples(corpus, wanted, most).items():
+    for name, found in examples(corpus, wanted, most).items():
         console.print(Text(f"{name}: {number(counts[name])}", style="bold"))
         for one in found:
             _show(console, one)
@@ -72,7 +72,8 @@ def _show(console: Console, one: Bad) -> None:
         )
 
 
-def _examples(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[Bad]]:
+def examples(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[Bad]]:
+    """At most so many records of each reason (`wanted`: how many there are), in the order of the input."""
     found: dict[str, list[Bad]] = {reason: [] for reason in wanted}
     for state in sorted(corpus.chunks, key=lambda state: (state.chunk.input, state.chunk.path, state.chunk.start)):
         if state.receipt and any(len(found[reason]) < most for reason in wanted.keys() & state.receipt.quarantined):

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.config import RunConfig
 from pipeline.errors import starting
 from pipeline.fingerprint import fingerprint
+from pipeline.frozen import Frozen
 from pipeline.inputs import Chunk, InputSettings, LangDetect
 from stages import language
 from stages.segment.sat.card import load_sat_card
@@ -30,7 +31,7 @@ class Recipes:
         """The recipes of a configuration."""
         return cls(
             segment={str(one.name): _segment(config, one) for one in config.input},
-            stages={stage.name: _stage(stage) for stage in config.row_stages()},
+            stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
         )
 
     def chunk_fingerprint(self, chunk: Chunk) -> str:
@@ -39,22 +40,28 @@ class Recipes:
         return fingerprint([recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp])
 
 
-def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+def segment_recipe(config: RunConfig) -> dict[str, Any]:
+    """What the sentences of any document depend on."""
     card = load_card(config.segment.model)
     segment = config.segment.meaningful() | {"model": card.name}  # a card's path means nothing, its digests do
     if config.segment.uses_sat:
         segment["sat"] = load_sat_card(config.segment.sat).name
-    reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
-    recipe = {
+    return {
         "stage": SEGMENT,
         "version": config.segment.version,
         "segment": segment,
+        "tokenizer": card.tokenizer_digest,
+        **config.segment.artifacts(),
+    }
+
+
+def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+    reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
+    recipe = segment_recipe(config) | {
         "split": config.split.meaningful(),
         "input": reading,
         "keep": list(config.keep_columns()),
         "part_sentences": config.part_sentences,
-        "tokenizer": card.tokenizer_digest,
-        **config.segment.artifacts(),
     }
     if isinstance(one.lang, LangDetect):
         with starting("lang: detect"):
@@ -62,16 +69,18 @@ def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
     return recipe
 
 
-def _stage(stage: StageSettings) -> dict[str, Any]:
+def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
+    """The recipe of a row-wise stage over what the corpus has decided."""
     settings = stage.meaningful()
     if "model" in settings:
         settings["model"] = load_card(settings["model"]).name
-    return {
+    recipe = {
         "stage": stage.name,
         "version": stage.version,
         stage.name: settings,
         "artifacts": stage.artifacts(),
     }
+    return recipe | ({"fits": {name: frozen.fits[name].digest for name in stage.fits}} if stage.fits else {})
 
 
 def segment_part_fingerprint(chunk_fingerprint: str, number: int) -> str:

@@ -1,25 +1,28 @@
-"""What `pipeline run` does with a plan: work, followed on the screen, then the books and what they say.
+"""What `pipeline run` does: the pilot, the fits, the main pass, followed on the screen; then the books and the report.
 
 The books are closed from what is on disk, not from what workers said. Cost beside the work itself: reading every
-receipt of the corpus once, and the scores of up to 500 000 rows.
+receipt of the corpus once a phase, and the scores of up to 500 000 rows.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
 
 from pipeline.books import keep_books, sweep
+from pipeline.config import RunConfig
 from pipeline.corpus import Corpus
 from pipeline.errors import CorpusError
-from pipeline.plan import Plan
-from pipeline.progress import RunProgress
-from pipeline.quality import corpus_bleu_of, measure, worst_rows
+from pipeline.fitting import fit, freeze_rates, pilot_of
+from pipeline.plan import Plan, make_plan
+from pipeline.progress import RowProgress, RunProgress
+from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.runs import RunRecord, newest_is
-from pipeline.show import counted, show_books, show_open, show_quality, show_rows
+from pipeline.show import counted, duration, show_books, show_open, show_quality, show_rows, show_scores
 from pipeline.store import Store
 from pipeline.tasks import Event
 
@@ -27,11 +30,21 @@ Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → e
 SHOWN_ROWS = 500_000
 
 
-def run_plan(console: Console, plan: Plan, launch: Launch) -> None:
-    """Do what the plan says and show the books. Raises `CorpusError` if some of it is not done, or does not balance.
+@dataclass(frozen=True)
+class Wishes:
+    """The options of the command, as `pipeline/cli.py` explains them."""
 
-    Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed.
+    only: str | None = None
+    until: str | None = None
+    refit: Collection[str] = ()
+
+
+def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, device: Callable[[], str]) -> None:
+    """Bring a corpus up to date. Raises `CorpusError` if some of it is not done, or does not balance.
+
+    `device`: where fits compute. Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed.
     """
+    plan = make_plan(config, wishes.only, wishes.until, wishes.refit)
     if plan.nothing_to_do:
         _make_newest(plan)
         console.print("Nothing to do.")
@@ -45,23 +58,82 @@ def run_plan(console: Console, plan: Plan, launch: Launch) -> None:
         f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
         f"{counted(len(plan.parts_to_visit()), 'part')} waiting)"
     )
-    failures: list[str] = []
+    work = _Run(console, config, wishes, launch, record, set(wishes.refit))
     try:
-        with RunProgress(console, plan) as progress:
-            for event in launch(plan, record.folder):
-                record.log(event.model_dump_json())
-                progress.see(event)
-                if event.kind == "failed":
-                    failures.append(f"{event.where}: {event.error}")
+        plan = work.decide(plan, device)
+        if plan.to_launch and not work.failures:
+            work.launch_(plan)
     except KeyboardInterrupt:
         record.close({"done": False, "interrupted": True})
         raise
-    complete = _close_books(console, plan, worst=3) and not failures
+    complete = _close_books(console, plan, worst=3) and not work.failures
     seconds = time.monotonic() - started
-    record.close({"done": complete, "failures": failures, "seconds": round(seconds, 1)})
+    record.close({"done": complete, "failures": work.failures, "seconds": round(seconds, 1)})
     if not complete:
         raise CorpusError(f"the run failed; details: {plan.config.output}/{record.folder}/events.jsonl")
     console.print(f"Done in {seconds:.0f} s.", highlight=False)
+
+
+@dataclass
+class _Run:
+    """One run under way. `refit`: fits that are still to be made anew."""
+
+    console: Console
+    config: RunConfig
+    wishes: Wishes
+    launch: Launch
+    record: RunRecord
+    refit: set[str]
+    failures: list[str] = field(default_factory=list)
+    launches: int = 0
+
+    def launch_(self, plan: Plan) -> None:
+        """Have a plan done. Starts of tasks are counted for each launch: a part is visited in every phase."""
+        self.launches += 1
+        with RunProgress(self.console, plan) as progress:
+            for event in self.launch(plan, f"{self.record.folder}/launch-{self.launches}"):
+                self.record.log(event.model_dump_json())
+                progress.see(event)
+                if event.kind == "failed":
+                    self.failures.append(f"{event.where}: {event.error}")
+
+    def decide(self, plan: Plan, device: Callable[[], str]) -> Plan:
+        """Do the pilot and what is fitted on it, until nothing waits for a decision; the plan of the main pass."""
+        last: set[str] = set()
+        while (plan.missing_fits or plan.waiting) and not self.failures:
+            pilot = pilot_of(plan.chunks, self.config.fit.rows)
+            part_of_it = plan.over(pilot.chunks)
+            todo = part_of_it.to_launch
+            if todo and todo != last:
+                of = "all" if len(pilot.chunks) == len(plan.chunks) else f"{len(pilot.chunks)} of"
+                self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
+                self.launch_(part_of_it)
+                last = todo
+            elif todo or not pilot.enough or not self._decided(plan, device):
+                left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
+                raise CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
+            plan = make_plan(self.config, self.wishes.only, self.wishes.until, self.refit)
+            self.record.see(plan.view)
+        return plan
+
+    def _decided(self, plan: Plan, device: Callable[[], str]) -> bool:
+        """Freeze the rates and fit what can be fitted now. False if there was nothing of the kind."""
+        store = Store(plan.config.output)
+        pilot = pilot_of(plan.chunks, plan.config.fit.rows)
+        made = len(freeze_rates(store, plan.config, pilot, plan.chunks))
+        finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
+        for name in plan.missing_fits:
+            if ("fragility" if name == "predictor" else "encode") not in finished:
+                continue
+            with RowProgress(self.console, 0, name, "fitted") as progress:
+                record = fit(store, plan.config, pilot, name, device(), progress.of)
+            self.console.print(
+                f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → {record.path}",
+                highlight=False,
+            )
+            self.refit.discard(name)
+            made += 1
+        return made > 0
 
 
 def _make_newest(plan: Plan) -> None:
@@ -82,9 +154,11 @@ def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
     if "autobleu" in corpus.columns:
         quality = measure(corpus, SHOWN_ROWS)
         show_quality(console, quality, corpus_bleu_of(books), lengths=False)
+        show_scores(console, measure_scores(corpus, SHOWN_ROWS))
         if worst and quality.everything.scored:
             rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
             show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
     show_open(console, books)
     left = [stage for stage in plan.stages if books.open_parts.get(stage)]
-    return not left and not (books.open_chunks and "segment" in plan.stages) and not books.problems
+    undone = [*left, *plan.waiting, *plan.missing_fits]
+    return not undone and not (books.open_chunks and "segment" in plan.stages) and not books.problems

@@ -26,11 +26,15 @@ class RunRecord:
         header = {"layout": layout.LAYOUT_VERSION, "name": config.name}
         store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
         check_corpus(store)
-        save_recipes(store, view)
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         store.write(f"{self.folder}/corpus.yaml", text.encode())
-        store.write(f"{self.folder}/view.json", view.to_json().encode())
+        self.see(view)
         self._events: list[str] = []
+
+    def see(self, view: View) -> None:
+        """Readers open this view from now on: more has been decided."""
+        save_recipes(self.store, view)
+        self.store.write(f"{self.folder}/view.json", view.to_json().encode())
 
     def log(self, event: str) -> None:
         """Remember an event (one line of JSON)."""
@@ -38,8 +42,9 @@ class RunRecord:
 
     def close(self, summary: dict[str, Any]) -> None:
         """Write the events and the summary; the marks of started tasks have served."""
-        for path in self.store.find(f"{self.folder}/starts"):
-            self.store.delete(path)
+        for path in self.store.find(self.folder):
+            if "/starts/" in path:
+                self.store.delete(path)
         self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
         self.store.write(f"{self.folder}/summary.json", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
@@ -62,6 +67,15 @@ def newest_view(store: Store) -> View:
     if not newest:
         raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
     return View.from_json(newest)
+
+
+def newest_config(store: Store) -> dict[str, Any]:
+    """The resolved corpus.yaml of the newest run, as plain values. Raises `CorpusError` if there was none."""
+    check_corpus(store)
+    for name in reversed(store.folders(layout.RUNS)):
+        if store.exists(f"{layout.RUNS}/{name}/view.json"):
+            return dict(yaml.safe_load(store.read(f"{layout.RUNS}/{name}/corpus.yaml")))
+    raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
 
 
 def newest_is(store: Store, view: View) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.config import STAGES, RunConfig
+from pipeline.config import MAY_BE_EMPTY, RunConfig
 from pipeline.replacing import replaced
 from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards
@@ -23,7 +23,6 @@ ROLES = {
     "execution": "Changes how the work is done, never the result.",
 }
 MODELS = {"model": shipped_cards, "sat": shipped_sat_cards}  # settings that name a card, and the cards that ship
-MAY_BE_EMPTY = (*STAGES, "split", "launcher")  # `encode:` alone means all its defaults
 
 Schema = dict[str, Any]
 
@@ -39,10 +38,10 @@ def corpus_schema() -> Schema:
             if name in MODELS:
                 _name_models(field, MODELS[name]())
     kinds = definitions["LauncherSettings"]["properties"]["kind"]
-    for name in MAY_BE_EMPTY:
+    for name in (*MAY_BE_EMPTY, "select"):
         field = schema["properties"][name]
         choices = field.pop("anyOf", None) or [{"$ref": field.pop("$ref")}]
-        short = [{"enum": kinds["enum"]}] if name == "launcher" else []
+        short = {"launcher": [{"enum": kinds["enum"]}], "select": [{"type": "string"}]}.get(name, [])
         empty = [{"type": "null"}] if {"type": "null"} not in choices else []
         field["anyOf"] = [*short, *choices, *empty]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "corpus.yaml", **schema}

@@ -12,7 +12,7 @@ from rich.text import Text
 from pipeline.books import Books
 from pipeline.errors import STEERS
 from pipeline.plan import Plan, StageWork
-from pipeline.quality import QUANTILES, Quality, Row
+from pipeline.quality import QUANTILES, Quality, Row, Score
 from pipeline.quality import Group as QualityGroup
 
 
@@ -62,7 +62,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.print(table)
     reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")
     for work in plan.work.values():
-        for reason, count in work.reasons.most_common(4):
+        for reason, count in (+work.reasons).most_common(4):
             reasons.add_row(work.stage, f"{escape(reason)} ({counted(count, _unit(work))})")
     if reasons.row_count:
         console.print(reasons)
@@ -83,7 +83,7 @@ def _plan_row(work: StageWork, unknown: bool) -> tuple[str, ...]:
 
 
 def _unit(work: StageWork) -> str:
-    return "chunk" if work.stage == "segment" else "part"
+    return {"segment": "chunk", "scaler": "fit"}.get(work.stage, "part")
 
 
 def show_books(console: Console, books: Books, title: str) -> None:
@@ -126,6 +126,10 @@ def show_books(console: Console, books: Books, title: str) -> None:
             f"{score['score_sum'] / score['scored']:.1f} on average over {number(score['scored'])} sentences; "
             f"{number(score['stopped_at_length'])} stopped at the length bound",
         )
+    fragile = books.counts.get("fragility", {})
+    if fragile.get("scored"):
+        scores = [f"{name} {-fragile[f'{name}_sum'] / fragile['scored']:.3f}" for name in ("bleu", "cosine")]
+        table.add_row("fragility", f"{', '.join(scores)} on average over {number(fragile['scored'])} sentences")
     for stage, counts in books.counts.items():
         if counts.get("out_of_memory"):
             table.add_row("memory", _halvings(stage, counts))
@@ -196,6 +200,18 @@ def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[s
     cells["mean"] = shown(group.mean)
     cells |= {f"p{share:.0%}"[:-1]: shown(value) for share, value in zip(QUANTILES, group.quantiles, strict=True)}
     return cells | {"below 20": shown(group.poor, ".0%")}
+
+
+def show_scores(console: Console, scores: list[Score]) -> None:
+    """Every column of scores, where there are more than AutoBLEU's."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("score", "scored", "mean", *(f"p{share:.0%}"[:-1] for share in QUANTILES)):
+        table.add_column(column, justify="left" if column == "score" else "right", no_wrap=True)
+    for one in scores:
+        form = ".1f" if one.name == "autobleu" else ".3f"
+        table.add_row(one.name, number(one.scored), *(f"{value:{form}}" for value in (one.mean, *one.quantiles)))
+    if any(one.name != "autobleu" for one in scores):
+        console.print(Group("", table))
 
 
 def show_rows(console: Console, title: str, rows: list[Row]) -> None:

@@ -60,6 +60,7 @@ class View:
     segment: dict[str, dict[str, Any]]
     stages: dict[str, dict[str, Any]]
     reads: dict[str, list[str]]
+    fits: dict[str, str] = field(default_factory=dict)  # name → record of the fit
 
     @classmethod
     def of(cls, config: RunConfig, chunks: Iterable[Chunk]) -> View:
@@ -71,6 +72,7 @@ class View:
             segment=recipes.segment,
             stages=recipes.stages,
             reads={stage.name: list(stage.reads) for stage in config.row_stages()},
+            fits={name: fit.record for name, fit in config.frozen.fits.items()},
         )
 
     def to_json(self) -> str:
@@ -80,6 +82,7 @@ class View:
             "segment": self.segment,
             "stages": self.stages,
             "reads": self.reads,
+            "fits": self.fits,
             "chunks": [[json.loads(chunk.to_json()), one] for chunk, one in self.chunks],
         }
         return json.dumps(value, ensure_ascii=False, indent=1)
@@ -89,7 +92,7 @@ class View:
         """Read back what `to_json` wrote."""
         value = json.loads(text)
         chunks = [(Chunk.from_json(json.dumps(chunk)), one) for chunk, one in value["chunks"]]
-        return cls(value["name"], chunks, value["segment"], value["stages"], value["reads"])
+        return cls(value["name"], chunks, value["segment"], value["stages"], value["reads"], value.get("fits", {}))
 
 
 def read_state(store: Store, view: View) -> list[ChunkState]:

@@ -17,6 +17,7 @@ from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, starting
 from pipeline.fingerprint import content_digest, fingerprint
+from pipeline.fits import read_artifact
 from pipeline.receipts import DataFile, PartRef, Receipt, commit, read_receipt
 from pipeline.recipes import SEGMENT, Recipes, part_fingerprint
 from pipeline.store import Store
@@ -45,7 +46,10 @@ class PartWorker:
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self._allowed = stages
-        self._dim = load_card(config.encode.model).dim if config.encode else None
+        self._widths = {
+            "embeddings": load_card(config.encode.model).dim if config.encode else None,
+            "codes": config.rvq.codebooks if config.rvq else None,
+        }
         self._stages: dict[str, Stage] = {}
         self._warned: dict[str, list[str]] = {}  # while a stage was loaded: true of every part that it computes
         self._loading = threading.Lock()
@@ -85,10 +89,10 @@ class PartWorker:
                 clock.lap("compute")
             result = stage.finish(computed)
             clock.lap("finish")
-        families = {
-            family: layout.checked(family, result.families[family], layout.schema(family, dim=self._dim), part.rows)
-            for family in settings.writes
-        }
+        families = {}
+        for family in settings.writes:
+            schema = layout.schema(family, width=self._widths.get(family))
+            families[family] = layout.checked(family, result.families[family], schema, part.rows)
         receipt, ours = commit(
             self.store,
             stage=settings.name,
@@ -107,8 +111,9 @@ class PartWorker:
     def _stage(self, settings: StageSettings) -> Stage:
         with self._loading:
             if settings.name not in self._stages:
+                fits = self.config.frozen.fits
                 with starting(settings.name), listening() as warned:
-                    stage = settings.build()
+                    stage = settings.build({name: read_artifact(self.store, fits[name]) for name in settings.fits})
                     stage.setup(self.device)
                 self._warned[settings.name] = warned
                 self._stages[settings.name] = stage

@@ -1,4 +1,4 @@
-"""Embeddings between NumPy and Arrow without a copy, and without torch, so that reading a corpus stays light."""
+"""Columns between NumPy and Arrow, embeddings without a copy; without torch, so that reading a corpus stays light."""
 
 from __future__ import annotations
 
@@ -20,3 +20,10 @@ def embedding_matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float16]:
         array = pa.concat_arrays(array.chunks)
     dim = array.type.list_size
     return np.asarray(array.flatten().to_numpy(zero_copy_only=True)).reshape(-1, dim)
+
+
+def scattered(values: pa.Array, rows: npt.NDArray[np.int64], part_rows: int) -> pa.Array:
+    """A column of a part from the values of some of its rows; the others are null."""
+    place = np.full(part_rows, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    return values.take(pa.array(place, mask=place < 0))

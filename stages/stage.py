@@ -1,13 +1,14 @@
 """What every stage has: settings that know their role, a name, a version, the columns it reads and writes.
 
 A stage is a function of tables: it knows no path, no Ray and no SLURM. Its settings describe it without loading
-anything heavy (no torch), so that a plan is made in milliseconds; `settings.build()` gives the stage itself. The worker
+anything heavy (no torch), so that a plan is made in milliseconds; `settings.build(fits)` gives the stage itself. The worker
 (`pipeline/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`, checks the result
 against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part is on the device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -77,11 +78,12 @@ class StageSettings(Settings):
     version: ClassVar[int]  # raised when the code changes what comes out
     reads: ClassVar[tuple[str, ...]]  # columns as "family.column"
     writes: ClassVar[tuple[str, ...]]  # families
+    fits: ClassVar[tuple[str, ...]] = ()  # fitted artifacts that it needs, by name
 
     def artifacts(self) -> dict[str, str]:
         """Digests of the models, tokenizers and fits that the result depends on."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it depends on")
 
-    def build(self) -> Stage:
-        """The stage itself; heavy imports happen here."""
+    def build(self, fits: Mapping[str, bytes]) -> Stage:
+        """The stage itself; heavy imports happen here. `fits`: the files of the artifacts that it needs, by name."""
         raise NotImplementedError(f"{type(self).__name__} builds no stage")

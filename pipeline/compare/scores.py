@@ -174,6 +174,6 @@ class Scorer:
 
 def _loaded(settings: StageSettings, device: str) -> Stage:
     with starting(settings.name):
-        stage = settings.build()
+        stage = settings.build({})
         stage.setup(device)
     return stage

@@ -57,7 +57,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
         config = load_config(path)
     except ConfigError as error:
         return Check("bad", "config", str(error)), None
-    stages = ", ".join(["segment", *(stage.name for stage in config.row_stages())])
+    stages = ", ".join(["segment", *(stage.name for stage in config.asked_stages())])
     return Check("good", "config", f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"), config
 
 

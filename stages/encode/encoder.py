@@ -18,14 +18,12 @@ from stages.arrow import embedding_array
 from stages.batching import Distinct, Tokens, distinct_rows
 from stages.device import Budget, compute_dtype
 from stages.encode.official import load_official_encoder
-from stages.encode.settings import EncodeSettings
+from stages.encode.settings import NON_FINITE, OK, TRUNCATED, EncodeSettings
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
 from stages.sonar.embed import embed
 from stages.sonar.tokenizer import SonarTokenizer
 from stages.stage import Computed
-
-OK, TRUNCATED, NON_FINITE = 0, 1, 2
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from stages.sonar.card import load_card
 from stages.stage import Stage, StageSettings, execution, meaning
+
+OK, TRUNCATED, NON_FINITE = 0, 1, 2  # the column `status`
 
 
 class EncodeSettings(StageSettings):
@@ -38,7 +41,7 @@ class EncodeSettings(StageSettings):
         card = load_card(self.model)
         return {"encoder": card.encoder_digest, "tokenizer": card.tokenizer_digest}
 
-    def build(self) -> Stage:
+    def build(self, fits: Mapping[str, bytes]) -> Stage:
         """The stage, with torch."""
         from stages.encode.encoder import Encode
 

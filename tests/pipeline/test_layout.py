@@ -15,7 +15,7 @@ from stages.arrow import embedding_array
 def embeddings(rows: int, dim: int = 64) -> pa.Table:
     values = np.random.default_rng(0).normal(0, 0.02, (rows, dim)).astype(np.float16)
     return layout.checked(
-        "embeddings", pa.table({"embedding": embedding_array(values)}), layout.schema("embeddings", dim=dim), rows
+        "embeddings", pa.table({"embedding": embedding_array(values)}), layout.schema("embeddings", width=dim), rows
     )
 
 

@@ -7,22 +7,19 @@ sha256 of its files, or the name that it has on Hugging Face.
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from stages.cards import Digest, is_folder, read_card, shipped, verify_files
 from stages.sonar.card import CardError
-from stages.sonar.fetch import sha256_of
 
 XLM_R = "facebookAI/xlm-roberta-base"  # the tokenizer of all published SaT models
 ORGANISATION = "segment-any-text"  # of the published SaT models on Hugging Face
 LORA_FILES = ("adapter_config.json", "head_config.json", "pytorch_adapter.bin", "pytorch_model_head.bin")
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -47,7 +44,7 @@ class SatCard(BaseModel):
 
     @model_validator(mode="after")
     def _files_are_known(self) -> SatCard:
-        if _is_folder(self.model) and not any(not name.startswith("lora/") for name in self.sha256):
+        if is_folder(self.model) and not any(not name.startswith("lora/") for name in self.sha256):
             raise ValueError(
                 f"model {self.model} is a folder: give the sha256 of its files (`sha256: {{model.safetensors: …}}`; "
                 "`sha256sum FILE` prints it), so that results know their model"
@@ -60,7 +57,7 @@ class SatCard(BaseModel):
 
     def folder(self, place: str) -> Path | None:
         """The folder that a place means; None for a name on Hugging Face."""
-        return self._folder / Path(place).expanduser() if _is_folder(place) else None
+        return self._folder / Path(place).expanduser() if is_folder(place) else None
 
     def missing(self) -> list[str]:
         """Files that are not on this machine: of folders by path, of models on Hugging Face by name."""
@@ -81,34 +78,26 @@ class SatCard(BaseModel):
 
     @property
     def _tokenizer(self) -> str:
-        return self.tokenizer or (self.model if _is_folder(self.model) else XLM_R)
+        return self.tokenizer or (self.model if is_folder(self.model) else XLM_R)
 
     def verify(self) -> None:
         """Compare the files with the card. Raises CardError that lists what is missing or differs."""
-        wrong = []
-        for name, wanted in self.sha256.items():
-            in_lora = name.startswith("lora/")
-            place = self.folder(self.lora if in_lora and self.lora else self.model)
-            if place is None:
-                raise CardError(f"card {self.name}: {name} has a sha256, but {self.model} is no folder; leave it out")
-            path = place / name.removeprefix("lora/" if in_lora else "")
-            if not path.is_file():
-                wrong.append(f"{path} is missing")
-            elif (found := sha256_of(path)) != wanted:
-                wrong.append(f"{path} has sha256 {found}, the card says {wanted}")
-        if wrong:
-            raise CardError(f"card {self.name}: {'; '.join(wrong)}; put the right files there, or correct the card")
+        verify_files(self.name, self.sha256, self._path_of)
+
+    def _path_of(self, name: str) -> Path:
+        """Where a file with a sha256 lies."""
+        in_lora = name.startswith("lora/")
+        place = self.folder(self.lora if in_lora and self.lora else self.model)
+        if place is None:
+            raise CardError(f"card {self.name}: {name} has a sha256, but {self.model} is no folder; leave it out")
+        return place / name.removeprefix("lora/" if in_lora else "")
 
     @property
     def digest(self) -> str:
         """Changes whenever boundaries could."""
-        places = [None if _is_folder(place or "") else place for place in (self.model, self.tokenizer, self.lora)]
+        places = [None if is_folder(place or "") else place for place in (self.model, self.tokenizer, self.lora)]
         described = [places, self.sha256, self.threshold, self.paragraph_threshold]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _is_folder(place: str) -> bool:
-    return place.startswith((".", "/", "~"))
 
 
 def hub_name(place: str) -> str:
@@ -124,8 +113,7 @@ def _in_cache(repository: str, name: str) -> bool:
 
 def shipped_sat_cards() -> dict[str, Path]:
     """Name → card file, for every SaT card that ships with the package."""
-    folder = Path(str(importlib.resources.files("conf") / "sat"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
+    return shipped("sat")
 
 
 def load_sat_card(name_or_path: str) -> SatCard:
@@ -133,16 +121,6 @@ def load_sat_card(name_or_path: str) -> SatCard:
 
     Raises CardError if there is no such card or it is not valid.
     """
-    known = shipped_sat_cards()
-    path = Path(name_or_path).expanduser() if name_or_path.endswith((".yaml", ".yml")) else known.get(name_or_path)
-    if path is None or not path.is_file():
-        raise CardError(
-            f"no SaT model is called {name_or_path!r}; use one of {', '.join(known)}, or the path of a card that ends "
-            "in .yaml (conf/sat/ has examples)"
-        )
-    try:
-        card = SatCard.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8"))))
-    except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
-        raise CardError(f"{path} is not a valid card of a SaT model: {error}") from error
+    card, path = read_card(name_or_path, "sat", SatCard, "SaT model")
     card._folder = path.parent
     return card

@@ -1,0 +1,111 @@
+"""What `pipeline export` does: the selected sentences of a corpus in the layout that another project's trainer loads.
+
+Documents (or the pieces that the selection makes of them) are written part by part, whole file by whole file, and
+`export.json` last: an export without it is not finished. Sentences written = sentences selected, or it fails. Cost: one
+pass over the small columns to count, and one over the text and embeddings that are selected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from pipeline.corpus import Corpus
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.export.lcm import write_lcm
+from pipeline.export.pieces import Written
+from pipeline.export.target import Target
+from pipeline.part_reader import no_column
+from pipeline.progress import RowProgress
+from pipeline.runs import newest_config
+from pipeline.selected import Rules, selection_of, show_selection, unfinished
+from pipeline.selecting import Counts, Selection
+from pipeline.show import counted, size
+
+if TYPE_CHECKING:
+    from stages.scaler.robust import RobustScaler
+
+FORMATS = ("lcm", "sonar-llm")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of the command, as `pipeline/cli.py` explains them."""
+
+    format: str
+    to: str
+    rules: Rules = field(default_factory=Rules)
+
+
+def export_corpus(
+    console: Console, place: str, corpus: Corpus, wishes: Wishes, scaler: RobustScaler | None = None
+) -> None:
+    """Write the selection of a corpus. scaler: for the format lcm, whose release calls it a normalizer.
+
+    Raises `ConfigError` for a format, a place or a condition that is not possible, `CorpusError` for a corpus that is
+    not finished or of which nothing is selected.
+    """
+    if wishes.format not in FORMATS:
+        raise ConfigError(f"--format {wishes.format}: allowed are {' and '.join(FORMATS)}")
+    if scaler is not None and wishes.format != "lcm":
+        raise ConfigError(f"--format {wishes.format} has no place for a scaler; the format lcm has")
+    target = Target(wishes.to, corpus.url)
+    selection = selection_of(place, corpus, wishes.rules)
+    _whole(corpus)
+    with RowProgress(console, corpus.rows) as progress:
+        counts = selection.count(progress)
+    show_selection(console, selection, counts)
+    if not counts.kept:
+        raise CorpusError(
+            "the selection keeps no sentence; the table above tells what removes them; nothing is written"
+        )
+    with RowProgress(console, counts.kept, "sentences", "written") as progress:
+        if wishes.format == "lcm":
+            written = write_lcm(selection, target, progress, scaler)
+        else:
+            from pipeline.export.sonar_llm import write_sonar_llm  # torch
+
+            written = write_sonar_llm(selection, newest_config(corpus.store), target, progress)
+    _balance(counts, written)
+    target.write_json("export.json", _about(wishes.format, selection, counts, written))
+    console.print(
+        f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
+        f"({counted(written.files, 'file')}, {size(written.bytes)})",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(written.next_step, markup=False, highlight=False, soft_wrap=True)
+
+
+def _whole(corpus: Corpus) -> None:
+    waiting = unfinished(corpus)
+    if waiting:
+        raise CorpusError(
+            f"{corpus.url}: {counted(waiting, 'chunk')} not segmented yet; finish it: pipeline run corpus.yaml"
+        )
+    if "embedding" not in corpus.catalogue:
+        raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}")
+
+
+def _balance(counts: Counts, written: Written) -> None:
+    if (written.sentences, written.pieces) != (counts.kept, counts.pieces):
+        raise CorpusError(
+            f"the export does not balance: {counts.kept} sentences in {counts.pieces} sequences were selected, but "
+            f"{written.sentences} in {written.pieces} written; the corpus changed meanwhile: export again, elsewhere"
+        )
+
+
+def _about(kind: str, selection: Selection, counts: Counts, written: Written) -> dict[str, object]:
+    return {
+        "format": kind,
+        "corpus": selection.corpus.view.name,
+        "select": selection.settings.model_dump(mode="json"),
+        "selection": selection.digest,
+        "sentences": counts.sentences,
+        "removed": counts.removed,
+        "written": {"sentences": written.sentences, "sequences": written.pieces, "by_split": written.by_split},
+        "dim": written.dim,
+    }

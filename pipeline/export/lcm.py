@@ -1,0 +1,155 @@
+"""The layout that Meta's large_concept_model loads: one row a document, sentences and embeddings as lists.
+
+    data/split=train/<part>.parquet     text_sentences: list<string>
+                                        text_sentences_sonar_emb: list<fixed_size_list<halffloat>[dim]>
+                                        doc_id, piece, lang
+    datacard.yaml                       to copy into lcm/datacards/
+    normalizer.pt  normalizer.yaml      if there is one: the card to copy into lcm/cards/
+
+`split` is a hive partition, because the release filters it (`pretraining_data=train`) by partition before it reads. It
+loads whole row groups, several at once: they hold documents of about 8192 sentences, 17 MB at 1024 dimensions.
+Embeddings stay FP16, the release's own type in training; lists and their elements are declared nullable, as its
+suffixes ("End of text.") are, because Arrow joins only lists of equal types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from pipeline import layout
+from pipeline.export.pieces import Pieces, Written, pieces_of
+from pipeline.export.target import Target
+from pipeline.inputs.splits import SPLITS
+from pipeline.progress import RowProgress
+from pipeline.remote import is_remote
+from pipeline.selecting import PartSelection, Selection
+
+if TYPE_CHECKING:
+    from stages.scaler.robust import RobustScaler
+
+TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
+
+
+def write_lcm(
+    selection: Selection, target: Target, progress: RowProgress, scaler: RobustScaler | None = None
+) -> Written:
+    """Every selected piece; the scaler, if there is one, in the form of the release's `SonarNormalizer`."""
+    written = Written()
+    for chosen in selection:
+        _write_part(selection, chosen, target, written, progress)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", selection.corpus.view.name)  # all that the release allows in a name
+    card = {
+        "name": name,
+        "parquet_path": {"s3": f"{target.url}/data"},  # the release's default "cluster", for local folders too
+        "source_column": EMBEDDINGS,
+        "source_text_column": TEXT,
+    }
+    splits = [split for split in SPLITS if split in written.by_split]
+    target.write_text("datacard.yaml", _yaml(card) + f"# partition columns:\n# split ({', '.join(splits)})\n")
+    written.files += 1
+    if scaler is not None:
+        with target.file("normalizer.pt") as file:
+            file.write(scaler.to_lcm())
+        target.write_text("normalizer.yaml", _yaml(_normalizer_card(name, target, scaler, written.dim)))
+        written.files += 2
+    written.next_step = (
+        f"Copy datacard.yaml into lcm/datacards/ of large_concept_model and train on {name}={splits[0]}"
+        + (f", normalised by {name}_normalizer (normalizer.yaml into lcm/cards/)" if scaler is not None else "")
+    )
+    return written
+
+
+def _write_part(
+    selection: Selection, chosen: PartSelection, target: Target, written: Written, progress: RowProgress
+) -> None:
+    documents = selection.corpus.documents(chosen.part)
+    splits = np.asarray(documents["split"].to_pylist(), dtype=object)
+    with contextlib.ExitStack() as closing:  # the files appear together, when the part is done
+        writers: dict[str, _RowGroups] = {}
+        for pieces in pieces_of(selection, chosen):
+            table = _table(pieces, documents)
+            written.dim = pieces.embeddings.shape[1]
+            of_split = splits[pieces.doc]
+            for split in dict.fromkeys(of_split):
+                if split not in writers:
+                    file = closing.enter_context(target.file(f"data/split={split}/{chosen.part}.parquet"))
+                    writers[split] = closing.enter_context(contextlib.closing(_RowGroups(file, table.schema, written)))
+                rows = table.filter(pa.array(of_split == split))
+                sentences = len(rows[EMBEDDINGS].combine_chunks().flatten())
+                writers[split].write(rows, sentences)
+                written.count(split, rows.num_rows, sentences)
+            progress.add(len(pieces.text))
+
+
+def _table(pieces: Pieces, documents: pa.Table) -> pa.Table:
+    offsets = pa.array(pieces.offsets, pa.int32())
+    dim = pieces.embeddings.shape[1]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(pieces.embeddings.reshape(-1)), dim)
+    of_document = documents.select(["doc_id", "lang"]).take(pa.array(pieces.doc))
+    return pa.table(
+        {
+            TEXT: pa.ListArray.from_arrays(offsets, pieces.text),
+            EMBEDDINGS: pa.ListArray.from_arrays(offsets, vectors),
+            "doc_id": of_document["doc_id"],
+            "piece": pa.array(pieces.piece, pa.int32()),
+            "lang": of_document["lang"],
+        }
+    )
+
+
+class _RowGroups:
+    """Gathers documents into row groups of up to `layout.ROW_GROUP_ROWS` sentences, or of one table that has more."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema, written: Written) -> None:
+        options: dict[str, Any] = {
+            "compression": "zstd",
+            "compression_level": 1,
+            "use_dictionary": ["lang"],
+            "write_statistics": ["doc_id", "piece", "lang"],
+            "column_encoding": {f"{EMBEDDINGS}.list.element.list.element": "BYTE_STREAM_SPLIT"},
+            "data_page_size": 8 << 20,
+        }
+        self._file, self._written = file, written
+        self._writer = pq.ParquetWriter(file, schema, **options)
+        self._waiting: list[pa.Table] = []
+        self._sentences = 0
+
+    def write(self, table: pa.Table, sentences: int) -> None:
+        if self._sentences + sentences > layout.ROW_GROUP_ROWS:
+            self._flush()
+        self._waiting.append(table)
+        self._sentences += sentences
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+        self._written.files += 1
+        self._written.bytes += self._file.tell()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            table = pa.concat_tables(self._waiting)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._waiting, self._sentences = [], 0
+
+
+def _normalizer_card(name: str, target: Target, scaler: RobustScaler, dim: int) -> dict[str, Any]:
+    place = target.url if is_remote(target.url) else f"file://{target.url}"
+    return {
+        "name": f"{name}_normalizer",
+        "model_family": "sonar_normalizer",
+        "model_arch": "base" if scaler.clip is None else "clipping",
+        "model_config": {"dim": dim},
+        "checkpoint": f"{place}/normalizer.pt",
+    }
+
+
+def _yaml(card: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(card, sort_keys=False, allow_unicode=True))

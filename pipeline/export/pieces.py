@@ -1,0 +1,82 @@
+"""The selected rows of a part as whole pieces: lists of sentences beside lists of their embeddings.
+
+Rows stream through in the row groups of the corpus; memory: two of them and the longest piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.selecting import PartSelection, Selection
+from stages.arrow import embedding_matrix
+
+
+@dataclass
+class Written:
+    """What an export wrote. `next_step`: what its user does with it."""
+
+    sentences: int = 0
+    pieces: int = 0
+    files: int = 0
+    bytes: int = 0
+    dim: int = 0
+    by_split: dict[str, int] = field(default_factory=dict)  # pieces
+    next_step: str = ""
+
+    def count(self, split: str, pieces: int, sentences: int) -> None:
+        """So many more of one split."""
+        self.pieces += pieces
+        self.sentences += sentences
+        self.by_split[split] = self.by_split.get(split, 0) + pieces
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Whole pieces in the order of the corpus. All lists are as long.
+
+    doc: number of the document in the part; piece: number in its document; offsets: (pieces + 1) into the sentences.
+    """
+
+    doc: npt.NDArray[np.int64]
+    piece: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    text: pa.StringArray
+    embeddings: npt.NDArray[np.float16]  # (sentences, dim)
+
+
+def pieces_of(selection: Selection, chosen: PartSelection) -> Iterator[Pieces]:
+    """The pieces of a part, some thousand sentences at a time."""
+    rows, starts = chosen.row_numbers, chosen.piece_starts
+    ends = np.cumsum(chosen.piece_rows)  # in numbers of kept sentences
+    doc, piece = chosen.doc[starts], chosen.piece[starts]
+    waiting: list[pa.Table] = []
+    done = seen = 0  # pieces given, sentences read
+    with selection.reader(chosen.part) as reader:
+        for group in range(reader.groups):
+            low = group * layout.ROW_GROUP_ROWS
+            begin, end = np.searchsorted(rows, [low, low + layout.ROW_GROUP_ROWS])
+            if begin == end:
+                continue
+            waiting.append(reader.read(("text", "embedding"), group).take(pa.array(rows[begin:end] - low)))
+            seen += int(end - begin)
+            whole = int(np.searchsorted(ends, seen, side="right"))
+            if whole == done:
+                continue
+            given = int(ends[done - 1]) if done else 0
+            table = pa.concat_tables(waiting).combine_chunks()
+            size = int(ends[whole - 1]) - given
+            block = table.slice(0, size)
+            yield Pieces(
+                doc=doc[done:whole],
+                piece=piece[done:whole],
+                offsets=np.concatenate([[0], ends[done:whole] - given]),
+                text=block["text"].combine_chunks(),
+                embeddings=embedding_matrix(block["embedding"]),
+            )
+            waiting, done = [table.slice(size)], whole

@@ -1,0 +1,98 @@
+"""Everything that a report says of a corpus, gathered from its receipts, its newest run and its rows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.books import Books, keep_books
+from pipeline.corpus import Corpus
+from pipeline.layout import RUNS
+from pipeline.quality import corpus_bleu_of
+from pipeline.quarantined import Bad, examples
+from pipeline.report.rows import Rows, read_rows
+
+QUARANTINED = 5  # examples a reason
+
+
+@dataclass
+class StageWork:
+    """What one stage took: seconds by step over all parts, devices, and from when to when its receipts are."""
+
+    stage: str
+    parts: int = 0
+    rows: float = 0  # sentences that it worked on (those in its sample)
+    seconds: Counter[str] = field(default_factory=Counter)
+    devices: set[str] = field(default_factory=set)
+    first: float = float("inf")
+    last: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        """Seconds of work, without waiting for another part."""
+        return sum(value for step, value in self.seconds.items() if step != "wait")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A corpus, ready to be shown."""
+
+    name: str
+    books: Books
+    rows: Rows
+    bleu: dict[str, float]  # corpus BLEU by language
+    quarantine: dict[str, list[Bad]]  # examples by reason
+    work: list[StageWork]
+    recipes: list[dict[str, Any]]
+    noise_levels: list[float]
+    configuration: str  # corpus.yaml of the newest run
+    run: str  # its folder
+
+
+def gather(corpus: Corpus, max_rows: int) -> Gathered:
+    """Read what a report is about; of rows about the first `max_rows`."""
+    books = keep_books(corpus.store, corpus.chunks)
+    stages = corpus.view.stages
+    fragility = stages.get("fragility", {}).get("fragility", {})
+    run, configuration = _newest_run(corpus)
+    return Gathered(
+        name=corpus.view.name,
+        books=books,
+        rows=read_rows(corpus, max_rows),
+        bleu=corpus_bleu_of(books),
+        quarantine=examples(corpus, dict(books.quarantined.most_common()), QUARANTINED),
+        work=_work(corpus),
+        recipes=[*corpus.view.segment.values(), *stages.values()],
+        noise_levels=[float(level) for level in fragility.get("noise_levels", [])],
+        configuration=configuration,
+        run=run,
+    )
+
+
+def _work(corpus: Corpus) -> list[StageWork]:
+    found: dict[str, StageWork] = {}
+    for chunk in corpus.chunks:
+        for part in chunk.parts:
+            for stage, receipt in part.receipts.items():
+                one = found.setdefault(stage, StageWork(stage))
+                one.parts += 1
+                one.rows += receipt.counts.get("scored", receipt.rows)
+                one.seconds.update(receipt.seconds)
+                one.devices.add(receipt.device)
+                one.first, one.last = min(one.first, receipt.created), max(one.last, receipt.created)
+    return list(found.values())
+
+
+def _newest_run(corpus: Corpus) -> tuple[str, str]:
+    """(folder, corpus.yaml) of the newest run; addresses lose users, passwords and signatures."""
+    for name in reversed(corpus.store.folders(RUNS)):
+        path = f"{RUNS}/{name}/corpus.yaml"
+        if corpus.store.exists(path) and corpus.store.exists(f"{RUNS}/{name}/view.json"):
+            return name, _public(corpus.store.read(path).decode("utf-8", "replace"))
+    return "", ""
+
+
+def _public(text: str) -> str:
+    return re.sub(r"(://[^\s?'\"]+)\?[^\s'\"]+", r"\1?…", re.sub(r"://[^\s/@]+@", "://", text))

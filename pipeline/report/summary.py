@@ -1,0 +1,93 @@
+"""The first screen: the numbers that matter, and verdicts in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline import show
+from pipeline.report.fits import Drift
+from pipeline.report.gather import Gathered
+from pipeline.report.page import Headline, Note, counted, decimal, listed, number, share
+from pipeline.report.rows import Rows
+from pipeline.report.sections import POOR, languages
+from pipeline.report.statistics import finite
+
+
+def headlines(found: Gathered) -> list[Headline]:
+    """Numbers for the top of the page."""
+    books, rows = found.books, found.rows
+    tokens = books.counts.get("segment", {}).get("tokens", 0)
+    mean = tokens / books.sentences if books.sentences else math.nan
+    shown = [
+        Headline(number(books.kept), "documents", f"of {number(books.documents_in)}"),
+        Headline(number(books.sentences), "sentences", f"in {counted(books.parts, 'part')}"),
+        Headline(number(tokens), "tokens", f"{decimal(mean)} a sentence"),
+        Headline(number(len(rows.langs)), "language" + "s" * (len(rows.langs) != 1), _commonest(rows)),
+        Headline(show.size(sum(books.data_bytes.values())), "stored"),
+    ]
+    score = books.counts.get("autobleu", {})
+    if score.get("scored"):
+        bleu = decimal(score["score_sum"] / score["scored"])
+        shown.append(Headline(bleu, "AutoBLEU, mean", f"{number(score['scored'])} scored"))
+    if rows.has("fragility_cosine"):
+        fragility = finite(rows.scores["fragility_cosine"])
+        more = f"cosine, {number(len(fragility))} measured"
+        shown.append(Headline(decimal(float(fragility.mean()), 3), "fragility, mean", more))
+    return shown
+
+
+def _commonest(rows: Rows) -> str:
+    order = languages(rows)
+    return f"{'mostly ' * (len(order) > 1)}{rows.langs[order[0]]}" if order else ""
+
+
+def verdicts(found: Gathered, drift: Sequence[Drift]) -> list[Note]:
+    """What is right and what to look at, in words."""
+    books, rows = found.books, found.rows
+    dropped, quarantined = sum(books.dropped.values()), sum(books.quarantined.values())
+    equation = (
+        f"{number(books.documents_in)} documents in = {number(books.kept)} kept + {number(dropped)} dropped + "
+        f"{number(quarantined)} quarantined"
+    )
+    balanced = not books.problems and books.documents_in == books.kept + dropped + quarantined
+    notes = [Note(f"The books balance: {equation}.", "good")]
+    if not balanced:
+        what = f"{counted(len(books.problems), 'problem')} below" if books.problems else equation.replace("=", "≠")
+        notes = [Note(f"The books do not balance: {what}.", "bad")]
+    notes.append(_complete(found))
+    if quarantined:
+        reasons = [f"{reason} {number(count)}" for reason, count in books.quarantined.most_common()]
+        notes.append(Note(f"{counted(quarantined, 'document')} in quarantine: {listed(reasons, 4)}."))
+    encode = books.counts.get("encode")
+    if encode:
+        truncated, broken = encode["truncated"], encode["non_finite"]
+        what = f"{counted(truncated, 'sentence')} truncated, {counted(broken, 'embedding')} not finite."
+        whole = Note("Every embedding is finite and of a whole sentence.", "good")
+        notes.append(Note(what) if truncated or broken else whole)
+    if rows.has("autobleu"):
+        values = finite(rows.scores["autobleu"])
+        poor = f"{share(int((values < POOR).sum()), len(values))} of the scored sentences are below {POOR}"
+        notes.append(Note(f"AutoBLEU is {decimal(float(np.median(values)))} in the median; {poor}.", "plain"))
+    if rows.has("weight"):
+        weights = finite(rows.scores["weight"])
+        light = share(int((weights < 0.5).sum()), len(weights))
+        notes.append(Note(f"{light} of the sentences have a sample weight below one half.", "plain"))
+    moved = [f"{one.fit} ({one.measure})" for one in drift if one.drifted]
+    if drift:
+        text = f"Later data has drifted from the fits: {listed(moved)}; --refit makes new ones." if moved else ""
+        notes.append(Note(text or "Later data is like what the fits were made on.", "look" if moved else "good"))
+    if books.warnings:
+        notes.append(Note(f"{counted(len(books.warnings), 'warning')}: see the books.", "look"))
+    return notes
+
+
+def _complete(found: Gathered) -> Note:
+    books = found.books
+    if books.complete:
+        return Note(f"All {number(books.parts)} parts have every stage: {', '.join(books.rows)}.", "good")
+    open_parts = [f"{stage} on {counted(count, 'part')}" for stage, count in books.open_parts.items()]
+    chunks = [f"segment on {counted(books.open_chunks, 'chunk')}"] if books.open_chunks else []
+    return Note(f"Not done yet: {', '.join(chunks + open_parts)}.", "look")

@@ -1,0 +1,29 @@
+"""The `select` section of corpus.yaml: which sentences a trainer and an export see. No heavy imports."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from stages.stage import Settings, meaning
+
+
+class SelectSettings(Settings):
+    """Which sentences are used; in short, only the condition: `select: "autobleu >= 30 and chars >= 10"`."""
+
+    where: str | None = meaning(
+        None, min_length=1, description="condition on columns that sentences must satisfy, as for inspect --where"
+    )
+    # A trainer learns to predict the next sentence: it must not take a gap for continuity.
+    broken: Literal["drop-sentences", "split-documents", "drop-documents"] = meaning(
+        "split-documents",
+        description="what becomes of a document that lost sentences: split-documents: every unbroken run of sentences "
+        "is a piece of its own; drop-sentences: what is left moves together; drop-documents: it is left out",
+    )
+    min_sentences: int = meaning(1, ge=1, description="documents, or pieces of them, with fewer sentences are left out")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"where": value} if isinstance(value, str) else value

@@ -1,0 +1,105 @@
+"""What `pipeline select` does: the selection of a corpus.yaml, a corpus or the command line, and where sentences went.
+
+The rules come from the section `select` of the YAML file, or of the newest run of the corpus (`runs/…/corpus.yaml`);
+options of the command line go before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.config import load_config
+from pipeline.corpus import Corpus
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.progress import RowProgress
+from pipeline.runs import newest_config
+from pipeline.select_settings import SelectSettings
+from pipeline.selecting import Counts, Selection
+from pipeline.show import counted, number, plain
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The options of the command line that replace single settings of the section."""
+
+    where: str | None = None
+    broken: str | None = None
+    min_sentences: int | None = None
+
+
+def selection_of(place: str, corpus: Corpus, rules: Rules) -> Selection:
+    """The selection of a corpus: the rules, and for what they leave open the section `select`.
+
+    place: what the user named: a YAML file, whose section counts, or the corpus. Raises `ConfigError` for a value that
+    is not allowed, or a condition that the corpus cannot answer; `CorpusError` if no part is finished.
+    """
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    config: dict[str, Any]
+    if place.endswith((".yaml", ".yml")):
+        config = load_config(Path(place)).model_dump(mode="json")
+    else:
+        config = newest_config(corpus.store)
+    options = {
+        "where": rules.where,
+        "broken": rules.broken,
+        "min_sentences": rules.min_sentences,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    try:
+        settings = SelectSettings.model_validate({**(config.get("select") or {}), **given})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        option = str(wrong["loc"][0]).replace("_", "-")
+        raise ConfigError(f"--{option} {wrong['input']}: {wrong['msg']}") from None
+    return Selection(corpus, settings, "--where" if rules.where is not None else "select.where")
+
+
+def select_corpus(console: Console, place: str, corpus: Corpus, rules: Rules) -> None:
+    """Show what each clause removes, and what is left."""
+    selection = selection_of(place, corpus, rules)
+    with RowProgress(console, corpus.rows) as progress:
+        counts = selection.count(progress)
+    show_selection(console, selection, counts)
+    waiting = unfinished(corpus)
+    if waiting:
+        console.print(f"not segmented yet, and not counted: {counted(waiting, 'chunk')}")
+
+
+def unfinished(corpus: Corpus) -> int:
+    """Chunks of the newest run that are not segmented yet."""
+    return sum(one.receipt is None for one in corpus.chunks)
+
+
+def show_selection(console: Console, selection: Selection, counts: Counts) -> None:
+    """Where every sentence and document of the selection went."""
+    settings = selection.settings
+    least = f", at least {counted(settings.min_sentences, 'sentence')}" if settings.min_sentences > 1 else ""
+    title = f"{selection.corpus.view.name}: {settings.where or 'every sentence'}; {settings.broken}{least}"
+    console.print(Text(plain(title, 1000), style="bold"), soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row("sentences in", number(counts.sentences), "")
+    for reason, count in counts.removed.items():
+        table.add_row(Text(f"– {plain(reason, 200)}"), number(count), _share(count, counts.sentences))
+    table.add_row("sentences kept", number(counts.kept), _share(counts.kept, counts.sentences), style="bold")
+    console.print(table)
+    for line in (
+        f"documents  {number(counts.documents)} in = {number(counts.whole)} whole + {number(counts.shortened)} with "
+        f"sentences missing + {number(counts.dropped)} left out; {counted(counts.pieces, 'sequence')} to train on",
+        f"selection  {selection.digest}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count / total:.1%}" if total else "–"

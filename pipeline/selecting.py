@@ -1,0 +1,253 @@
+"""Which sentences of a corpus are used, and which of them belong together: the view of trainer and exporter.
+
+    selection = Selection(corpus, SelectSettings(where="autobleu >= 30 and chars >= 10"))
+    for part in corpus.parts:
+        chosen = selection.part(part)       # runs of rows, as numpy arrays
+
+Nothing is copied or written: the same corpus and settings give the same rows again, and `selection.digest` names them.
+A sentence whose embedding is not finite is never used. Every sentence that is not used is counted once, under the first
+thing that removed it: not finite, a clause of the condition, its document, or too short a piece; books that do not
+balance raise. Cost: one pass over the small columns that the condition reads, row group by row group; memory: a few
+bytes for each row of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.corpus import Corpus
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.fingerprint import fingerprint
+from pipeline.part_reader import ROW, PartReader
+from pipeline.progress import RowProgress
+from pipeline.select_settings import SelectSettings
+from pipeline.state import PartState
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+STATUS, NON_FINITE = "status", 2
+NOT_FINITE = "not finite"
+WITH_DOCUMENT = "left out with their document"
+TOO_SHORT = "in documents or pieces too short"
+
+
+@dataclass
+class Counts:
+    """Where every sentence and document went. `removed`: sentences by reason; `pieces`: what documents became."""
+
+    sentences: int = 0
+    kept: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    documents: int = 0
+    whole: int = 0
+    shortened: int = 0  # lost sentences, but not all of them
+    dropped: int = 0
+    pieces: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add those of another part."""
+        for name in ("sentences", "kept", "documents", "whole", "shortened", "dropped", "pieces"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.removed.items():
+            self.removed[reason] = self.removed.get(reason, 0) + count
+
+    def check(self, where: str) -> None:
+        """Raises `CorpusError` unless in = kept + removed, for sentences and for documents."""
+        removed = sum(self.removed.values())
+        if self.sentences != self.kept + removed or self.documents != self.whole + self.shortened + self.dropped:
+            raise CorpusError(
+                f"the selection from {where} does not balance: {self.sentences} sentences in, {self.kept} kept + "
+                f"{removed} removed; {self.documents} documents in, {self.whole} whole + {self.shortened} shortened + "
+                f"{self.dropped} dropped"
+            )
+
+
+@dataclass(frozen=True)
+class PartSelection:
+    """The rows that are used of one part, as runs without gaps, in the order of the part.
+
+    doc: number of the document in the part; piece: which piece of that document. Runs of the same doc and piece follow
+    each other as one sequence: with `drop-sentences` a piece has several runs, otherwise one. All of length (runs).
+    """
+
+    part: str
+    doc: Ints
+    piece: Ints
+    first_row: Ints
+    rows: Ints
+    counts: Counts
+
+    @cached_property
+    def row_numbers(self) -> Ints:
+        """(sentences) The rows that are used, ascending."""
+        before = np.cumsum(self.rows) - self.rows
+        return np.repeat(self.first_row - before, self.rows) + np.arange(self.rows.sum())
+
+    @cached_property
+    def piece_starts(self) -> Ints:
+        """(pieces) The first run of every piece."""
+        return np.flatnonzero(_changes(self.doc) | _changes(self.piece))
+
+    @cached_property
+    def piece_rows(self) -> Ints:
+        """(pieces) Sentences of every piece."""
+        return _sums(self.rows, self.piece_starts)
+
+
+class Selection:
+    """What `settings` take from a corpus. Opens nothing until a part is asked for.
+
+    Raises `ExpressionError` for a condition that the corpus cannot answer; `origin` begins the message.
+    """
+
+    def __init__(self, corpus: Corpus, settings: SelectSettings, origin: str = "select.where") -> None:
+        self.corpus, self.settings, self._origin = corpus, settings, origin
+        self.condition = corpus.condition(settings.where, origin) if settings.where is not None else None
+        self.clauses = self.condition.clauses if self.condition else ()
+        status = (STATUS,) if STATUS in corpus.catalogue else ()
+        self.columns = tuple(dict.fromkeys((*(self.condition.columns if self.condition else ()), *status)))
+        nullable = {column.name for column in corpus.catalogue.values() if column.nullable}
+        self._open = self.condition.undecided(nullable) if self.condition else ()
+        self.reasons = (NOT_FINITE, *dict.fromkeys(clause.text for clause in self.clauses), WITH_DOCUMENT, TOO_SHORT)
+        self._states: dict[str, PartState] = {one.ref.part: one for chunk in corpus.chunks for one in chunk.parts}
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of what decides the rows: the settings, and the digests of the columns that they look at."""
+        named = [self.corpus.catalogue[name] for name in self.columns]
+        keys = sorted({"documents.rows", *(f"{column.family}.{column.name}" for column in named if column.family)})
+        parts: dict[str, list[str]] = {}
+        for part in self.corpus.parts:
+            digests: dict[str, str] = {}
+            for receipt in self._states[part].receipts.values():
+                digests |= receipt.columns
+            parts[part] = [digests[key] for key in keys]
+        return fingerprint([self.settings.meaningful(), keys, parts])
+
+    def reader(self, part: str) -> PartReader:
+        """Reads columns of a part; use it in a `with` statement."""
+        return PartReader(self.corpus.store, part, self._states[part].receipts)
+
+    def part(self, part: str) -> PartSelection:
+        """Raises `ConfigError` if the condition leaves open what null means, where there is null."""
+        documents = self.corpus.documents(part)
+        rows: Ints = documents["rows"].to_numpy().astype(np.int64)
+        first: Ints = documents["first_row"].to_numpy().astype(np.int64)
+        removed = dict.fromkeys(self.reasons, 0)
+        with self.reader(part) as reader:
+            if (first != np.cumsum(rows) - rows).any() or rows.sum() != reader.rows:
+                raise CorpusError(
+                    f"{self.corpus.url}: the documents of part {part} do not cover its {reader.rows} rows one after "
+                    "the other; delete its receipt and run again"
+                )
+            kept = self._kept(reader, removed)
+        doc = np.repeat(np.arange(len(rows)), rows)
+        if self.settings.broken == "drop-documents":
+            found = np.bincount(doc[kept], minlength=len(rows))
+            removed[WITH_DOCUMENT] = int(found[found < rows].sum())
+            kept &= (found == rows)[doc]
+        chosen = _runs(kept, doc, joined=self.settings.broken == "drop-sentences")
+        run_doc, first_row, length, removed[TOO_SHORT] = _long_enough(*chosen, self.settings.min_sentences)
+        piece = _numbers(run_doc) if self.settings.broken == "split-documents" else np.zeros_like(run_doc)
+        left = np.bincount(run_doc, weights=length, minlength=len(rows)).astype(np.int64)
+        whole, dropped = (left == rows) & (rows > 0), left == 0
+        counts = Counts(
+            sentences=reader.rows,
+            kept=int(length.sum()),
+            removed=removed,
+            documents=len(rows),
+            whole=int(whole.sum()),
+            shortened=int((~whole & ~dropped).sum()),
+            dropped=int(dropped.sum()),
+        )
+        result = PartSelection(part, run_doc, piece, first_row, length, counts)
+        counts.pieces = len(result.piece_starts)
+        counts.check(f"part {part}")
+        return result
+
+    def __iter__(self) -> Iterator[PartSelection]:
+        """Part after part, in the order of the corpus."""
+        return map(self.part, self.corpus.parts)
+
+    def count(self, progress: RowProgress) -> Counts:
+        """Counts of the whole corpus."""
+        total = Counts(removed=dict.fromkeys(self.reasons, 0))
+        for chosen in self:
+            total.add(chosen.counts)
+            progress.add(chosen.counts.sentences)
+        total.check(self.corpus.url)
+        return total
+
+    def _kept(self, reader: PartReader, removed: dict[str, int]) -> Bools:
+        """(rows) Which rows are finite and satisfy every clause; the others are counted."""
+        kept = np.zeros(reader.rows, np.bool_)
+        for batch in reader.batches((*(name for name in self.columns if name != ROW), ROW)):
+            left = batch.table.combine_chunks()
+            if STATUS in self.columns:
+                left = self._without(left, pc.field(STATUS) != NON_FINITE, NOT_FINITE, removed)
+            for name in self._open:
+                if left[name].null_count:
+                    self._refuse(name, left[name].null_count, left.num_rows, reader.part)
+            for clause in self.clauses:
+                left = self._without(left, clause.expression, clause.text, removed)
+            kept[left[ROW].to_numpy()] = True
+        return kept
+
+    @staticmethod
+    def _without(table: pa.Table, expression: pc.Expression, reason: str, removed: dict[str, int]) -> pa.Table:
+        left = table.filter(expression)
+        removed[reason] += table.num_rows - left.num_rows
+        return left
+
+    def _refuse(self, column: str, nulls: int, rows: int, part: str) -> None:
+        clause = next(one for one in self.clauses if column in one.columns and column not in one.null_columns)
+        raise ConfigError(
+            f"{self._origin}: {column} is null in {nulls} of {rows} rows (part {part}): they were not sampled, or "
+            f"have none, and `{clause.text}` does not tell what becomes of them. To keep them: "
+            f"({column} is null or {clause.text}); to leave them out: {column} is not null and {clause.text}"
+        )
+
+
+def _runs(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints, Ints]:
+    """Runs of kept rows within a document: doc, first row, rows, and the number of the sequence that each belongs to.
+
+    joined: all runs of a document are one sequence.
+    """
+    new = _changes(doc)
+    starts = np.flatnonzero(kept & (new | ~np.concatenate([[False], kept[:-1]])))
+    ends = np.flatnonzero(kept & np.concatenate([new[1:] | ~kept[1:], [True]]))  # inclusive
+    run_doc = doc[starts]
+    sequence = np.cumsum(_changes(run_doc)) if joined else np.arange(1, len(starts) + 1)
+    return run_doc, starts, ends + 1 - starts, sequence - 1
+
+
+def _long_enough(doc: Ints, first: Ints, rows: Ints, sequence: Ints, least: int) -> tuple[Ints, Ints, Ints, int]:
+    """doc, first row and rows of the runs of sequences with `least` rows or more; how many rows the others have."""
+    long = (np.bincount(sequence, weights=rows) >= least)[sequence] if len(sequence) else np.zeros(0, np.bool_)
+    return doc[long], first[long], rows[long], int(rows[~long].sum())
+
+
+def _numbers(doc: Ints) -> Ints:
+    """0, 1, 2, … within every run of equal values."""
+    starts = np.flatnonzero(_changes(doc))
+    return np.arange(len(doc)) - np.repeat(starts, np.diff(starts, append=len(doc)))
+
+
+def _changes(values: Ints) -> Bools:
+    """Where a value is not that before it; the first is not."""
+    return np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])
+
+
+def _sums(values: Ints, starts: Ints) -> Ints:
+    """Sums of the values from each start to the next."""
+    before: Ints = np.concatenate([[0], np.cumsum(values)])
+    sums: Ints = np.diff(before[np.append(starts, len(values))])
+    return sums

@@ -1,0 +1,43 @@
+"""Files of fitted artifacts (robust scaler, predictor, codebooks): safetensors, and the same bytes for the same fit.
+
+All metadata is sorted JSON under one key, "about", because safetensors writes several keys in random order. Nothing of
+a file is executed when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+VERSION = 1
+
+
+def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
+    """A file. about: settings, numbers and provenance, as JSON can hold them."""
+    head = json.dumps({**about, "kind": kind, "version": VERSION}, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    data: bytes = save({name: one.contiguous().cpu() for name, one in tensors.items()}, {"about": head})
+    return data
+
+
+def from_bytes(kind: str, data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors and `about` of a file. Raises ValueError if it is none, or of another kind or version."""
+    try:
+        tensors = load(data)
+        size = int.from_bytes(data[:8], "little")
+        about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["about"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"these {len(data)} bytes are no {kind} that was fitted here ({error!r}); fit it again, or restore the file"
+        ) from error
+    found = (about.get("kind"), about.get("version")) if isinstance(about, dict) else (None, None)
+    if found != (kind, VERSION):
+        raise ValueError(
+            f"a file of kind {found[0]!r}, version {found[1]!r}, where {kind!r}, version {VERSION}, is needed; "
+            "give the right file, or fit it again"
+        )
+    return tensors, about

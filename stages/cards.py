@@ -1,0 +1,63 @@
+"""Cards of models: small YAML files that say what a model is and where its files lie.
+
+Those that ship are in folders of `conf/`. Reading one opens no file of the model and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from stages.sonar.card import CardError
+from stages.sonar.fetch import sha256_of
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Card = TypeVar("Card", bound=BaseModel)
+
+
+def shipped(folder: str) -> dict[str, Path]:
+    """Name → card file, for every card in a folder of `conf/`."""
+    found = Path(str(importlib.resources.files("conf") / folder))
+    return {path.stem: path for path in sorted(found.glob("*.yaml"), key=lambda path: path.stem)}
+
+
+def read_card(name_or_path: str, folder: str, kind: type[Card], what: str) -> tuple[Card, Path]:
+    """The card of a model that ships, by its name, or of any by the path of its `.yaml` file; and where it lies.
+
+    what: in words, "SaT model". Raises CardError if there is no such card or it is not valid.
+    """
+    known = shipped(folder)
+    path = Path(name_or_path).expanduser() if name_or_path.endswith((".yaml", ".yml")) else known.get(name_or_path)
+    if path is None or not path.is_file():
+        raise CardError(
+            f"no {what} is called {name_or_path!r}; use one of {', '.join(known)}, or the path of a card that ends "
+            f"in .yaml (conf/{folder}/ has examples)"
+        )
+    try:
+        return kind.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8")))), path
+    except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
+        raise CardError(f"{path} is not a valid card of a {what}: {error}") from error
+
+
+def is_folder(place: str) -> bool:
+    """Whether a card's place is a folder (./… relative to the card, /… or ~…), and not a name."""
+    return place.startswith((".", "/", "~"))
+
+
+def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], Path]) -> None:
+    """Compare files with what a card states, reading them. Raises CardError that lists what is missing or differs."""
+    wrong = []
+    for name, wanted in sha256.items():
+        path = path_of(name)
+        if not path.is_file():
+            wrong.append(f"{path} is missing")
+        elif (found := sha256_of(path)) != wanted:
+            wrong.append(f"{path} has sha256 {found}, the card says {wanted}")
+    if wrong:
+        raise CardError(f"card {card}: {'; '.join(wrong)}; put the right files there, or correct the card")

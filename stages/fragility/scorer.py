@@ -1,0 +1,155 @@
+"""Fragility: how much of a sentence survives noise on its embedding, LCM 2.5.2.
+
+Each sampled row is perturbed at every noise level (eq. 27), decoded, and compared with its text by BLEU and by the
+cosine of an external encoder, both in [0, 1]; fragility is −mean over the levels (eq. 26): nearer 0 is more fragile.
+All rows and levels are decoded together. Cost: one decoding a level, nine by default, and one external encoding of each
+distinct text; rows that are copies of each other have noise of their own, so they are decoded each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from stages.arrow import embedding_matrix, scattered
+from stages.autobleu.bleu import sentence_bleu, sentence_statistics
+from stages.batching import Indices
+from stages.fragility.card import load_external_card
+from stages.fragility.external import ExternalEncoder
+from stages.fragility.noise import noise, perturbed
+from stages.fragility.settings import FragilitySettings
+from stages.sampling import rate
+from stages.scaler.robust import RobustScaler
+from stages.sonar.decode import BatchedDecoder, sampled_rows, stopped_at_limit
+from stages.stage import Computed
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The sampled rows of a part; `rows`: where they stand in it."""
+
+    part_rows: int
+    rows: Indices
+    texts: list[str]
+    langs: list[str]
+    u: npt.NDArray[np.float64]
+    prefixes: Indices
+    embeddings: npt.NDArray[np.float16]
+    max_new: Indices
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """texts: of each row at each level, row after row; cosine: (rows, levels); counts: what it took."""
+
+    prepared: Prepared
+    texts: list[str]
+    cosine: Floats
+    counts: dict[str, float]
+
+
+class Fragility:
+    """The fragility stage; see `FragilitySettings`. scaler: the bytes of the fitted robust scaler."""
+
+    def __init__(self, settings: FragilitySettings, scaler: bytes) -> None:
+        self.settings = settings
+        self.rate = rate(settings.sample, "fragility.sample")
+        self.levels = np.asarray(settings.noise_levels, np.float64)
+        self.scaler = RobustScaler.from_bytes(scaler)
+        self.decoder = BatchedDecoder(settings)
+        self.external: ExternalEncoder
+        dim = self.decoder.card.dim
+        if len(self.scaler.median) != dim:
+            raise ValueError(
+                f"the scaler was fitted on {len(self.scaler.median)} dimensions, the decoder of {settings.model} takes "
+                f"{dim}; set fragility.model to the decoder of encode.model, or fit the scaler anew (--refit)"
+            )
+
+    def setup(self, device: str) -> None:
+        """Load the decoder and the external encoder."""
+        self.decoder.setup(device)
+        self.external = ExternalEncoder(
+            load_external_card(self.settings.external),
+            dtype=self.decoder.dtype,
+            device=device,
+            batch_tokens=self.settings.external_batch_tokens,
+        )
+
+    def prepare(self, part: pa.Table) -> Prepared:
+        """Choose the rows to score and bound each decoding by the length of its source."""
+        rows = sampled_rows(part, self.rate)
+        chosen = part.select(["sentences.text", "sentences.lang", "sentences.u"]).take(pa.array(rows))
+        texts, langs = chosen["sentences.text"].to_pylist(), chosen["sentences.lang"].to_pylist()
+        return Prepared(
+            part_rows=part.num_rows,
+            rows=rows,
+            texts=texts,
+            langs=langs,
+            u=chosen["sentences.u"].to_numpy(),
+            prefixes=self.decoder.prefixes(langs),
+            embeddings=embedding_matrix(part["embeddings.embedding"])[rows],
+            max_new=self.decoder.limits(texts),
+        )
+
+    def compute(self, prepared: Prepared) -> Decoded:
+        """Decode every row at every level, then encode all texts outside SONAR."""
+        count, device = len(self.levels), self.decoder.device
+
+        def embeddings(batch: Indices) -> torch.Tensor:
+            rows, alpha = batch // count, self.levels[batch % count]
+            given = torch.from_numpy(prepared.embeddings[rows]).to(device)
+            eps = torch.from_numpy(noise(prepared.u[rows], alpha, self.settings.seed, given.shape[1])).to(device)
+            return perturbed(given, eps, torch.from_numpy(alpha).to(device), self.scaler)
+
+        limits = np.repeat(prepared.max_new, count)
+        ids, counts = self.decoder.decode(embeddings, np.repeat(prepared.prefixes, count, axis=0), limits)
+        texts = self.decoder.tokenizer.decode(ids)
+        cosine, taken = self._cosine(prepared.texts, texts)
+        counts["out_of_memory"] += taken.pop("out_of_memory")
+        counts |= taken | {"stopped_at_length": float(stopped_at_limit(ids, limits).sum())}
+        return Decoded(prepared, texts, cosine, counts)
+
+    def _cosine(self, originals: list[str], decoded: list[str]) -> tuple[Floats, dict[str, float]]:
+        """(originals, levels) in [0, 1], equal texts encoded once; and counts."""
+        codes = pc.dictionary_encode(pa.array(originals + decoded, pa.string()))
+        vectors, halvings = self.external.encode(codes.dictionary.to_pylist())
+        place = codes.indices.to_numpy()
+        original = np.repeat(place[: len(originals)], len(self.levels))
+        found = np.empty(len(decoded), np.float32)
+        for start in range(0, len(decoded), 8192):  # bounds the memory of vectors in float32
+            pairs = slice(start, start + 8192)
+            ours, theirs = (vectors[at[pairs]].astype(np.float32) for at in (original, place[len(originals) :]))
+            found[pairs] = np.einsum("ij,ij->i", ours, theirs)
+        counts = self.external.budget.counts(halvings) | {"external_texts": float(len(vectors))}
+        return found.clip(0, 1).reshape(len(originals), len(self.levels)), counts
+
+    def finish(self, computed: Decoded) -> Computed:
+        """BLEU of every decoding, the means, the columns."""
+        prepared, cosine, levels = computed.prepared, computed.cosine, len(self.levels)
+        bleu = np.zeros(cosine.size, np.float32)
+        langs = np.repeat(np.asarray(prepared.langs, dtype=object), levels)
+        for lang in sorted(set(prepared.langs)):
+            where = np.flatnonzero(langs == lang)
+            references = [prepared.texts[i // levels] for i in where]
+            statistics = sentence_statistics([computed.texts[i] for i in where], references, lang)
+            bleu[where] = sentence_bleu(statistics) / 100
+        scores = {"bleu": bleu.clip(0, 1).reshape(cosine.shape), "cosine": cosine}
+        counts = computed.counts | {"scored": float(len(prepared.rows)), "decodings": float(cosine.size)}
+        columns: dict[str, pa.Array] = {}
+        for name, values in scores.items():
+            columns[f"fragility_{name}"] = pa.array(-values.mean(axis=1, dtype=np.float64).astype(np.float32))  # eq. 26
+            counts[f"fragility_{name}_sum"] = float(-values.mean(axis=1, dtype=np.float64).sum())
+            for level, total in zip(self.settings.noise_levels, values.sum(axis=0, dtype=np.float64), strict=True):
+                counts[f"{name}.{level:g}"] = float(total)
+        offsets = pa.array(np.arange(len(prepared.rows) + 1, dtype=np.int32) * levels)
+        for name, values in scores.items():
+            columns[f"{name}_by_noise"] = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+        table = {name: scattered(values, prepared.rows, prepared.part_rows) for name, values in columns.items()}
+        return Computed({"fragility": pa.table(table)}, counts)

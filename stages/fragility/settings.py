@@ -1,0 +1,67 @@
+"""Settings of the fragility stage (no torch here, so that a plan is quick)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from stages.fragility.card import load_external_card
+from stages.sampling import Rows, Sample
+from stages.sonar.settings import DecodingSettings
+from stages.stage import Stage, execution, meaning
+
+
+class FragilitySettings(DecodingSettings):
+    """Noise on embeddings → text → scores: `fragility.fragility_bleu`, `fragility.fragility_cosine`, and each by noise.
+
+    Every sampled sentence is decoded once for each noise level.
+    """
+
+    name: ClassVar[str] = "fragility"
+    version: ClassVar[int] = 1
+    writes: ClassVar[tuple[str, ...]] = ("fragility",)
+    fits: ClassVar[tuple[str, ...]] = ("scaler",)
+
+    sample: Sample = meaning(
+        Rows(rows=50_000_000),
+        description="sentences to score: a share, or {rows: …}; the paper's 50 million when left out; samples nest",
+    )
+    noise_levels: tuple[Annotated[float, Field(ge=0, le=1)], ...] = meaning(
+        (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+        min_length=1,
+        max_length=100,
+        description="variances of the noise, each a decoding a sentence; 0 is none, 1 leaves nothing of the sentence",
+    )
+    external: str = meaning(
+        "minilm",
+        description="encoder for the cosine, unrelated to SONAR: a card's name (conf/external/), or the path of a card",
+    )
+    seed: int = meaning(0, ge=0, lt=1 << 64, description="seed of the noise")
+    external_batch_tokens: int = execution(
+        16_384,
+        ge=1,
+        description="tokens that the external encoder computes at once; halved if a GPU runs out of memory",
+    )
+
+    @field_validator("noise_levels")
+    @classmethod
+    def _are_distinct(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
+        if len(set(levels)) < len(levels):
+            raise ValueError(f"{list(levels)} holds a level twice; a level has one decoding: keep one")
+        return levels
+
+    def meaningful(self) -> dict[str, Any]:
+        """As for all settings; where the external encoder's card lies means nothing, its digest is an artifact."""
+        return super().meaningful() | {"external": load_external_card(self.external).name}
+
+    def artifacts(self) -> dict[str, str]:
+        """The weights of decoder, tokenizer and external encoder; from the cards, no file is read."""
+        return super().artifacts() | {"external": load_external_card(self.external).digest}
+
+    def build(self, fits: Mapping[str, bytes]) -> Stage:
+        """The stage, with torch."""
+        from stages.fragility.scorer import Fragility
+
+        return Fragility(self, fits["scaler"])

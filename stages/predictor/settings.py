@@ -1,0 +1,53 @@
+"""Settings of the predictor of fragility (no torch here, so that a plan is quick)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from stages.stage import Stage, StageSettings, meaning
+
+
+class PredictorSettings(StageSettings):
+    """Embeddings → fragility without decoding, LCM 2.4.4: fitted on the rows that have been scored, then for all rows.
+
+    Adds `fragility-predicted.fragility_predicted` and `fragility-predicted.weight`.
+    """
+
+    name: ClassVar[str] = "predictor"
+    version: ClassVar[int] = 1
+    reads: ClassVar[tuple[str, ...]] = ("embeddings.embedding", "status.status")
+    writes: ClassVar[tuple[str, ...]] = ("fragility-predicted",)
+    fits: ClassVar[tuple[str, ...]] = ("predictor",)
+
+    rows: int = meaning(
+        50_000_000,
+        ge=100,
+        description="about how many rows of the pilot to look at; those with a score are learnt from",
+    )
+    score: Literal["cosine", "bleu"] = meaning(
+        "cosine", description="which fragility `fragility_predicted` and `weight` are about"
+    )
+    a: float = meaning(-4.0, lt=0, description="weight = sigmoid(a · z + b), z the predicted fragility, standardised")
+    b: float = meaning(3.5, description="see a; -4 and 3.5 in the LCM paper")
+    hidden: int = meaning(512, ge=1, description="width of the network's two hidden layers")
+    dropout: float = meaning(0.2, ge=0, lt=1, description="share of hidden values that are left out while it learns")
+    epochs: int = meaning(60, ge=1, description="at most; the one that is best on rows set aside for this counts")
+    patience: int = meaning(10, ge=1, description="epochs without getting better after which it stops")
+    batch_rows: int = meaning(256, ge=1, description="rows of a step")
+    learning_rate: float = meaning(1e-3, gt=0, description="of AdamW, falling to zero over the epochs")
+    weight_decay: float = meaning(0.1, ge=0, description="of AdamW")
+    held_out: float = meaning(
+        0.1, gt=0, lt=0.4, description="share of rows for the reported correlations, and as many to choose the epoch by"
+    )
+    seed: int = meaning(0, ge=0, lt=1 << 63, description="of the first weights, the order of rows and who is held out")
+
+    def artifacts(self) -> dict[str, str]:
+        """Nothing but the fit."""
+        return {}
+
+    def build(self, fits: Mapping[str, bytes]) -> Stage:
+        """The stage, with torch."""
+        from stages.predictor.stage import Predict
+
+        return Predict(self, fits["predictor"])

@@ -1,0 +1,77 @@
+"""Predicted fragility and sample weight of every row, LCM 2.4.4, from embeddings alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stages.arrow import embedding_matrix
+from stages.encode.settings import NON_FINITE
+from stages.predictor.network import SCORES, Predictor
+from stages.predictor.settings import PredictorSettings
+from stages.stage import Computed
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """embeddings: (rows, dim) float16; broken: rows that have none."""
+
+    embeddings: npt.NDArray[np.float16]
+    broken: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """fragility: (rows, 2)."""
+
+    prepared: Prepared
+    fragility: Floats
+
+
+class Predict:
+    """The predictor stage; see `PredictorSettings`. predictor: the bytes of what was fitted."""
+
+    def __init__(self, settings: PredictorSettings, predictor: bytes) -> None:
+        self.settings = settings
+        self.predictor = Predictor.from_bytes(predictor)
+        self.device = "cpu"
+
+    def setup(self, device: str) -> None:
+        """Move the network to the device."""
+        self.device = device
+        self.predictor.network.to(device)
+
+    def prepare(self, part: pa.Table) -> Prepared:
+        """Raises ValueError if the embeddings are not of the kind that the predictor was fitted on."""
+        embeddings = embedding_matrix(part["embeddings.embedding"])
+        if embeddings.shape[1] != self.predictor.dim:
+            raise ValueError(
+                f"the predictor was fitted on embeddings of {self.predictor.dim} dimensions, these have "
+                f"{embeddings.shape[1]}; fit it anew on this corpus (--refit)"
+            )
+        return Prepared(embeddings, part["status.status"].to_numpy() == NON_FINITE)
+
+    def compute(self, prepared: Prepared) -> Predicted:
+        """The network, by blocks from the part's first row on."""
+        return Predicted(prepared, self.predictor.predict(prepared.embeddings, self.device))
+
+    def finish(self, computed: Predicted) -> Computed:
+        """The columns; rows without an embedding have no prediction, and weight 0."""
+        settings, broken = self.settings, computed.prepared.broken
+        weight = self.predictor.weight(computed.fragility, settings.score, settings.a, settings.b)
+        weight[broken] = 0
+        by_score = {name: pa.array(computed.fragility[:, at], mask=broken) for at, name in enumerate(SCORES)}
+        table = {f"fragility_predicted_{name}": column for name, column in by_score.items()}
+        table |= {"fragility_predicted": by_score[settings.score], "weight": pa.array(weight)}
+        kept = computed.fragility[~broken, SCORES.index(settings.score)].astype(np.float64)
+        counts = {
+            "predicted": float(len(kept)),
+            "fragility_predicted_sum": float(kept.sum()),
+            "weight_sum": float(weight.astype(np.float64).sum()),
+        }
+        return Computed({"fragility-predicted": pa.table(table)}, counts)

@@ -1,0 +1,43 @@
+"""Work on blocks of rows whose results do not depend on the number of threads.
+
+A matrix product that is shared out over threads may round differently with another number of them, and then a row
+between two centroids changes sides. So on a CPU each block is computed by one thread, several blocks at once; on a GPU
+one block after the other. Blocks have fixed borders and results come in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Blocks(Protocol):
+    """What `blocks` gives: a function that runs `work(start, stop)` on blocks of `size` of `rows` rows."""
+
+    def __call__(self, work: Callable[[int, int], T], rows: int, size: int) -> list[T]: ...
+
+
+@contextmanager
+def blocks(device: str) -> Iterator[Blocks]:
+    """Within it PyTorch computes with one thread a block. Not for use within itself."""
+
+    def borders(rows: int, size: int) -> list[tuple[int, int]]:
+        return list(pairwise([*range(0, rows, size), rows]))
+
+    if device.startswith("cuda"):
+        yield lambda work, rows, size: [work(*one) for one in borders(rows, size)]
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            yield lambda work, rows, size: list(pool.map(lambda one: work(*one), borders(rows, size)))
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,143 @@
+"""Residual vector quantisation, LCM 2.3.5: a vector becomes one code per codebook, coarse to fine.
+
+Each codebook quantises what those before it left over, with beam 1: the nearest centroid is taken. The sum of the
+centroids of the first k codes approximates the vector, the better the larger k. Vectors are raw embeddings, as in the
+paper, not normalised ones.
+
+Cost: 2 · units · dim operations per row and codebook, 1.1 GFLOP a row at 64 × 8192 and dim 1024, nearly all of it in
+one matrix product; memory: the centroids (1.07 GB there) and a few blocks.
+
+Centroids are float16, as fine as the embeddings themselves, and half the size of float32. What rounds off is not lost:
+residuals are taken from the stored centroids, so the next codebook sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stages.device import compute_dtype
+from stages.rvq.blocks import Blocks, blocks
+
+SCORES = 1 << 24  # rows · units of one block: in 16 bits they stay in a GPU's cache
+ROWS = 2048  # of a block at most
+CHUNK = 1 << 16  # rows whose residuals are held in float32
+
+
+def block_rows(units: int) -> int:
+    """Rows whose distances to all units are computed at once."""
+    return min(ROWS, max(1, SCORES // units))
+
+
+class Nearest:
+    """Finds the nearest centroid: argmin |x − c|² = argmax x·c − |c|²/2.
+
+    centroids: (units, dim); dtype: of the product. Everything is scaled by a power of two so that scores are around 1,
+    where float16 neither overflows nor loses digits.
+    """
+
+    def __init__(self, centroids: torch.Tensor, dtype: torch.dtype) -> None:
+        exact = centroids.float()
+        squares = exact.square().sum(dim=1)
+        mean = float(squares.mean())
+        scale = 2.0 ** -round(np.log2(mean)) if mean > 0 else 1.0
+        self.dtype = dtype
+        self.transposed = (exact * scale).to(dtype).T
+        self.offset = (squares * (-scale / 2)).to(dtype)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, dim) → (rows,) int64 indices."""
+        return torch.addmm(self.offset, x.to(self.dtype), self.transposed).argmax(dim=1)
+
+
+def take_nearest(
+    residual: torch.Tensor, centroids: torch.Tensor, dtype: torch.dtype, each_block: Blocks
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Subtract from every row, in place, its nearest centroid; indices (rows,) int64, squares of what is left (rows,).
+
+    The residual may lie on the host and the centroids on a GPU: blocks then travel there and back.
+    """
+    nearest = Nearest(centroids, dtype)
+
+    def take(start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = residual[start:stop].to(centroids.device)
+        found = nearest(x)
+        left = x.float() - centroids[found].float()
+        residual[start:stop] = left
+        return found, left.square().sum(dim=1)
+
+    done = each_block(take, len(residual), block_rows(len(centroids)))
+    return torch.cat([found for found, _ in done]), torch.cat([left for _, left in done])
+
+
+@dataclass(frozen=True)
+class Codebooks:
+    """centroids: (codebooks, units, dim) float16. settings, numbers: what they were fitted with, and how well."""
+
+    centroids: torch.Tensor
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, float | list[float]] = field(default_factory=dict)
+
+    def to(self, device: str) -> Self:
+        """The same on a device."""
+        return replace(self, centroids=self.centroids.to(device))
+
+    def encode(self, embeddings: npt.NDArray[np.float16], precision: str = "auto") -> npt.NDArray[np.uint16]:
+        """(rows, dim) → codes (rows, codebooks)."""
+        return self.quantise(embeddings, precision)[0]
+
+    def quantise(
+        self, embeddings: npt.NDArray[np.float16], precision: str = "auto"
+    ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]:
+        """(rows, dim) → codes (rows, codebooks), and the squared error of each row (rows,).
+
+        On a CPU the codes do not depend on the number of threads. precision: of distances, see `compute_dtype`.
+        """
+        count, _, dim = self.centroids.shape
+        if embeddings.ndim != 2 or embeddings.shape[1] != dim:
+            raise ValueError(f"these codebooks quantise (rows, {dim}); the embeddings are {embeddings.shape}")
+        device = str(self.centroids.device)
+        dtype = compute_dtype(precision, device)
+        codes = np.empty((len(embeddings), count), np.uint16)
+        errors = np.empty(len(embeddings), np.float32)
+        with blocks(device) as each_block:
+            for first in range(0, len(embeddings), CHUNK):
+                rows = slice(first, first + CHUNK)
+                residual = torch.from_numpy(np.ascontiguousarray(embeddings[rows])).to(device).float()
+                for level, centroids in enumerate(self.centroids):
+                    found, left = take_nearest(residual, centroids, dtype, each_block)
+                    codes[rows, level] = found.cpu().numpy()
+                errors[rows] = left.cpu().numpy()
+        return codes, errors
+
+    def decode(self, codes: npt.NDArray[np.uint16], first: int | None = None) -> torch.Tensor:
+        """Codes (rows, codebooks) → (rows, dim) float32 on the centroids' device: the sum over the first `first`."""
+        count, _, dim = self.centroids.shape
+        first = count if first is None else first
+        if not 1 <= first <= count or codes.ndim != 2 or codes.shape[1] < first:
+            raise ValueError(f"dequantise {codes.shape} codes up to {first}: give (rows, ≥ first), 1 ≤ first ≤ {count}")
+        indices = torch.from_numpy(codes[:, :first].astype(np.int64)).to(self.centroids.device)
+        x = torch.zeros((len(codes), dim), device=self.centroids.device)
+        for level in range(first):
+            x += self.centroids[level][indices[:, level]]
+        return x
+
+    def to_bytes(self, provenance: Mapping[str, Any]) -> bytes:
+        """The artifact's file."""
+        from stages.artifact import to_bytes  # here, so that fits are timed where safetensors is missing
+
+        about = {"settings": dict(self.settings), "numbers": dict(self.numbers), "provenance": provenance}
+        return to_bytes("rvq", {"centroids": self.centroids}, about)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The codebooks of a file. Raises ValueError if it is none."""
+        from stages.artifact import from_bytes
+
+        tensors, about = from_bytes("rvq", data)
+        return cls(tensors["centroids"], about["settings"], about["numbers"])

@@ -1,0 +1,116 @@
+"""Fit RVQ codebooks to a sample: level by level, each on what the codebooks before it left over (LCM 2.3.5).
+
+Cost for n rows: per codebook k-means on at most points_per_unit · units rows (`fit_faiss`, `fit_torch`), then one
+pass that assigns all n: 2 · n · units · dim operations. Memory: the residuals of all rows in 16 bits, on the device if
+they fit into half of what is free there, else on the host, from where blocks are streamed.
+
+On a CPU the result does not depend on the number of threads. This module needs no pydantic, so that a bare machine
+with a GPU can run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stages.device import compute_dtype
+from stages.rvq import fit_torch
+from stages.rvq.blocks import blocks
+from stages.rvq.codebooks import Codebooks, block_rows, take_nearest
+
+Progress = Callable[[int, int], None]  # codebooks done, of how many
+
+
+class Recipe(Protocol):
+    """What a fit needs to know; `RvqSettings` has it, with defaults and explanations."""
+
+    @property
+    def codebooks(self) -> int: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def initialization(self) -> Literal["progressive", "kmeans"]: ...
+    @property
+    def backend(self) -> Literal["auto", "faiss", "torch"]: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def points_per_unit(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def fit_codebooks(
+    embeddings: npt.NDArray[np.float16], settings: Recipe, device: str, progress: Progress
+) -> tuple[Codebooks, dict[str, float | list[float]]]:
+    """Codebooks of (rows, dim) float16, and numbers: `relative_error` Σ|x − x̂|² / Σ|x|² by number of codebooks, `rows`.
+
+    Raises ValueError if there are fewer rows than units, or values that are not finite.
+    """
+    rows, units = len(embeddings), settings.units
+    if rows < units:
+        raise ValueError(
+            f"{rows} rows are fewer than the {units} units of a codebook; lower rvq.units to at most {rows} (39 rows a "
+            f"unit and more make good ones: {max(2, rows // 39)}), or raise rvq.rows and fit.rows"
+        )
+    bad = sum(int((~np.isfinite(part).all(axis=1)).sum()) for part in np.array_split(embeddings, 1 + rows // 65536))
+    if bad:
+        raise ValueError(f"{bad} of {rows} rows are not finite; leave out rows whose status is non-finite")
+    backend = settings.backend
+    if backend == "auto":
+        backend = "torch" if device.startswith("cuda") else "faiss"
+    dtype = compute_dtype(settings.precision, device)
+    residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device), copy=True)
+    centroids, errors = [], []
+    with blocks(device) as each_block:
+        total = sum(each_block(lambda start, stop: _energy(residual[start:stop]), rows, block_rows(units)))
+        for level in range(settings.codebooks):
+            seed = settings.seed * settings.codebooks + level
+            points = residual[_chosen(rows, settings.points_per_unit * units, seed)]
+            if backend == "faiss":
+                from stages.rvq import fit_faiss
+
+                found = fit_faiss.cluster(points, settings, seed)
+            else:
+                found = fit_torch.cluster(points.to(device), settings, seed, dtype, each_block)
+            stored = found.to(device).half()
+            left = float(take_nearest(residual, stored, dtype, each_block)[1].sum(dtype=torch.float64))
+            centroids.append(stored.cpu())
+            errors.append(left / total if total else 0.0)
+            progress(level + 1, settings.codebooks)
+    used = {
+        "codebooks": settings.codebooks,
+        "units": units,
+        "initialization": settings.initialization,
+        "backend": backend,
+        "iterations": settings.iterations,
+        "points_per_unit": settings.points_per_unit,
+        "precision": str(dtype).removeprefix("torch."),
+        "seed": settings.seed,
+    }
+    numbers: dict[str, float | list[float]] = {"rows": float(rows), "relative_error": errors}
+    return Codebooks(torch.stack(centroids), used, numbers), numbers
+
+
+def _home(nbytes: int, device: str) -> str:
+    """Where the residuals lie."""
+    if device.startswith("cuda") and nbytes < torch.cuda.mem_get_info(device)[0] // 2:
+        return device
+    return "cpu"
+
+
+def _chosen(rows: int, wanted: int, seed: int) -> torch.Tensor:
+    """The rows that a codebook is clustered on, in ascending order: all, or a random sample of its own."""
+    if rows <= wanted:
+        return torch.arange(rows)
+    return torch.from_numpy(np.sort(np.random.default_rng(seed).choice(rows, wanted, replace=False, shuffle=False)))
+
+
+def _energy(x: torch.Tensor) -> float:
+    return float(x.float().square().sum(dtype=torch.float64))

@@ -1,0 +1,69 @@
+"""The row stage of residual vector quantisation: one uint16 code per codebook for every sentence, LCM 2.3.5.
+
+Every row gets codes, also those whose embedding is not finite (zeros): readers go by the status. The receipt has the
+squared error and the squared norm of the finite rows; their ratio against that of the fit says whether the codebooks
+suit data that came later. Costs: see `codebooks.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stages.arrow import embedding_matrix
+from stages.encode.settings import NON_FINITE
+from stages.rvq.codebooks import Codebooks
+from stages.rvq.settings import RvqSettings
+from stages.stage import Computed
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """embeddings: (rows, dim) float16; finite: (rows,) bool."""
+
+    embeddings: npt.NDArray[np.float16]
+    finite: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """codes: (rows, codebooks) uint16; counts: for the receipt."""
+
+    codes: npt.NDArray[np.uint16]
+    counts: dict[str, float]
+
+
+class Rvq:
+    """The stage; see `RvqSettings`."""
+
+    def __init__(self, settings: RvqSettings, codebooks: Codebooks) -> None:
+        self.settings = settings
+        self.codebooks = codebooks
+
+    def setup(self, device: str) -> None:
+        """Centroids onto the device."""
+        self.codebooks = self.codebooks.to(device)
+
+    def prepare(self, part: pa.Table) -> Prepared:
+        """The matrix of embeddings, not copied."""
+        return Prepared(embedding_matrix(part["embeddings.embedding"]), part["status.status"].to_numpy() != NON_FINITE)
+
+    def compute(self, prepared: Prepared) -> Quantised:
+        """The nearest centroids, codebook after codebook."""
+        codes, errors = self.codebooks.quantise(prepared.embeddings, self.settings.precision)
+        finite = prepared.embeddings[prepared.finite]
+        counts = {
+            "rvq.squared_error": float(errors[prepared.finite].sum(dtype=np.float64)),
+            "rvq.squared_norm": float(np.einsum("ij,ij->i", finite, finite, dtype=np.float32).sum(dtype=np.float64)),
+        }
+        return Quantised(codes, counts)
+
+    def finish(self, computed: Quantised) -> Computed:
+        """The column of codes."""
+        codes = computed.codes
+        values = pa.field("element", pa.uint16(), nullable=False)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), type=pa.list_(values, codes.shape[1]))
+        return Computed({"codes": pa.table({"codes": column})}, computed.counts)

@@ -1,0 +1,53 @@
+"""Settings of residual vector quantisation (no torch here, so that a plan is quick)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from stages.stage import Stage, StageSettings, meaning
+
+
+class RvqSettings(StageSettings):
+    """Embeddings → codes: `codes.codes` (rows, codebooks) uint16, by codebooks that are fitted on the pilot."""
+
+    name: ClassVar[str] = "rvq"
+    version: ClassVar[int] = 1
+    reads: ClassVar[tuple[str, ...]] = ("embeddings.embedding", "status.status")
+    writes: ClassVar[tuple[str, ...]] = ("codes",)
+    fits: ClassVar[tuple[str, ...]] = ("rvq",)
+
+    codebooks: int = meaning(64, ge=1, le=1024, description="codes a sentence; 64 in the LCM paper")
+    units: int = meaning(8192, ge=2, le=65536, description="centroids of a codebook; 8192 in the LCM paper")
+    rows: int = meaning(15_000_000, ge=2, description="about how many rows of the pilot to fit on; all if it has fewer")
+    initialization: Literal["progressive", "kmeans"] = meaning(
+        "progressive",
+        description="progressive: Improved RVQ, k-means in ever more principal dimensions, as in the paper; kmeans: "
+        "from random rows, quicker to fit, with a larger error",
+    )
+    backend: Literal["auto", "faiss", "torch"] = meaning(
+        "auto", description="what fits the codebooks; auto: faiss on CPUs, torch on GPUs"
+    )
+    iterations: int = meaning(
+        10, ge=1, le=1000, description="passes of k-means, for progressive in each of its ten steps"
+    )
+    points_per_unit: int = meaning(
+        256, ge=1, description="a codebook is clustered on at most points_per_unit · units rows, drawn anew for each"
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
+        "auto",
+        description="number format of distances in torch; auto: float16 on GPUs, on CPUs bfloat16 where they multiply "
+        "it, else float32 (centroids are stored as float16 in any case)",
+    )
+    seed: int = meaning(0, ge=0, le=1_000_000, description="of the random draws of the fit")
+
+    def artifacts(self) -> dict[str, str]:
+        """Nothing but the fit."""
+        return {}
+
+    def build(self, fits: Mapping[str, bytes]) -> Stage:
+        """The stage, with torch."""
+        from stages.rvq.codebooks import Codebooks
+        from stages.rvq.quantizer import Rvq
+
+        return Rvq(self, Codebooks.from_bytes(fits["rvq"]))

@@ -1,0 +1,166 @@
+"""The robust scaler, LCM 2.3.1: exact medians and interquartile ranges by counting.
+
+A float16 has 65 536 values, so counting them gives exact quantiles of any number of rows in the memory of the counts:
+dim · 65 536 · 4 bytes (268 MB at 1024) and one block of rows (270 MB). The dimensions are shared out over the cores;
+integers make the result independent of who counted what, and of the batches that the rows came in.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stages.artifact import from_bytes, to_bytes
+
+BLOCK_BYTES = 1 << 28  # rows that are counted at once: adding up 65 536 counts per dimension is then a small part
+TILE = 32  # dimensions: one cache line of each row
+VALUES = 1 << 16
+INFINITY = 0x7C00  # bits of the first positive float16 that is not finite
+SIGN = 0x8000
+# Bit patterns of all finite values in ascending order: −65504 … −0, +0 … 65504.
+ASCENDING = np.concatenate([np.arange(SIGN + INFINITY - 1, SIGN - 1, -1), np.arange(INFINITY)])
+ASCENDING_VALUES = ASCENDING.astype(np.uint16).view(np.float16).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class RobustScaler:
+    """median, iqr: (dim,) float32; iqr is 1 where it would be 0 (`constant_dimensions` of them).
+
+    clip: normalised values are cut to ±clip before and after, as the LCM release does; None: they are not.
+    """
+
+    median: torch.Tensor
+    iqr: torch.Tensor
+    clip: float | None = None
+    rows: int = 0
+    constant_dimensions: int = 0
+
+    def normalize(self, x: torch.Tensor) -> torch.Tensor:
+        """LCM eq. 4. x: (…, dim) in any format → float32, on the same device."""
+        return self._clipped((x.float() - self.median.to(x.device)) / self.iqr.to(x.device))
+
+    def denormalize(self, x: torch.Tensor) -> torch.Tensor:
+        """LCM eq. 4. x: (…, dim) in any format → float32, on the same device."""
+        return self.median.to(x.device) + self.iqr.to(x.device) * self._clipped(x.float())
+
+    def _clipped(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.clip is None else x.clamp(-self.clip, self.clip)
+
+    def lcm_state(self) -> dict[str, torch.Tensor]:
+        """The state of the LCM release's `SonarNormalizer`: architecture `base`, with clip `clipping`."""
+        state = {"center": self.median, "scale": self.iqr}
+        if self.clip is not None:
+            state |= {
+                "clip_min": torch.full_like(self.iqr, -self.clip),
+                "clip_max": torch.full_like(self.iqr, self.clip),
+            }
+        return state
+
+    def to_lcm(self) -> bytes:
+        """The checkpoint that the `checkpoint` of a `sonar_normalizer` card of the LCM release points to."""
+        file = io.BytesIO()
+        torch.save({"model": self.lcm_state()}, file)
+        return file.getvalue()
+
+    def to_bytes(self, provenance: Mapping[str, Any]) -> bytes:
+        """The artifact's file."""
+        numbers = {"rows": self.rows, "constant_dimensions": self.constant_dimensions}
+        about = {"settings": {"clip": self.clip}, "numbers": numbers, "provenance": provenance}
+        return to_bytes("scaler", {"median": self.median, "iqr": self.iqr}, about)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The scaler of a file. Raises ValueError if it is none."""
+        tensors, about = from_bytes("scaler", data)
+        return cls(tensors["median"], tensors["iqr"], about["settings"]["clip"], **about["numbers"])
+
+
+class ScalerFit:
+    """Counts embeddings of `dim` dimensions, batch after batch; `finish` makes the scaler of them."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.rows = 0
+        self._counts = np.zeros((dim, VALUES), np.uint32)
+        self._block = np.empty((max(1, BLOCK_BYTES // (2 * dim)), dim), np.uint16)
+        self._filled = 0
+
+    def add(self, embeddings: npt.NDArray[np.float16]) -> None:
+        """Count (rows, dim) float16. Raises ValueError if a value is not finite (at the latest in `finish`)."""
+        if embeddings.dtype != np.float16 or embeddings.ndim != 2 or embeddings.shape[1] != self.dim:
+            raise ValueError(
+                f"the scaler counts (rows, {self.dim}) float16; these are {embeddings.shape} {embeddings.dtype}"
+            )
+        values = embeddings.view(np.uint16)
+        done = 0
+        while done < len(values):
+            taken = values[done : done + len(self._block) - self._filled]
+            self._block[self._filled : self._filled + len(taken)] = taken
+            self._filled += len(taken)
+            done += len(taken)
+            if self._filled == len(self._block):
+                self._count()
+
+    def finish(self, clip: float | None = None) -> RobustScaler:
+        """The scaler of all rows. Raises ValueError if there are none."""
+        self._count()
+        if not self.rows:
+            raise ValueError(
+                "the scaler got no rows; raise scaler.rows or fit.rows, or give inputs that hold sentences"
+            )
+        with ThreadPoolExecutor(_cores()) as pool:
+            found = list(pool.map(self._quartiles, range(self.dim)))
+        lower, median, upper = np.array(found, np.float64).reshape(self.dim, 3).T
+        iqr = upper - lower
+        constant = iqr == 0
+        iqr[constant] = 1
+        return RobustScaler(
+            torch.from_numpy(median.astype(np.float32)),
+            torch.from_numpy(iqr.astype(np.float32)),
+            clip=clip,
+            rows=self.rows,
+            constant_dimensions=int(constant.sum()),
+        )
+
+    def _count(self) -> None:
+        """Add the block's values to the counts."""
+        block = self._block[: self._filled]
+        with ThreadPoolExecutor(_cores()) as pool:
+            list(pool.map(lambda first: self._count_tile(block, first), range(0, self.dim, TILE)))
+        exponents = self._counts.reshape(self.dim, 2, SIGN)
+        if exponents[:, :, INFINITY:].any():
+            bad = int((~np.isfinite(block.view(np.float16)).all(axis=1)).sum())
+            raise ValueError(
+                f"{bad} of {len(block)} rows hold values that are not finite; leave out rows whose status is non-finite"
+            )
+        self.rows += self._filled
+        self._filled = 0
+
+    def _count_tile(self, block: npt.NDArray[np.uint16], first: int) -> None:
+        columns = block[:, first : first + TILE].T.astype(np.intp, order="C")
+        for dimension, column in enumerate(columns, first):
+            counted = np.bincount(column)
+            self._counts[dimension, : len(counted)] += counted.astype(np.uint32)
+
+    def _quartiles(self, dimension: int) -> list[float]:
+        """Lower quartile, median and upper quartile of a dimension, interpolated linearly; exact in float64."""
+        until = np.cumsum(self._counts[dimension, ASCENDING], dtype=np.int64)
+        found = []
+        for quarter in (1, 2, 3):
+            below, rest = divmod((self.rows - 1) * quarter, 4)
+            places = np.searchsorted(until, [below, min(below + 1, self.rows - 1)], side="right")
+            low, high = ASCENDING_VALUES[places]
+            found.append(float(low + (high - low) * rest / 4) + 0.0)  # + 0.0: no −0
+        return found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

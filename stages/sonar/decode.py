@@ -1,0 +1,103 @@
+"""Embeddings of many sentences → token ids, batch after batch on a device.
+
+Sentences of like limits are decoded together, longest first. Greedy decoding takes one pass of the decoder a token,
+beam search `beam` of them; a batch holds the cache of `batch_rows` hypotheses at its longest limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from stages.batching import Indices
+from stages.device import Budget, compute_dtype, in_batches
+from stages.encode.settings import NON_FINITE
+from stages.sonar.card import load_card
+from stages.sonar.checkpoint import load_decoder
+from stages.sonar.generate import beam_search, greedy
+from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.settings import DecodingSettings
+from stages.sonar.tokenizer import SonarTokenizer
+
+
+def sampled_rows(part: pa.Table, rate: float) -> Indices:
+    """The rows of a part that a sample holds and that have an embedding."""
+    chosen = (part["sentences.u"].to_numpy() < rate) & (part["status.status"].to_numpy() != NON_FINITE)
+    return np.flatnonzero(chosen).astype(np.int64)
+
+
+class BatchedDecoder:
+    """The decoder that a stage's settings name, on a device, with its tokenizer. `beam` 1: greedy."""
+
+    def __init__(self, settings: DecodingSettings, *, beam: int = 1, length_penalty: float = 1.0) -> None:
+        self.settings = settings
+        self.beam, self.length_penalty = beam, length_penalty
+        self.card = load_card(settings.model)
+        self.tokenizer = SonarTokenizer(self.card)
+        self.device = "cpu"
+        self.dtype = torch.float32
+        self.network: SonarTextDecoder
+        fewer = "autobleu.beam or length_factor" if beam > 1 else "length_factor"
+        remedy = f"set {settings.name}.precision to float16, or lower {fewer}"
+        self._budget = Budget(settings.batch_rows, "batch_rows", "hypotheses", remedy)
+
+    def setup(self, device: str) -> None:
+        """Load the decoder."""
+        self.device = device
+        self.dtype = compute_dtype(self.settings.precision, device)
+        self.network = load_decoder(self.card, self.dtype, device)
+
+    def limits(self, texts: Sequence[str]) -> Indices:
+        """How many tokens a decoding may have: bounded by the length of its source."""
+        lengths = np.asarray(self.tokenizer.count(texts), dtype=np.int64)
+        bound = np.ceil(lengths * self.settings.length_factor).astype(np.int64) + self.settings.length_extra
+        return np.asarray(np.minimum(bound, self.card.max_tokens - 2))
+
+    def prefixes(self, langs: Sequence[str]) -> Indices:
+        """(rows, 2), what each decoding starts with. Raises ValueError if the decoder cannot produce a language."""
+        try:
+            prefix_of = {lang: self.tokenizer.target_prefix(lang) for lang in sorted(set(langs))}
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; give {self.settings.name}.model a decoder that can produce this language, or take its "
+                "documents out of the input"
+            ) from error
+        return np.asarray([prefix_of[lang] for lang in langs], dtype=np.int64).reshape(-1, 2)
+
+    def decode(
+        self, embeddings: Callable[[Indices], Tensor], prefixes: Indices, limits: Indices
+    ) -> tuple[list[list[int]], dict[str, float]]:
+        """Ids of each row, and counts of what decoding took.
+
+        embeddings: rows → (rows, dim) on the device; asked for a batch at a time.
+        """
+        ids: list[list[int]] = [[] for _ in limits]
+        order = np.argsort(-limits, kind="stable")
+
+        def compute(start: int, stop: int) -> None:
+            batch = order[start:stop]
+            given = embeddings(batch).to(self.dtype), torch.from_numpy(prefixes[batch]).to(self.device)
+            for index, found in zip(batch, self._search(*given, torch.from_numpy(limits[batch])), strict=True):
+                ids[index] = found
+
+        halvings = in_batches(np.full(len(order), self.beam), self._budget, compute)
+        return ids, self._budget.counts(halvings)
+
+    def _search(self, embeddings: Tensor, prefixes: Tensor, limits: Tensor) -> list[list[int]]:
+        """The best ids of each row; none where beam search gets no numbers."""
+        if self.beam == 1:
+            return greedy(self.network, embeddings, prefixes, limits)
+        found = beam_search(
+            self.network, embeddings, prefixes, limits, beam=self.beam, length_penalty=self.length_penalty
+        )
+        return [hypotheses[0].ids if hypotheses else [] for hypotheses in found]
+
+
+def stopped_at_limit(ids: Sequence[Sequence[int]], limits: Indices) -> npt.NDArray[np.bool_]:
+    """Which rows were ended by their limit."""
+    return np.fromiter((len(one) for one in ids), np.int64, len(ids)) >= limits

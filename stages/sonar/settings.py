@@ -1,0 +1,35 @@
+"""What all stages that decode embeddings have in their settings (no torch here, so that a plan is quick)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from stages.sonar.card import load_card
+from stages.stage import StageSettings, execution, meaning
+
+
+class DecodingSettings(StageSettings):
+    """A decoder, how long what it gives may be, and how much of it is computed at once."""
+
+    reads: ClassVar[tuple[str, ...]] = (
+        "sentences.text",
+        "sentences.lang",
+        "sentences.u",
+        "embeddings.embedding",
+        "status.status",
+    )
+
+    model: str = meaning("sonar-tiny", description="model card whose decoder is used (encode.model when left out)")
+    length_factor: float = meaning(1.3, ge=1, le=4, description="decode at most length_factor · tokens + length_extra")
+    length_extra: int = meaning(8, ge=1, le=256, description="see length_factor")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
+        "auto", description="number format of the computation, as for encode"
+    )
+    batch_rows: int = execution(
+        512, ge=1, description="hypotheses (sentences times beam) decoded together; halved if a GPU runs out of memory"
+    )
+
+    def artifacts(self) -> dict[str, str]:
+        """The decoder's and the tokenizer's weights."""
+        card = load_card(self.model)
+        return {"decoder": card.decoder_digest, "tokenizer": card.tokenizer_digest}
