@@ -222,8 +222,8 @@ def select(
 
       pipeline select corpus.yaml
 
-      pipeline select runs/sample --where "autobleu >= 30 and chars >= 10"
-        --broken drop-documents
+      pipeline select runs/sample --broken drop-documents
+        --where "(autobleu is null or autobleu >= 30) and chars >= 10"
     """
     from pipeline.selected import Rules, select_corpus
 
@@ -247,7 +247,7 @@ def export(
 
     sonar-llm: the released SONAR-LLM trainer. 100 .pt buckets for training, one
     for validation, the embedding of "End of sequence.". It keeps numbers as
-    Python lists: 9 kB a sentence on disk. Meant for corpora such as TinyStories.
+    Python lists: 10 kB a sentence on disk. Meant for corpora such as TinyStories.
 
     What is selected is what `pipeline select` shows. A document that lost
     sentences is written in pieces, unless select.broken says otherwise.
@@ -260,9 +260,12 @@ def export(
         --where "autobleu is not null and autobleu >= 30"
     """
     from pipeline.export import Wishes, export_corpus
+    from pipeline.fits import fitted_scaler
     from pipeline.selected import Rules
 
-    export_corpus(out, place, open_corpus(place), Wishes(kind, to, Rules(where, broken, min_sentences)))
+    corpus = open_corpus(place)
+    scaler = fitted_scaler(corpus.store, corpus.view.fits) if kind == "lcm" else None
+    export_corpus(out, place, corpus, Wishes(kind, to, Rules(where, broken, min_sentences)), scaler)
 
 
 @app.command()

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +23,9 @@ from pipeline.fingerprint import content_digest, fingerprint
 from pipeline.frozen import FitRef, Frozen
 from pipeline.recipes import segment_recipe, stage_recipe
 from pipeline.store import Store
+
+if TYPE_CHECKING:
+    from stages.scaler.robust import RobustScaler
 
 _RECORD = re.compile(
     rf"{layout.FITS}/(?P<name>[a-z]+)\.(?P<fingerprint>[0-9a-f]{{8}})-(?P<generation>[0-9]{{3}})\.json"
@@ -155,6 +158,16 @@ def read_artifact(store: Store, fit: FitRef) -> bytes:
             "and run again: it is fitted anew"
         )
     return data
+
+
+def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
+    """The robust scaler that a view names, if it has one. `fits`: name → record."""
+    if "scaler" not in fits:
+        return None
+    from stages.scaler.robust import RobustScaler  # torch
+
+    record = read_record(store, fits["scaler"])
+    return RobustScaler.from_bytes(read_artifact(store, FitRef(record.path, record.digest, fits["scaler"])))
 
 
 def _read(store: Store, path: str, kind: type[Kind]) -> Kind:

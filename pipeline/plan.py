@@ -20,6 +20,7 @@ from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState, View, in_parallel, read_state, saved_recipe
 from pipeline.store import Store
+from stages.sampling import Rows
 from stages.sonar.card import load_card
 
 NEW = "new"
@@ -30,7 +31,10 @@ ON_PILOT = "on the pilot"
 
 @dataclass
 class StageWork:
-    """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured)."""
+    """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured).
+
+    `guessed`: it was not measured, but follows from another stage's.
+    """
 
     stage: str
     done: int = 0
@@ -39,6 +43,7 @@ class StageWork:
     sentences_left: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     rate: float | None = None
+    guessed: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -125,8 +130,23 @@ def make_plan(
             work[stage] = StageWork(stage, fitted, 1 - fitted, reasons=Counter({ON_PILOT: 1 - fitted}))
         elif stage != SEGMENT:
             work[stage] = StageWork(stage, 0, len(rows), 0, sum(rows), Counter({LATER: len(rows)}))
+    _price_fragility(config, state, work)
     missing = tuple(name for name in FITS if name in stages and name not in config.frozen.fits)
     return Plan(config, view, stages, state, work, missing)
+
+
+def _price_fragility(config: RunConfig, state: Sequence[ChunkState], work: dict[str, StageWork]) -> None:
+    """Before anything is measured: a sampled sentence costs a decoding for each noise level, at AutoBLEU's speed."""
+    todo, settings = work.get("fragility"), config.fragility
+    if not todo or not settings or todo.rate or not todo.sentences_left:
+        return
+    receipts = [part.receipts["autobleu"] for one in state for part in one.parts if "autobleu" in part.receipts]
+    scored, seconds = sum(one.counts["scored"] for one in receipts), sum(map(_busy, receipts))
+    if scored and seconds:
+        sample = config.frozen.rates.get("fragility", settings.sample)
+        share = min(1.0, sample.rows / todo.sentences_left) if isinstance(sample, Rows) else sample
+        todo.rate = scored / seconds / len(settings.noise_levels) / share
+        todo.guessed = True
 
 
 def check_languages(config: RunConfig) -> None:

@@ -69,6 +69,7 @@ def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, dev
     complete = _close_books(console, plan, worst=3) and not work.failures
     seconds = time.monotonic() - started
     record.close({"done": complete, "failures": work.failures, "seconds": round(seconds, 1)})
+    _report(console, plan)
     if not complete:
         raise CorpusError(f"the run failed; details: {plan.config.output}/{record.folder}/events.jsonl")
     console.print(f"Done in {seconds:.0f} s.", highlight=False)
@@ -134,6 +135,18 @@ class _Run:
             self.refit.discard(name)
             made += 1
         return made > 0
+
+
+def _report(console: Console, plan: Plan) -> None:
+    """The page, if the configuration asks for one and there is something to show."""
+    if not plan.config.report:
+        return
+    from pipeline.report.of_run import report_of  # imports matplotlib
+
+    corpus = Corpus(plan.config.output, plan.view)
+    if corpus.parts:
+        place = report_of(corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows)
+        console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _make_newest(plan: Plan) -> None:

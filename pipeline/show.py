@@ -77,7 +77,7 @@ def _plan_row(work: StageWork, unknown: bool) -> tuple[str, ...]:
         counted(work.done, _unit(work)),
         counted(work.left, _unit(work)),
         number(work.sentences_left) + more,
-        f"{number(work.rate)}/s" if work.rate else "–",
+        f"{'about ' * work.guessed}{number(work.rate)}/s" if work.rate else "–",
         duration(work.seconds_left) if work.seconds_left else "–",
     )
 

@@ -111,3 +111,13 @@ def test_flops_are_those_that_pytorch_counts() -> None:
         with FlopCounterMode(display=False) as counted:
             greedy(decoder, torch.randn(3, 32), torch.tensor([[END, 5]] * 3), torch.tensor(lengths))
         assert counted.get_total_flops() == decoder_flops(lengths, **numbers, vocab_size=50)
+
+
+def test_fragility_at_the_published_size_has_a_smoke_test() -> None:
+    out = run("fragility_gpu", "--device", "cpu", "--small", "--rounds", "1", "--levels", "2", "--batch-rows", "16")
+    assert "20 sentences of" in out and "2 noise levels" in out
+    assert re.search(r"16 a batch: \d+ decodings/s, .* TFLOP/s; \d+ sentences/s; with the external encoder \d+", out), (
+        out
+    )
+    code = "import sys, benchmarks.fragility_gpu; assert not {'ray', 'pydantic', 'sentencepiece'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -9,7 +9,7 @@ An item is {"original_text": …, "sentences": [text, …], "embeddings": [[numb
 sentences joined by spaces (the trainer does not look at it). Names and the number of buckets are those that the trainer
 has built in. Its own script writes the last file as a list within a list, which its dataset cannot join to a document;
 here it is the one vector. The files are pickles, since nothing else is read there, but of lists, texts and numbers
-only: `torch.load(…, weights_only=True)` reads them. They take 9 kB a sentence at 1024 dimensions, and a bucket, or the
+only: `torch.load(…, weights_only=True)` reads them. They take 10 kB a sentence at 1024 dimensions, and a bucket, or the
 whole validation split, is in memory at once: 33 kB a sentence. For large corpora take the format lcm.
 """
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 RELATIVE_ERROR = "relative_error"  # Σ‖x − x̂‖² / Σ‖x‖² with the first 1, 2, … codebooks
 AUTOBLEU = "autobleu"  # 0–100, of dequantised embeddings
-CODEBOOKS = "codebooks"  # how many codebooks each of those stands for; 1, 2, … if it is not given
+CODEBOOKS = "codebooks"  # how many codebooks each AutoBLEU stands for; 1, 2, … if it is not given
+AUTOBLEU_EXACT = "autobleu_exact"  # of the same embeddings before they were quantised
 
 
 @dataclass(frozen=True)
 class FitSummary:
     """One fitted artifact: what it was fitted on, and its numbers.
 
-    Of the fit `rvq`, the lists `relative_error`, `autobleu` and `codebooks` are drawn (Figure 9 of the LCM paper).
+    Of the fit `rvq`, the lists `relative_error` and `autobleu` are drawn (LCM paper, Figure 9).
     """
 
     name: str
@@ -28,10 +29,9 @@ class FitSummary:
         values = self.numbers.get(name)
         if not isinstance(values, Sequence) or not values:
             return None
-        places = self.numbers.get(CODEBOOKS)
-        found = [float(place) for place in places] if isinstance(places, Sequence) else []
-        at = found if len(found) == len(values) else [float(place + 1) for place in range(len(values))]
-        return at, [float(value) for value in values]
+        places = self.numbers.get(CODEBOOKS) if name == AUTOBLEU else None
+        at = places if isinstance(places, Sequence) else range(1, len(values) + 1)
+        return [float(place) for place in at], [float(value) for value in values]
 
 
 @dataclass(frozen=True)

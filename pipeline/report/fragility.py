@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.report import plots
-from pipeline.report.fits import AUTOBLEU, RELATIVE_ERROR, FitSummary
+from pipeline.report.fits import AUTOBLEU, AUTOBLEU_EXACT, RELATIVE_ERROR, FitSummary
 from pipeline.report.gather import Gathered
 from pipeline.report.page import Block, Figure, Note, Section, Table, decimal, number, share
 from pipeline.report.rows import Rows
@@ -110,7 +110,9 @@ def codes(fits: Sequence[FitSummary]) -> Section | None:
             if not points:
                 continue
             end = top if key == AUTOBLEU else max(top, float(np.max(points[1])))
-            svg = plots.curve(f"rvq-{key}", points, "codebooks", y, end)
+            exact = fit.numbers.get(AUTOBLEU_EXACT)
+            level = ("not quantised", exact) if key == AUTOBLEU and isinstance(exact, float) else None
+            svg = plots.curve(f"rvq-{key}", points, "codebooks", y, top=end, level=level)
             caption = (
                 "Lower is better." if key == RELATIVE_ERROR else "Of dequantised embeddings (LCM paper, Figure 9)."
             )

@@ -17,7 +17,7 @@ from pipeline.selecting import Counts, Selection
 KEPT = "kept"
 
 
-def report_of(corpus: Corpus, to: str | None, say: Callable[[str], None]) -> str:
+def report_of(corpus: Corpus, to: str | None, say: Callable[[str], None], max_rows: int = MAX_ROWS) -> str:
     """Write the report and return where it is. `say`: is told in words why a section had to be left out."""
     records = records_of(corpus)
     try:
@@ -25,7 +25,7 @@ def report_of(corpus: Corpus, to: str | None, say: Callable[[str], None]) -> str
     except ConfigError as error:  # a run that stopped before the columns of the condition
         say(f"the report leaves out the selection: {error}")
         removed = []
-    return write_report(corpus, to, [summary(one) for one in records], drift(corpus, records), removed)
+    return write_report(corpus, to, [summary(one) for one in records], drift(corpus, records), removed, max_rows)
 
 
 def records_of(corpus: Corpus) -> list[FitRecord]:

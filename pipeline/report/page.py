@@ -96,11 +96,15 @@ def decimal(value: float, digits: int = 1) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`12 %`; small shares with the digits that tell them from none."""
+    """`12 %`; what is nearly none or nearly all is told from none and all."""
     if not whole:
         return "–"
     percent = 100 * part / whole
-    return f"{percent:.0f} %" if percent in (0, 100) or 1 <= percent <= 99 else f"{percent:.2g} %"
+    if 0 < percent < 0.01:
+        return "< 0.01\u202f%"
+    if 1 <= percent <= 99 or percent in (0, 100):
+        return f"{percent:.0f}\u202f%"
+    return f"{min(percent, 99.99):.2f}\u202f%"
 
 
 def counted(value: float, noun: str) -> str:

@@ -169,10 +169,22 @@ def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
     return plot.svg
 
 
-def curve(prefix: str, points: tuple[Sequence[float], Sequence[float]], x: str, y: str, top: float) -> str:
-    """A value by a number of codebooks (Figure 9), from 0 on."""
+def curve(
+    prefix: str,
+    points: tuple[Sequence[float], Sequence[float]],
+    x: str,
+    y: str,
+    *,
+    top: float,
+    level: tuple[str, float] | None = None,
+) -> str:
+    """A value by a number of codebooks (Figure 9), from 0 on; `level`: name and height of a line to compare with."""
     with _plot(prefix, f"{y} by {x}") as plot:
         plot.axes.plot(*points, color=BLUE, marker="o")
+        if level:
+            plot.axes.axhline(level[1], color=GREY, linewidth=0.9, linestyle="--")
+            name = f"{level[0]} {level[1]:.3g}"
+            plot.axes.annotate(name, (points[0][0], level[1]), (0, 4), textcoords="offset points", fontsize=8.5)
         if len(points[0]) <= 16:
             plot.axes.set_xticks(points[0], [f"{place:g}" for place in points[0]])
         plot.axes.annotate(

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline import show
 from pipeline.report.fits import Drift, FitSummary
 from pipeline.report.gather import Gathered
-from pipeline.report.page import Block, Cell, Listing, Section, Table, listed, number, share
+from pipeline.report.page import Block, Cell, Listing, Section, Table, decimal, listed, number, share
 
 _HEADS = {"stage", "version"}
 
@@ -22,7 +22,7 @@ def fits_section(fits: Sequence[FitSummary], drift: Sequence[Drift]) -> Section 
     cells: list[list[Cell]] = [[fit.name, fit.fingerprint, number(fit.rows), number(fit.chunks)] for fit in fits]
     blocks: list[Block] = [Table(("fit", "fingerprint", "sentences", "chunks"), cells, text=2)]
     numbers: list[list[Cell]] = [
-        [fit.name, key.replace("_", " "), f"{value:.4g}"]
+        [fit.name, key.replace("_", " "), number(value) if value == round(value) else f"{value:.4g}"]
         for fit in fits
         for key, value in fit.numbers.items()
         if isinstance(value, int | float)
@@ -44,11 +44,18 @@ def throughput(found: Gathered) -> Section | None:
     """Sentences per second of work and where the time went, by stage."""
     cells: list[list[Cell]] = []
     for one in found.work:
-        times = sorted(((value, step) for step, value in one.seconds.items() if step != "wait" and value), reverse=True)
-        steps = ", ".join(f"{step} {share(value, one.busy)}" for value, step in times)
-        rate = number(one.rows / one.busy) if one.busy else "–"
+        times = sorted(((value, step) for step, value in one.seconds.items() if step != "wait"), reverse=True)
+        steps = ", ".join(f"{step} {share(value, one.busy)}" for value, step in times if value >= 0.01 * one.busy)
+        rate = one.rows / one.busy if one.busy else float("nan")
         cells.append(
-            [one.stage, steps, listed(sorted(one.devices)), number(one.rows), show.duration(one.busy), f"{rate}/s"]
+            [
+                one.stage,
+                steps,
+                listed(sorted(one.devices)),
+                number(one.rows),
+                show.duration(one.busy),
+                f"{number(rate) if rate >= 10 else decimal(rate)}/s",
+            ]
         )
     head = ("stage", "where the time went", "device", "sentences", "seconds of work", "rate")
     lead = "Seconds of work are added up over parts, without waiting; parts that are worked on at once count each."
@@ -82,7 +89,7 @@ def _digests(recipes: Sequence[dict[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for recipe in recipes:
         stage = recipe["stage"]
-        named = dict(recipe.get("artifacts", {}))
+        named = recipe.get("artifacts", {}) | recipe.get("fits", {})
         plain = {key: value for key, value in recipe.items() if isinstance(value, str) and key not in _HEADS}
         found |= {f"{stage}: {key}": str(value) for key, value in (named | plain).items()}
     return found

@@ -24,6 +24,7 @@ from stages.predictor.settings import PredictorSettings
 from stages.scaler.robust import RobustScaler
 
 LEAST_ROWS = 100
+LEAST_STEPS = 16  # an epoch: of few rows, batches are smaller
 Progress = Callable[[int, int], None]  # epochs done, of how many
 Half = npt.NDArray[np.float16]
 Single = npt.NDArray[np.float32]
@@ -115,12 +116,13 @@ def _train(
             network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs)
+        size = min(settings.batch_rows, max(16, len(learning) // LEAST_STEPS))
         best, least, worse = copy.deepcopy(network.state_dict()), float("inf"), 0
         for epoch in range(settings.epochs):
             network.train()
             order = learning[torch.randperm(len(learning)).numpy()]
-            for start in range(0, len(order), settings.batch_rows):
-                x, y = rows(order[start : start + settings.batch_rows])
+            for start in range(0, len(order), size):
+                x, y = rows(order[start : start + size])
                 optimizer.zero_grad()
                 F.mse_loss(network(x), y).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

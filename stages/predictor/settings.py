@@ -31,10 +31,10 @@ class PredictorSettings(StageSettings):
     a: float = meaning(-4.0, lt=0, description="weight = sigmoid(a · z + b), z the predicted fragility, standardised")
     b: float = meaning(3.5, description="see a; -4 and 3.5 in the LCM paper")
     hidden: int = meaning(512, ge=1, description="width of the network's two hidden layers")
-    dropout: float = meaning(0.2, ge=0, lt=1, description="share of hidden values that are left out while it learns")
+    dropout: float = meaning(0.5, ge=0, lt=1, description="share of hidden values that are left out while it learns")
     epochs: int = meaning(60, ge=1, description="at most; the one that is best on rows set aside for this counts")
     patience: int = meaning(10, ge=1, description="epochs without getting better after which it stops")
-    batch_rows: int = meaning(256, ge=1, description="rows of a step")
+    batch_rows: int = meaning(1024, ge=1, description="rows of a step; a sixteenth of the rows if that is less")
     learning_rate: float = meaning(1e-3, gt=0, description="of AdamW, falling to zero over the epochs")
     weight_decay: float = meaning(0.1, ge=0, description="of AdamW")
     held_out: float = meaning(

@@ -66,7 +66,8 @@ def fit_codebooks(
     if backend == "auto":
         backend = "torch" if device.startswith("cuda") else "faiss"
     dtype = compute_dtype(settings.precision, device)
-    residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device), copy=True)
+    writable = np.require(embeddings, requirements=("C", "W"))  # PyTorch warns of others
+    residual = torch.from_numpy(writable).to(_home(embeddings.nbytes, device), copy=True)
     centroids, errors = [], []
     with blocks(device) as each_block:
         total = sum(each_block(lambda start, stop: _energy(residual[start:stop]), rows, block_rows(units)))

@@ -95,6 +95,9 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
     assert pipeline("run", path).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "status", "inspect", "quarantine", "models", "schema", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "plan", "status", "inspect", "quarantine", "models", "schema", "doctor", "select", "export", "report"],
+)
 def test_help_has_an_example(command: str) -> None:
     assert f"pipeline {command}" in pipeline(command, "--help").stdout

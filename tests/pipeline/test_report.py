@@ -21,6 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.report import Drift, FitSummary, plots, write_report
 from pipeline.report.gather import Gathered, gather
 from pipeline.report.html import render
+from pipeline.report.page import share
 from pipeline.report.rows import read_rows
 from pipeline.report.statistics import by_length, pearson
 from tests.conftest import write_config, write_jsonl
@@ -111,10 +112,13 @@ def full(made: Corpus) -> Gathered:
     return dataclasses.replace(found, rows=rows, books=books, name=EVIL, noise_levels=[0.1, 0.5, 0.9])
 
 
-FITS = [
-    FitSummary("scaler", 100, 2, {"constant": 3.0}, "aaaa"),
-    FitSummary("rvq", 100, 2, {"relative_error": [0.5, 0.3, 0.2], "autobleu": [5.0, 9.0, 20.0]}, "bbbb"),
-]
+RVQ: dict[str, float | list[float]] = {
+    "relative_error": [0.5, 0.3, 0.2],
+    "codebooks": [1.0, 3.0],
+    "autobleu": [5.0, 9.0],
+    "autobleu_exact": 61.0,
+}
+FITS = [FitSummary("scaler", 100, 2, {"constant": 3.0}, "aaaa"), FitSummary("rvq", 100, 2, RVQ, "bbbb")]
 DRIFT = [Drift("scaler", "shift <b>of</b> medians", 0.0, 0.4, True)]
 
 
@@ -173,6 +177,27 @@ def test_numbers_are_those_of_the_books(made: Corpus, tmp_path: Path) -> None:
     assert f"sentences {books.sentences} in {books.parts} part" in shown
     mean = books.counts["autobleu"]["score_sum"] / books.counts["autobleu"]["scored"]
     assert f"AutoBLEU, mean {mean:.1f}" in shown
+
+
+def test_curves_of_codebooks() -> None:
+    assert FITS[1].curve("relative_error") == ([1, 2, 3], [0.5, 0.3, 0.2])
+    assert FITS[1].curve("autobleu") == ([1, 3], [5, 9])
+    assert FITS[0].curve("autobleu") is None
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "expected"),
+    [
+        (0, 5, "0 %"),
+        (5, 5, "100 %"),
+        (1, 8, "12 %"),
+        (1, 10**9, "< 0.01 %"),
+        (3, 1000, "0.30 %"),
+        (99_999, 10**5, "99.99 %"),
+    ],
+)
+def test_shares(part: int, whole: int, expected: str) -> None:
+    assert plain(share(part, whole)) == expected
 
 
 def test_problems_are_not_called_balance(full: Gathered) -> None:
@@ -241,19 +266,19 @@ def test_correlation_against_numpy() -> None:
     first = np.array([0.1, 0.4, np.nan, 0.3, 0.9])
     second = np.array([0.2, 0.5, 0.1, np.nan, 0.7])
     expected = np.corrcoef([0.1, 0.4, 0.9], [0.2, 0.5, 0.7])[0, 1]
-    assert pearson(first, second) == (pytest.approx(expected), 3)
+    correlation, pairs = pearson(first, second)
+    assert correlation == pytest.approx(expected) and pairs == 3
     assert np.isnan(pearson(first, np.full(5, 0.5))[0])
 
 
 def test_plots_escape_and_repeat() -> None:
     values = np.linspace(0, 1, 50)
-    one = plots.histogram("a", {f"x {EVIL}".replace("\x1b", ""): values, "y": values**2}, "a < b & c", limits=(0, 1))
+    series = {"<script>alert(1)</script> ]]>": values, "y": values**2}
+    one = plots.histogram("a", series, "a < b & c", limits=(0, 1))
     root = ElementTree.fromstring(one)
-    texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "a < b & c" in texts and any("<script>alert(1)</script> ]]>" in text for text in texts)
-    assert one == plots.histogram(
-        "a", {f"x {EVIL}".replace("\x1b", ""): values, "y": values**2}, "a < b & c", limits=(0, 1)
-    )
+    texts = {"".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"a < b & c", "<script>alert(1)</script> ]]>"} <= texts
+    assert one == plots.histogram("a", series, "a < b & c", limits=(0, 1))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -266,6 +291,6 @@ def test_tiny_data_has_plots(count: int) -> None:
         plots.by_language("c", [("eng_Latn", bins[0])], "x"),
         plots.by_noise("d", [0.5], {"n": ones[:, None]}),
         plots.density("e", ones, ones, "x", "y"),
-        plots.curve("f", ([1.0], [0.4]), "x", "y", 1),
+        plots.curve("f", ([1.0], [0.4]), "x", "y", top=1),
     ):
         assert ElementTree.fromstring(svg).get("viewBox")

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 from sklearn.preprocessing import RobustScaler as Reference
 
+from stages import artifact
 from stages.scaler import robust
 from stages.scaler.robust import RobustScaler, ScalerFit
 from stages.scaler.settings import ScalerSettings
@@ -102,7 +103,7 @@ def test_no_rows_and_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(rows, 8\) float16; these are \(3, 9\) float16"):
         ScalerFit(8).add(np.zeros((3, 9), np.float16))
     with pytest.raises(ValueError, match="float32"):
-        ScalerFit(8).add(np.zeros((3, 8), np.float32))  # type: ignore[arg-type]
+        ScalerFit(8).add(np.zeros((3, 8), np.float32))
 
 
 def test_file() -> None:
@@ -121,7 +122,7 @@ def test_what_is_no_scaler_is_refused() -> None:
         with pytest.raises(ValueError, match=f"these {len(broken)} bytes are no scaler"):
             RobustScaler.from_bytes(broken)
     with pytest.raises(ValueError, match="kind 'rvq', version 1, where 'scaler'"):
-        RobustScaler.from_bytes(robust.to_bytes("rvq", {"x": torch.zeros(1)}, {}))
+        RobustScaler.from_bytes(artifact.to_bytes("rvq", {"x": torch.zeros(1)}, {}))
 
 
 def test_form_of_the_lcm_release() -> None:
