@@ -128,7 +128,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
         )
     fragile = books.counts.get("fragility", {})
     if fragile.get("scored"):
-        scores = [f"{name} {-fragile[f'{name}_sum'] / fragile['scored']:.3f}" for name in ("bleu", "cosine")]
+        scores = [f"{name} {fragile[f'fragility_{name}_sum'] / fragile['scored']:.3f}" for name in ("bleu", "cosine")]
         table.add_row("fragility", f"{', '.join(scores)} on average over {number(fragile['scored'])} sentences")
     for stage, counts in books.counts.items():
         if counts.get("out_of_memory"):

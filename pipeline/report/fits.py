@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,13 @@ class FitSummary:
     chunks: int
     numbers: Mapping[str, float | Sequence[float]]
     fingerprint: str
+
+    def held_out(self, score: str) -> tuple[float, int] | None:
+        """Of a predictor: (Pearson correlation, sentences) on those that it was not trained on; None if not known."""
+        correlation, rows = self.numbers.get(f"pearson_{score}"), self.numbers.get("held_out_rows")
+        if isinstance(correlation, float) and isinstance(rows, float) and math.isfinite(correlation):
+            return correlation, int(rows)
+        return None
 
     def curve(self, name: str) -> tuple[list[float], list[float]] | None:
         """(numbers of codebooks, values) of a list; None if it was not measured."""

@@ -62,12 +62,13 @@ def fragility(found: Gathered) -> Section | None:
     return Section("fragility", "Fragility", lead, blocks)
 
 
-def prediction(found: Gathered) -> Section | None:
+def prediction(found: Gathered, fits: Sequence[FitSummary]) -> Section | None:
     """Predicted against measured fragility, and the sample weights (Figure 12)."""
     rows = found.rows
     blocks: list[Block] = []
     for score, name in NAMES.items():
-        blocks += _against(rows, score, name)
+        of_fits = [one for fit in fits if fit.name == "predictor" and (one := fit.held_out(score))]
+        blocks += _against(rows, score, name, of_fits[0] if of_fits else None)
     if rows.has("weight"):
         weights = finite(rows.scores["weight"])
         low = int((weights < 0.5).sum())
@@ -83,7 +84,7 @@ def prediction(found: Gathered) -> Section | None:
     return Section("prediction", "Predicted fragility and weights", lead, blocks) if blocks else None
 
 
-def _against(rows: Rows, score: str, name: str) -> list[Block]:
+def _against(rows: Rows, score: str, name: str, held_out: tuple[float, int] | None) -> list[Block]:
     measured, predicted = f"fragility_{score}", f"fragility_predicted_{score}"
     if not (rows.has(measured) and rows.has(predicted)):
         return []
@@ -96,7 +97,7 @@ def _against(rows: Rows, score: str, name: str) -> list[Block]:
             plots.density(f"against-{score}", first, second, "measured fragility", "predicted"),
             f"Predicted against measured, {name}",
             f"Pearson correlation {correlation:.3f} over {number(pairs)} sentences, with those that the predictor was "
-            "trained on; that of sentences held out stands with the fits.",
+            f"trained on{f'; {held_out[0]:.3f} on the {number(held_out[1])} held out' if held_out else ''}.",
         )
     ]
 

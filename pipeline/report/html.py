@@ -32,7 +32,7 @@ def render(
         embeddings(found),
         scores(found),
         fragility(found),
-        prediction(found),
+        prediction(found, fits),
         codes(fits),
         examples(found),
         selection(removed),
@@ -51,7 +51,7 @@ def render(
     return environment.get_template("template.html").render(
         name=found.name,
         figures=headlines(found),
-        verdicts=verdicts(found, drift),
+        verdicts=verdicts(found, fits, drift),
         sections=[one for one in sections if one],
         read=found.rows.read,
         total=found.rows.total,

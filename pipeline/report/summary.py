@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline import show
-from pipeline.report.fits import Drift
+from pipeline.report.fits import Drift, FitSummary
 from pipeline.report.gather import Gathered
 from pipeline.report.page import Headline, Note, counted, decimal, listed, number, share
 from pipeline.report.rows import Rows
 from pipeline.report.sections import POOR, languages
 from pipeline.report.statistics import finite
+
+TRUSTED = 0.6  # correlation from which on predictions are of use
 
 
 def headlines(found: Gathered) -> list[Headline]:
@@ -44,7 +46,7 @@ def _commonest(rows: Rows) -> str:
     return f"{'mostly ' * (len(order) > 1)}{rows.langs[order[0]]}" if order else ""
 
 
-def verdicts(found: Gathered, drift: Sequence[Drift]) -> list[Note]:
+def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]) -> list[Note]:
     """What is right and what to look at, in words."""
     books, rows = found.books, found.rows
     dropped, quarantined = sum(books.dropped.values()), sum(books.quarantined.values())
@@ -75,6 +77,11 @@ def verdicts(found: Gathered, drift: Sequence[Drift]) -> list[Note]:
         weights = finite(rows.scores["weight"])
         light = share(int((weights < 0.5).sum()), len(weights))
         notes.append(Note(f"{light} of the sentences have a sample weight below one half.", "plain"))
+    for one in fits:
+        held_out = one.held_out("cosine") or one.held_out("bleu")
+        if held_out and one.name == "predictor":
+            what = f"Predicted fragility correlates with the measured by {held_out[0]:.2f} (Pearson, held out)."
+            notes.append(Note(what, "good" if held_out[0] >= TRUSTED else "look"))
     moved = [f"{one.fit} ({one.measure})" for one in drift if one.drifted]
     if drift:
         text = f"Later data has drifted from the fits: {listed(moved)}; --refit makes new ones." if moved else ""

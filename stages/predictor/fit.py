@@ -56,16 +56,21 @@ def fit_predictor(
             f"{len(embeddings)} rows hold too few different sentences, or all have the same fragility by "
             f"{settings.score}; raise fragility.sample, predictor.rows or fit.rows"
         )
-    center, scale = (torch.from_numpy(one) for one in (targets[sides[0]].mean(axis=0), targets[sides[0]].std(axis=0)))
-    scale[scale == 0] = 1
+    center, scale = _moments(targets[sides[0]])
     standardised = (torch.from_numpy(targets) - center) / scale
     network = _train(embeddings, standardised, scaler, settings, sides[0], sides[1], device, progress)
     unscaled = Predictor(scaler, network, center, scale, center, scale, settings.meaningful(), {})
     predicted = unscaled.predict(embeddings, device)
     numbers = {"rows": float(len(embeddings)), "held_out_rows": float(len(sides[2]))}
     numbers |= correlations(predicted[sides[2]], targets[sides[2]])
-    mean, std = (torch.from_numpy(one(predicted.astype(np.float64), axis=0)).float() for one in (np.mean, np.std))
+    mean, std = _moments(predicted)
     return replace(unscaled, mean=mean, std=std, numbers=numbers), numbers
+
+
+def _moments(values: Single) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of (rows, 2), each (2,); 1 for one that is 0."""
+    mean, std = (torch.from_numpy(one(values, axis=0, dtype=np.float64)).float() for one in (np.mean, np.std))
+    return mean, torch.where(std == 0, 1.0, std)
 
 
 def split_numbers(embeddings: Half, seed: int) -> npt.NDArray[np.float64]:

@@ -21,7 +21,7 @@ import torch
 from stages.artifact import from_bytes, to_bytes
 
 BLOCK_BYTES = 1 << 28  # rows that are counted at once: adding up 65 536 counts per dimension is then a small part
-TILE = 32  # dimensions: one cache line of each row
+TILE, STRIP = 32, 512  # dimensions (one cache line of each row) and rows that are transposed at once
 VALUES = 1 << 16
 INFINITY = 0x7C00  # bits of the first positive float16 that is not finite
 SIGN = 0x8000
@@ -145,7 +145,10 @@ class ScalerFit:
         self._filled = 0
 
     def _count_tile(self, block: npt.NDArray[np.uint16], first: int) -> None:
-        columns = block[:, first : first + TILE].T.astype(np.intp, order="C")
+        tile = block[:, first : first + TILE]
+        columns = np.empty((tile.shape[1], len(tile)), np.intp)
+        for start in range(0, len(tile), STRIP):  # transposed all at once it takes four times as long
+            columns[:, start : start + STRIP] = tile[start : start + STRIP].T
         for dimension, column in enumerate(columns, first):
             counted = np.bincount(column)
             self._counts[dimension, : len(counted)] += counted.astype(np.uint32)

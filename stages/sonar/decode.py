@@ -42,7 +42,7 @@ class BatchedDecoder:
         self.device = "cpu"
         self.dtype = torch.float32
         self.network: SonarTextDecoder
-        fewer = "autobleu.beam or length_factor" if beam > 1 else "length_factor"
+        fewer = f"{settings.name}.beam or length_factor" if beam > 1 else "length_factor"
         remedy = f"set {settings.name}.precision to float16, or lower {fewer}"
         self._budget = Budget(settings.batch_rows, "batch_rows", "hypotheses", remedy)
 

@@ -119,6 +119,7 @@ RVQ: dict[str, float | list[float]] = {
     "autobleu_exact": 61.0,
 }
 FITS = [FitSummary("scaler", 100, 2, {"constant": 3.0}, "aaaa"), FitSummary("rvq", 100, 2, RVQ, "bbbb")]
+FITS.append(FitSummary("predictor", 90, 2, {"pearson_cosine": 0.41, "held_out_rows": 9.0}, "cccc"))
 DRIFT = [Drift("scaler", "shift <b>of</b> medians", 0.0, 0.4, True)]
 
 
@@ -150,6 +151,8 @@ def test_every_section_is_well_formed_and_asks_for_nothing(full: Gathered) -> No
     for anchor in ("books", "lengths", "embeddings", "autobleu", "fragility", "prediction", "codes", "examples"):
         assert anchor in page.ids
     assert {"select", "fits", "throughput", "provenance"} <= set(page.ids)
+    assert "correlates with the measured by 0.41 (Pearson" in plain(page.text)
+    assert "0.410 on the 9 held out" in plain(page.text)
     assert "Later data has drifted from the fits: scaler" in plain(page.text)
 
 

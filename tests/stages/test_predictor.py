@@ -45,7 +45,9 @@ def scaler_of(embeddings: Half) -> RobustScaler:
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Predictor, dict[str, float]]:
     embeddings, targets = sample()
-    return fit_predictor(embeddings, targets, PredictorSettings(hidden=32, epochs=15), scaler_of(embeddings))
+    return fit_predictor(
+        embeddings, targets, PredictorSettings(hidden=32, dropout=0.1, epochs=30), scaler_of(embeddings)
+    )
 
 
 def test_it_predicts_sentences_that_it_has_not_seen(fitted: tuple[Predictor, dict[str, float]]) -> None:
@@ -63,7 +65,9 @@ def test_it_predicts_sentences_that_it_has_not_seen(fitted: tuple[Predictor, dic
 def test_what_cannot_be_predicted_is_reported_as_such() -> None:
     embeddings, targets = sample(800)
     shuffled = np.random.default_rng(2).permutation(targets)
-    _, numbers = fit_predictor(embeddings, shuffled, PredictorSettings(hidden=32, epochs=15), scaler_of(embeddings))
+    _, numbers = fit_predictor(
+        embeddings, shuffled, PredictorSettings(hidden=32, dropout=0.1, epochs=30), scaler_of(embeddings)
+    )
     assert abs(numbers["pearson_cosine"]) < 0.25
 
 
@@ -135,24 +139,23 @@ def test_the_stage_predicts_every_row_but_those_without_an_embedding(
     assert bleu["fragility_predicted"] == bleu["fragility_predicted_bleu"] != table["fragility_predicted"]
 
 
-def test_the_same_sample_gives_the_same_bytes(fitted: tuple[Predictor, dict[str, float]]) -> None:
-    predictor, _ = fitted
-    embeddings, targets = sample()
-    threads = torch.get_num_threads()
+def test_the_same_sample_gives_the_same_bytes() -> None:
+    embeddings, targets = sample(300)
+    scaler, threads = scaler_of(embeddings), torch.get_num_threads()
+
+    def data(seed: int) -> bytes:
+        settings = PredictorSettings(hidden=32, epochs=3, seed=seed)
+        return fit_predictor(embeddings, targets, settings, scaler)[0].to_bytes({"chunks": ["a"]})
+
+    one = data(0)
     torch.set_num_threads(2 if threads == 1 else 1)
     try:
-        again, _ = fit_predictor(embeddings, targets, PredictorSettings(hidden=32, epochs=15), scaler_of(embeddings))
+        assert data(0) == one != data(1)
     finally:
         torch.set_num_threads(threads)
-    data = predictor.to_bytes({"chunks": ["a"]})
-    assert again.to_bytes({"chunks": ["a"]}) == data
-    back = Predictor.from_bytes(data)
-    assert np.array_equal(back.predict(embeddings, "cpu"), predictor.predict(embeddings, "cpu"))
-    assert back.to_bytes({"chunks": ["a"]}) == data
-    other, _ = fit_predictor(
-        embeddings, targets, PredictorSettings(hidden=32, epochs=15, seed=1), scaler_of(embeddings)
-    )
-    assert other.to_bytes({"chunks": ["a"]}) != data
+    back = Predictor.from_bytes(one)
+    assert back.to_bytes({"chunks": ["a"]}) == one
+    assert back.predict(embeddings, "cpu").std() > 0
 
 
 def test_too_little_to_learn_from_is_refused_in_words() -> None:
