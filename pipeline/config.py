@@ -34,7 +34,7 @@ from stages.stage import Settings, StageSettings, execution, meaning
 
 STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
 MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "launcher")  # `encode:` alone means all its defaults
-_NEEDS_OF_FRAGILITY = (("fragility", "encode"), ("fragility", "scaler"), ("predictor", "fragility"))
+_NEEDS_OF_FRAGILITY = (("fragility", "encode"), ("fragility", "scaler"), ("predictor", "encode"))
 FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
 
 
@@ -101,6 +101,8 @@ class RunConfig(Settings):
         for name, needs in (("autobleu", "encode"), ("scaler", "encode"), ("rvq", "encode"), *_NEEDS_OF_FRAGILITY):
             if getattr(self, name) and not getattr(self, needs):
                 raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
+        if self.predictor and not self.fragility and not self.predictor.file:
+            raise ValueError("predictor learns from what fragility measures: add a section `fragility: {}`, or a file")
         if self.encode and self.segment.model != self.encode.model:
             raise ValueError(
                 f"segment.model is {self.segment.model} but encode.model is {self.encode.model}; the length cap counts "
@@ -215,8 +217,13 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
             data[name] = {}
     for name in STAGES:
         section = data.get(name)
-        if isinstance(section, dict) and str(section.get("model", "")).endswith((".yaml", ".yml")):
-            section["model"] = str(base / section["model"])
+        if not isinstance(section, dict):
+            continue
+        for key in ("model", "external"):
+            if str(section.get(key, "")).endswith((".yaml", ".yml")):
+                section[key] = str(base / section[key])
+        if isinstance(section.get("file"), str):
+            section["file"] = _resolve(section["file"], str(base))
     encode = data.get("encode")
     if isinstance(encode, dict) and "model" in encode:
         for follower in ("segment", "autobleu", "fragility"):

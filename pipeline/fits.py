@@ -101,7 +101,7 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
         "segment": fingerprint(segment_recipe(config)),
         "encode": fingerprint(stage_recipe(config.encode, config.frozen)),
     }
-    if name == "predictor":
+    if name == "predictor" and not settings.file:
         scored = [stage for stage in config.row_stages() if stage.name == "fragility"]
         return {**recipe, "fragility": fingerprint(stage_recipe(scored[0], config.frozen))} if scored else None
     return recipe

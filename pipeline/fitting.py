@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pipeline.errors import CorpusError
 from pipeline.fingerprint import fingerprint
 from pipeline.fits import FitRecord, Numbers, Rate, commit_fit, commit_rate, fit_recipe, read_artifact
 from pipeline.part_reader import PartReader
+from pipeline.remote import in_words
 from pipeline.state import ChunkState, PartState
 from pipeline.store import Store
 from stages.arrow import embedding_array, embedding_matrix
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from stages.rvq.codebooks import Codebooks
 
 FIRST_CHUNKS = 8  # that are segmented before it is known how many sentences a chunk holds
-EVERY = 1 << 62  # rows
 JUDGED_ROWS = 500  # that are decoded again for the curve of AutoBLEU by codebooks
 SCORES = ("fragility_bleu", "fragility_cosine")
 
@@ -85,7 +86,10 @@ def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequ
 def fit(store: Store, config: RunConfig, pilot: Pilot, name: str, device: str, progress: Progress) -> FitRecord:
     """Fit one artifact on the pilot and freeze it. Raises `CorpusError` if there are too few rows."""
     started = time.perf_counter()
-    sample = _Sample(store, pilot, getattr(getattr(config, name), "rows", EVERY))
+    settings = getattr(config, name)
+    if settings.file:
+        return _take(store, config, name, settings.file)
+    sample = _Sample(store, pilot, settings.rows)
     fitting = {"scaler": _fit_scaler, "predictor": _fit_predictor, "rvq": _fit_rvq}[name]
     try:
         made = fitting(store, config, sample, device, progress)
@@ -105,6 +109,31 @@ def fit(store: Store, config: RunConfig, pilot: Pilot, name: str, device: str, p
         seconds=time.perf_counter() - started,
         device=device,
     )
+
+
+def _take(store: Store, config: RunConfig, name: str, url: str) -> FitRecord:
+    """Copy an artifact of another corpus. Raises `CorpusError` unless it was fitted on the same kind of embeddings."""
+    from stages.artifact import from_bytes
+
+    with in_words(url), fsspec.open(url, "rb") as file:
+        data = file.read()
+    try:
+        _, about = from_bytes(name, data)
+    except ValueError as error:
+        raise CorpusError(f"{name}.file {url}: {error}") from error
+    theirs, ours = about["provenance"], fit_recipe(config, name)
+    assert ours
+    for section in ("encode", "segment"):
+        if theirs["recipe"][section] != ours[section]:
+            raise CorpusError(
+                f"{name}.file {url} was fitted under {section} {theirs['recipe'][section]}, this corpus is of "
+                f"{section} {ours[section]} (fingerprints of settings and models): make the sections alike, or leave "
+                f"{name}.file out"
+            )
+    return commit_fit(
+        store, config, name, data, chunks=theirs["chunks"], rows=theirs["rows"], numbers=about["numbers"], seconds=0.0,
+        device="none: it was taken from another corpus",
+    )  # fmt: skip
 
 
 class _Sample:

@@ -151,7 +151,7 @@ class RowProgress:
         self._done = done
         rate = done / max(1e-9, time.monotonic() - self._started)
         left = duration(max(0, self._total - done) / rate) if rate else "?"
-        note = f"{more}{number(rate)}/s, {left} left"
+        note = f"{more}{number(rate) if rate >= 10 else f'{rate:.1f}'}/s, {left} left"
         if self._bar:
             self._bar.start()  # with the first rows: what is refused before has no bar
             self._bar.update(self._task, completed=done, total=self._total, note=note)

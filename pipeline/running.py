@@ -124,7 +124,8 @@ class _Run:
         made = len(freeze_rates(store, plan.config, pilot, plan.chunks))
         finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
         for name in plan.missing_fits:
-            if ("fragility" if name == "predictor" else "encode") not in finished:
+            needs = "fragility" if name == "predictor" else "encode"
+            if needs not in finished and not getattr(plan.config, name).file:
                 continue
             with RowProgress(self.console, 0, name, "fitted") as progress:
                 record = fit(store, plan.config, pilot, name, device(), progress.of)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from pipeline.config import MAY_BE_EMPTY, RunConfig
 from pipeline.replacing import replaced
+from stages.fragility.card import shipped_external_cards
 from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards
 
@@ -22,7 +23,11 @@ ROLES = {
     "meaning": "Another value gives another corpus: what depends on it is done again.",
     "execution": "Changes how the work is done, never the result.",
 }
-MODELS = {"model": shipped_cards, "sat": shipped_sat_cards}  # settings that name a card, and the cards that ship
+MODELS = {
+    "model": shipped_cards,
+    "sat": shipped_sat_cards,
+    "external": shipped_external_cards,
+}  # settings that name a card, and the cards that ship
 
 Schema = dict[str, Any]
 

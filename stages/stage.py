@@ -1,9 +1,10 @@
 """What every stage has: settings that know their role, a name, a version, the columns it reads and writes.
 
 A stage is a function of tables: it knows no path, no Ray and no SLURM. Its settings describe it without loading
-anything heavy (no torch), so that a plan is made in milliseconds; `settings.build(fits)` gives the stage itself. The worker
-(`pipeline/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`, checks the result
-against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part is on the device.
+anything heavy (no torch), so that a plan is made in milliseconds; `settings.build(fits)` gives the stage itself. The
+worker (`pipeline/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`, checks the
+result against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part is on the
+device.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from stages.sampling import OF_ANOTHER_CORPUS
 from stages.stage import Stage, StageSettings, meaning
 
 
@@ -20,6 +21,7 @@ class PredictorSettings(StageSettings):
     writes: ClassVar[tuple[str, ...]] = ("fragility-predicted",)
     fits: ClassVar[tuple[str, ...]] = ("predictor",)
 
+    file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(
         50_000_000,
         ge=100,

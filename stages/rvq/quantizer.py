@@ -40,6 +40,12 @@ class Rvq:
     """The stage; see `RvqSettings`."""
 
     def __init__(self, settings: RvqSettings, codebooks: Codebooks) -> None:
+        found = tuple(codebooks.centroids.shape[:2])
+        if found != (settings.codebooks, settings.units):
+            raise ValueError(
+                f"rvq.codebooks and rvq.units are {settings.codebooks} and {settings.units}, those of the artifact "
+                f"{found}; give the section its numbers"
+            )
         self.settings = settings
         self.codebooks = codebooks
 

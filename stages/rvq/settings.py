@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from stages.sampling import OF_ANOTHER_CORPUS
 from stages.stage import Stage, StageSettings, meaning
 
 
@@ -19,6 +20,7 @@ class RvqSettings(StageSettings):
 
     codebooks: int = meaning(64, ge=1, le=1024, description="codes a sentence; 64 in the LCM paper")
     units: int = meaning(8192, ge=2, le=65536, description="centroids of a codebook; 8192 in the LCM paper")
+    file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(15_000_000, ge=2, description="about how many rows of the pilot to fit on; all if it has fewer")
     initialization: Literal["progressive", "kmeans"] = meaning(
         "progressive",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from stages.sampling import OF_ANOTHER_CORPUS
 from stages.stage import Settings, meaning
 
 
@@ -13,6 +14,7 @@ class ScalerSettings(Settings):
     name: ClassVar[str] = "scaler"
     version: ClassVar[int] = 1
 
+    file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(1_000_000, ge=1, description="about how many rows of the pilot to fit on; all if it has fewer")
     clip: float | None = meaning(
         None, gt=0, description="normalised values are cut to ±clip; null: not at all, as in the LCM paper"

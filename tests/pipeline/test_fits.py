@@ -144,3 +144,21 @@ def test_a_damaged_artifact_is_not_used(make_config: MakeConfig, tmp_path: Path)
         receipt.unlink()
     run(path)
     assert len(list((tmp_path / "out/fits").glob("rvq.*.safetensors"))) == 2
+
+
+def test_an_artifact_of_another_corpus(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Taken as it is where the embeddings are of the same kind; refused with both fingerprints where they are not."""
+    path = make_config(**FITS)
+    run(path)
+    (artifact,) = (tmp_path / "out/fits").glob("scaler.*.safetensors")
+    taken = ["output=" + str(tmp_path / "second"), f"scaler.file={artifact}", "fit.rows=1"]
+    path = make_config(**FITS | {"rvq": None})
+    run(path, *taken)
+    (copy,) = (tmp_path / "second/fits").glob("scaler.*.safetensors")
+    assert copy.read_bytes() == artifact.read_bytes()
+    with pytest.raises(
+        CorpusError, match=r"was fitted under segment [0-9a-f]{32}, this corpus is of segment [0-9a-f]{32}"
+    ):
+        run(path, *taken, "segment.max_chars=60", f"output={tmp_path / 'third'}")
+    with pytest.raises(CorpusError, match=r"a file of kind 'scaler'.* where 'rvq'"):
+        run(path, f"output={tmp_path / 'fourth'}", f"rvq.file={artifact}")
