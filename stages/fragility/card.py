@@ -46,9 +46,9 @@ class ExternalCard(BaseModel):
 
     @model_validator(mode="after")
     def _files_are_known(self) -> ExternalCard:
-        if self._on_hub and self.revision is None:
+        if self.on_hub and self.revision is None:
             raise ValueError(f"model {self.model} is on Hugging Face: give its revision (a commit of 40 hex digits)")
-        if not self._on_hub and (lacking := sorted(set(FILES) - set(self.sha256))):
+        if not self.on_hub and (lacking := sorted(set(FILES) - set(self.sha256))):
             raise ValueError(
                 f"sha256 lacks {', '.join(lacking)}: give it for each (`sha256sum FILE` prints it), so that results "
                 "know their model"
@@ -56,22 +56,23 @@ class ExternalCard(BaseModel):
         return self
 
     @property
-    def _on_hub(self) -> bool:
+    def on_hub(self) -> bool:
+        """Whether its place is a name on Hugging Face."""
         return not is_folder(self.model) and not self.model.startswith(PACKAGE)
 
     @property
     def digest(self) -> str:
         """Changes whenever embeddings could."""
-        place = [self.model, self.revision] if self._on_hub else None
+        place = [self.model, self.revision] if self.on_hub else None
         described = [place, self.sha256, self.config, self.pooling, self.max_tokens]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
-    def files(self) -> Path:
+    def files(self, fetch: bool = True) -> Path:
         """The folder that holds the encoder's files, checked; fetched first if it is on Hugging Face and not here.
 
         Reads the files. Raises CardError if they cannot be had or are not those that the card describes.
         """
-        folder = self._fetched() if self._on_hub else self._local()
+        folder = self._fetched(fetch) if self.on_hub else self._local()
         lacking = [str(folder / name) for name in FILES if not (folder / name).is_file()]
         if lacking:
             raise CardError(f"card {self.name}: missing {', '.join(lacking)}; put what is missing there")
@@ -90,11 +91,11 @@ class ExternalCard(BaseModel):
             )
         return Path(found.origin).parent / inside
 
-    def _fetched(self) -> Path:
+    def _fetched(self, fetch: bool) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError
 
-        for only_here in (True, False):
+        for only_here in (True, False) if fetch else (True,):
             try:
                 found = Path(
                     snapshot_download(
