@@ -69,8 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if backend == "faiss" and not has_faiss:
             print("fit by faiss: left out, for it is not installed")
             continue
+        own = sample.copy()  # a fit overwrites it
         start = time.perf_counter()
-        codebooks, numbers = fit_codebooks(sample, replace(plan, backend=backend), device, _progress(backend, start))
+        codebooks, numbers = fit_codebooks(own, replace(plan, backend=backend), device, _progress(backend, start))
         seconds = time.perf_counter() - start
         codebooks = codebooks.to(device)
         error = codebooks.quantise(test, plan.precision)[1].sum(dtype=np.float64) / _energy(test)

@@ -79,7 +79,7 @@ class RunConfig(Settings):
     rvq: RvqSettings | None = meaning(None, description="embeddings → codes of residual vector quantisation")
     select: SelectSettings | None = execution(None, description="the sentences that trainers and exports see")
     report: ReportSettings | None = execution(None, description="a page of plots at the end of the run")
-    seed: int = execution(0, ge=0, description="seed of the order in which chunks are worked on")
+    seed: int = meaning(0, ge=0, description="seed of the order of chunks, and so of which are the pilot")
     launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
 
     _frozen: Frozen = PrivateAttr(default_factory=Frozen)

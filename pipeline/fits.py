@@ -46,6 +46,8 @@ class FitRecord(BaseModel):
     path: str
     bytes: int
     digest: str
+    content: str  # digest of the tensors
+    source: str | None  # the file of another corpus that it was taken from
     chunks: list[str]  # the pilot
     rows: int  # of the pilot that were looked at
     numbers: dict[str, float | list[float]]
@@ -75,7 +77,7 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
             newest[found["name"], found["fingerprint"]] = path
     rates = {}
     for stage in config.asked_stages():
-        path = rate_path(stage.name, getattr(stage, "sample", None))
+        path = rate_path(config, stage.name)
         if path in present:
             rates[stage.name] = _read(store, path, Rate).rate
     frozen = Frozen(rates=rates)
@@ -84,7 +86,9 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
         standing = newest.get((name, fingerprint(recipe)[:8])) if recipe and name not in refit else None
         if standing:
             record = _read(store, standing, FitRecord)
-            frozen = replace(frozen, fits={**frozen.fits, name: FitRef(record.path, record.digest, standing)})
+            frozen = replace(
+                frozen, fits={**frozen.fits, name: FitRef(record.path, record.digest, record.content, standing)}
+            )
     return config.with_frozen(frozen)
 
 
@@ -96,33 +100,42 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
     recipe = {
         "fit": name,
         "version": settings.version,
-        name: settings.meaningful(),
-        "pilot": config.fit.meaningful(),
         "segment": fingerprint(segment_recipe(config)),
         "encode": fingerprint(stage_recipe(config.encode, config.frozen)),
     }
-    if name == "predictor" and not settings.file:
+    if settings.file:
+        return {**recipe, "file": settings.file}
+    fitted = {key: value for key, value in settings.meaningful().items() if key not in settings.only_applied}
+    recipe |= {name: fitted, "pilot": config.fit.meaningful() | {"seed": config.seed}}
+    if name == "predictor":
         scored = [stage for stage in config.row_stages() if stage.name == "fragility"]
         return {**recipe, "fragility": fingerprint(stage_recipe(scored[0], config.frozen))} if scored else None
     return recipe
 
 
+def next_generation(store: Store, config: RunConfig, name: str, anew: bool) -> int:
+    """The number of the fit that is to be made: 0, or after the newest one if it is to be made anew."""
+    fp8 = fingerprint(fit_recipe(config, name))[:8]
+    records = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)))
+    taken = [int(one["generation"]) for one in records if (one["name"], one["fingerprint"]) == (name, fp8)]
+    return max(taken, default=-1) + 1 if anew else 0
+
+
 def commit_fit(
-    store: Store, config: RunConfig, name: str, data: bytes, *, chunks: list[str], rows: int, numbers: Numbers,
-    seconds: float, device: str,
+    store: Store, config: RunConfig, name: str, generation: int, data: bytes, *, source: str | None,
+    chunks: list[str], rows: int, numbers: Numbers, seconds: float, device: str,
 ) -> FitRecord:  # fmt: skip
     """Write an artifact, then its record; the record that stands, if another run was first."""
+    from stages.artifact import content_of  # torch
+
     recipe = fit_recipe(config, name)
     assert recipe, name
     fp8 = fingerprint(recipe)[:8]
     path = f"{layout.FITS}/{name}.{fp8}-{secrets.token_hex(3)}.safetensors"
-    records = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)))
-    taken = [int(one["generation"]) for one in records if (one["name"], one["fingerprint"]) == (name, fp8)]
-    generation = max(taken, default=-1) + 1
     record = FitRecord(
         name=name, fingerprint=fingerprint(recipe), generation=generation, recipe=recipe, path=path, bytes=len(data),
-        digest=content_digest(data), chunks=chunks, rows=rows, numbers=dict(numbers), seconds=round(seconds, 3),
-        device=device, created=time.time(),
+        digest=content_digest(data), content=content_of(name, data), source=source, chunks=chunks, rows=rows,
+        numbers=dict(numbers), seconds=round(seconds, 3), device=device, created=time.time(),
     )  # fmt: skip
     store.write(path, data)
     where = f"{layout.FITS}/{name}.{fp8}-{generation:03d}.json"
@@ -132,15 +145,18 @@ def commit_fit(
     return _read(store, where, FitRecord)
 
 
-def rate_path(stage: str, sample: Any) -> str:
-    """Where the rate of a sample of so many rows is kept; a share needs none."""
-    return f"{layout.FITS}/rates/{stage}-{getattr(sample, 'rows', 'share')}.json"
+def rate_path(config: RunConfig, stage: str) -> str:
+    """Where the rate of a sample of so many rows is kept; a trial of limited inputs has one of its own."""
+    rows = getattr(getattr(getattr(config, stage), "sample", None), "rows", "share")
+    limits = {one.name: one.limit for one in config.input if one.limit is not None}
+    trial = f"-{fingerprint(limits)[:8]}" if limits else ""
+    return f"{layout.FITS}/rates/{stage}-{rows}{trial}.json"
 
 
-def commit_rate(store: Store, stage: str, sample: Any, estimated: float) -> Rate:
-    """Freeze the rate of a sample; the one that stands, if another run was first."""
-    rate = Rate(stage=stage, rows=sample.rows, estimated=estimated, rate=min(1.0, sample.rows / max(1.0, estimated)))
-    path = rate_path(stage, sample)
+def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimated: float) -> Rate:
+    """Freeze the rate of a sample of so many rows; the one that stands, if another run was first."""
+    rate = Rate(stage=stage, rows=rows, estimated=estimated, rate=min(1.0, rows / estimated))
+    path = rate_path(config, stage)
     return rate if store.create(path, rate.model_dump_json().encode()) else _read(store, path, Rate)
 
 
@@ -151,11 +167,13 @@ def read_record(store: Store, path: str) -> FitRecord:
 
 def read_artifact(store: Store, fit: FitRef) -> bytes:
     """The bytes of an artifact. Raises `CorpusError` if they are not those that were frozen."""
+    remedy = f"delete {fit.record} and run again: an older one of these settings counts then, or a new one is fitted"
+    if not store.exists(fit.path):
+        raise CorpusError(f"{store.url}/{fit.path} is missing, though a record names it; restore it, or {remedy}")
     data = store.read(fit.path)
     if content_digest(data) != fit.digest:
         raise CorpusError(
-            f"{store.url}/{fit.path} was changed or damaged (its digest is not {fit.digest[:8]}…); delete {fit.record} "
-            "and run again: it is fitted anew"
+            f"{store.url}/{fit.path} was changed or damaged (its digest is not {fit.digest[:8]}…); {remedy}"
         )
     return data
 
@@ -167,7 +185,9 @@ def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
     from stages.scaler.robust import RobustScaler  # torch
 
     record = read_record(store, fits["scaler"])
-    return RobustScaler.from_bytes(read_artifact(store, FitRef(record.path, record.digest, fits["scaler"])))
+    return RobustScaler.from_bytes(
+        read_artifact(store, FitRef(record.path, record.digest, record.content, fits["scaler"]))
+    )
 
 
 def _read(store: Store, path: str, kind: type[Kind]) -> Kind:

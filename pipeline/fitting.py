@@ -22,7 +22,16 @@ import pyarrow.compute as pc
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
 from pipeline.fingerprint import fingerprint
-from pipeline.fits import FitRecord, Numbers, Rate, commit_fit, commit_rate, fit_recipe, read_artifact
+from pipeline.fits import (
+    FitRecord,
+    Numbers,
+    Rate,
+    commit_fit,
+    commit_rate,
+    fit_recipe,
+    next_generation,
+    read_artifact,
+)
 from pipeline.part_reader import PartReader
 from pipeline.remote import in_words
 from pipeline.state import ChunkState, PartState
@@ -30,13 +39,15 @@ from pipeline.store import Store
 from stages.arrow import embedding_array, embedding_matrix
 from stages.encode.settings import NON_FINITE
 from stages.sampling import Rows
-from stages.sonar.card import load_card
+from stages.sonar.card import CardError, load_card
 
 if TYPE_CHECKING:
     from stages.rvq.codebooks import Codebooks
 
 FIRST_CHUNKS = 8  # that are segmented before it is known how many sentences a chunk holds
-JUDGED_ROWS = 500  # that are decoded again for the curve of AutoBLEU by codebooks
+HELD_OUT_ROWS = 4096  # of the sample at most, on which codebooks are judged
+LEAST_HELD_OUT = 20  # rows, of a small sample
+JUDGED_ROWS = 500  # of those, that are decoded again for the curve of AutoBLEU by codebooks
 SCORES = ("fragility_bleu", "fragility_cosine")
 
 Progress = Callable[[int, int], None]  # done, of how many
@@ -77,23 +88,29 @@ def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequ
     estimated = float(rows) if whole else rows * sum(one.chunk.bytes for one in everything) / seen
     samples = {stage.name: getattr(stage, "sample", None) for stage in config.asked_stages()}
     return [
-        commit_rate(store, name, sample, estimated)
+        commit_rate(store, config, name, sample.rows, estimated)
         for name, sample in samples.items()
-        if isinstance(sample, Rows) and name not in config.frozen.rates
+        if isinstance(sample, Rows) and name not in config.frozen.rates and estimated
     ]
 
 
-def fit(store: Store, config: RunConfig, pilot: Pilot, name: str, device: str, progress: Progress) -> FitRecord:
-    """Fit one artifact on the pilot and freeze it. Raises `CorpusError` if there are too few rows."""
+def fit(
+    store: Store, config: RunConfig, pilot: Pilot, name: str, anew: bool, device: str, progress: Progress
+) -> FitRecord:
+    """Fit one artifact on the pilot and freeze it. `anew`: though one stands.
+
+    Raises `CorpusError` if there are too few rows.
+    """
     started = time.perf_counter()
+    generation = next_generation(store, config, name, anew)
     settings = getattr(config, name)
     if settings.file:
-        return _take(store, config, name, settings.file)
+        return _take(store, config, name, generation)
     sample = _Sample(store, pilot, settings.rows)
     fitting = {"scaler": _fit_scaler, "predictor": _fit_predictor, "rvq": _fit_rvq}[name]
     try:
         made = fitting(store, config, sample, device, progress)
-    except ValueError as error:
+    except (ValueError, CardError) as error:
         raise CorpusError(f"{name} cannot be fitted on the pilot ({sample.rows} sentences): {error}") from error
     chunks = [one.chunk.id for one in pilot.chunks]
     recipe = fit_recipe(config, name)
@@ -102,7 +119,9 @@ def fit(store: Store, config: RunConfig, pilot: Pilot, name: str, device: str, p
         store,
         config,
         name,
+        generation,
         data,
+        source=None,
         chunks=chunks,
         rows=made.rows,
         numbers=made.numbers,
@@ -111,28 +130,40 @@ def fit(store: Store, config: RunConfig, pilot: Pilot, name: str, device: str, p
     )
 
 
-def _take(store: Store, config: RunConfig, name: str, url: str) -> FitRecord:
+def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRecord:
     """Copy an artifact of another corpus. Raises `CorpusError` unless it was fitted on the same kind of embeddings."""
     from stages.artifact import from_bytes
 
-    with in_words(url), fsspec.open(url, "rb") as file:
+    settings = getattr(config, name)
+    where = f"{name}.file {settings.file}"
+    with in_words(settings.file), fsspec.open(settings.file, "rb") as file:
         data = file.read()
     try:
-        _, about = from_bytes(name, data)
+        tensors, about = from_bytes(name, data)
+        theirs, ours = about["provenance"], fit_recipe(config, name)
+        of_them = {section: theirs["recipe"][section] for section in ("encode", "segment")}
     except ValueError as error:
-        raise CorpusError(f"{name}.file {url}: {error}") from error
-    theirs, ours = about["provenance"], fit_recipe(config, name)
+        raise CorpusError(f"{where}: {error}") from error
+    except KeyError as error:
+        raise CorpusError(
+            f"{where} does not say on which corpus it was fitted: give one of a corpus's fits/"
+        ) from error
     assert ours
-    for section in ("encode", "segment"):
-        if theirs["recipe"][section] != ours[section]:
+    for section, print_of_them in of_them.items():
+        if print_of_them != ours[section]:
             raise CorpusError(
-                f"{name}.file {url} was fitted under {section} {theirs['recipe'][section]}, this corpus is of "
-                f"{section} {ours[section]} (fingerprints of settings and models): make the sections alike, or leave "
-                f"{name}.file out"
+                f"{where} was fitted under {section} {print_of_them}, this corpus is of {section} {ours[section]} "
+                f"(fingerprints of settings and models): make the sections alike, or leave {name}.file out"
+            )
+    found = about["settings"] | dict(zip(("codebooks", "units"), next(iter(tensors.values())).shape, strict=False))
+    for key in {"scaler": ("clip",), "rvq": ("codebooks", "units")}.get(name, ()):
+        if found[key] != getattr(settings, key):
+            raise CorpusError(
+                f"{where} has {key} {found[key]}, {name}.{key} is {getattr(settings, key)}: make them equal"
             )
     return commit_fit(
-        store, config, name, data, chunks=theirs["chunks"], rows=theirs["rows"], numbers=about["numbers"], seconds=0.0,
-        device="none: it was taken from another corpus",
+        store, config, name, generation, data, source=settings.file, chunks=theirs["chunks"], rows=theirs["rows"],
+        numbers=about["numbers"], seconds=0.0, device="none",
     )  # fmt: skip
 
 
@@ -154,18 +185,22 @@ class _Sample:
                     below = pc.less(table["u"], self._rate)
                     yield table.filter(pc.and_(below, pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
 
-    def smallest_u(self, wanted: int, *columns: str) -> pa.Table:
-        """The rows with the smallest u: within every sample, wherever they stand."""
-        found: pa.Table | None = None
-        for table in self.batches(*columns):
-            both = pa.concat_tables([found, table]) if found else table
-            found = both.take(pc.sort_indices(both["u"])[:wanted])
-        assert found is not None
-        return found
+    def embeddings(self, *, above: float = 0.0) -> npt.NDArray[np.float16]:
+        """(rows, dim) of the sampled rows, in memory of their own; `above`: without those of u below this."""
+        of_batches: list[npt.NDArray[np.float16]] = []
+        for table in self.batches("embedding"):
+            found = embedding_matrix(table["embedding"])
+            of_batches.append(found[table["u"].to_numpy() >= above] if above else found)
+        return np.concatenate(of_batches)
 
-    def embeddings(self) -> npt.NDArray[np.float16]:
-        """(rows, dim) of all batches."""
-        return np.concatenate([embedding_matrix(table["embedding"]) for table in self.batches("embedding")])
+    def below(self, u: float, *columns: str) -> pa.Table:
+        """The rows with u below this."""
+        return pa.concat_tables(table.filter(pc.less(table["u"], u)) for table in self.batches(*columns))
+
+    @property
+    def rate(self) -> float:
+        """Rows with u below it are looked at."""
+        return self._rate
 
 
 @dataclass(frozen=True)
@@ -190,39 +225,68 @@ def _fit_scaler(store: Store, config: RunConfig, sample: _Sample, device: str, p
 
 
 def _fit_rvq(store: Store, config: RunConfig, sample: _Sample, device: str, progress: Progress) -> _Made:
+    """Codebooks; their error and AutoBLEU are measured on rows that they did not see (a twentieth, 4096 at most)."""
     from stages.rvq.fit import fit_codebooks
 
     assert config.rvq
-    embeddings = sample.embeddings()
+    rows = max(1.0, sample.rows * sample.rate)
+    held_out = sample.rate * max(min(0.05, HELD_OUT_ROWS / rows), min(0.5, LEAST_HELD_OUT / rows))
+    judged = sample.below(held_out, "text", "lang", "embedding")
+    if not judged.num_rows:
+        raise ValueError(f"of {rows:.0f} rows none can be held out; raise rvq.rows or fit.rows")
+    judge = _Judge(config, judged, device)
+    embeddings = sample.embeddings(above=held_out)
+    seen = len(embeddings)
     codebooks, numbers = fit_codebooks(embeddings, config.rvq, device, progress)
-    numbers |= _autobleu_by_codebooks(config, sample, codebooks, device)
-    return _Made(codebooks.to_bytes, len(embeddings), numbers)
+    numbers = {"relative_error_fitted": numbers["relative_error"]} | judge.judge(codebooks)
+    return _Made(codebooks.to_bytes, seen, numbers)
 
 
-def _autobleu_by_codebooks(
-    config: RunConfig, sample: _Sample, codebooks: Codebooks, device: str
-) -> dict[str, float | list[float]]:
-    """Mean AutoBLEU of dequantised embeddings with the first 1, 2, 4, … codebooks (LCM Figure 9), and of exact ones."""
-    from stages.autobleu.settings import AutobleuSettings
+class _Judge:
+    """Relative error and mean AutoBLEU of dequantised rows by number of codebooks (LCM Figure 9).
 
-    assert config.encode
-    settings = config.autobleu or AutobleuSettings(model=config.encode.model)
-    stage = settings.model_copy(update={"sample": 1.0}).build({})
-    stage.setup(device)
-    rows = sample.smallest_u(JUDGED_ROWS, "text", "lang", "embedding")
-    columns = {"sentences.text": rows["text"], "sentences.lang": rows["lang"], "sentences.u": rows["u"]}
-    columns["status.status"] = rows["status"]
-    exact = embedding_matrix(rows["embedding"])
-    codes = codebooks.encode(exact)
+    Made before the codebooks: whatever is wrong with the decoder shows before hours of fitting.
+    """
 
-    def score(embeddings: npt.NDArray[np.float16]) -> float:
-        table = pa.table({**columns, "embeddings.embedding": embedding_array(embeddings)})
-        result = stage.finish(stage.compute(stage.prepare(table)))
+    def __init__(self, config: RunConfig, rows: pa.Table, device: str) -> None:
+        from stages.autobleu.settings import AutobleuSettings
+
+        assert config.encode
+        self._exact = embedding_matrix(rows["embedding"])
+        few = rows.take(pc.sort_indices(rows["u"])[:JUDGED_ROWS])
+        self._few = {f"sentences.{name}": few[name] for name in ("text", "lang", "u")} | {
+            "status.status": few["status"]
+        }
+        self._few_exact = embedding_matrix(few["embedding"])
+        settings = config.autobleu or AutobleuSettings(model=config.encode.model)
+        self._stage = settings.model_copy(update={"sample": 1.0}).build({})
+        self._stage.setup(device)
+        self._autobleu_exact = self._autobleu(self._few_exact)
+
+    def judge(self, codebooks: Codebooks) -> dict[str, float | list[float]]:
+        """Numbers for the record."""
+        codes = codebooks.encode(self._exact)
+        exact = self._exact.astype(np.float32)
+        energy = float(np.square(exact, dtype=np.float64).sum())
+        errors = []
+        for first in range(1, codes.shape[1] + 1):
+            left = exact - codebooks.decode(codes, first).cpu().numpy()
+            errors.append(float(np.square(left, dtype=np.float64).sum()) / energy)
+        codes = codebooks.encode(self._few_exact)
+        counts = [2**power for power in range(12) if 2**power < codes.shape[1]] + [codes.shape[1]]
+        scores = [self._autobleu(codebooks.decode(codes, first).half().cpu().numpy()) for first in counts]
+        return {
+            "held_out_rows": float(len(exact)),
+            "relative_error": errors,
+            "codebooks": [float(one) for one in counts],
+            "autobleu": scores,
+            "autobleu_exact": self._autobleu_exact,
+        }
+
+    def _autobleu(self, embeddings: npt.NDArray[np.float16]) -> float:
+        table = pa.table({**self._few, "embeddings.embedding": embedding_array(embeddings)})
+        result = self._stage.finish(self._stage.compute(self._stage.prepare(table)))
         return float(np.mean(result.families["autobleu"]["autobleu"].to_numpy(), dtype=np.float64))
-
-    counts = [2**power for power in range(12) if 2**power < codes.shape[1]] + [codes.shape[1]]
-    scores = [score(codebooks.decode(codes, first).half().cpu().numpy()) for first in counts]
-    return {"codebooks": [float(one) for one in counts], "autobleu": scores, "autobleu_exact": score(exact)}
 
 
 def _fit_predictor(store: Store, config: RunConfig, sample: _Sample, device: str, progress: Progress) -> _Made:

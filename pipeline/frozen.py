@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class FitRef:
-    """A fitted artifact in the corpus: its file and the digest of the bytes; `record` says how it came about."""
+    """A fitted artifact in the corpus: its file, the digest of the bytes, and where it is told how it came about.
+
+    content: digest of what results depend on, which is the same for a fit that came to the same values otherwise.
+    """
 
     path: str
     digest: str
+    content: str
     record: str
 
 

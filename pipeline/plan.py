@@ -105,17 +105,22 @@ def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tup
 
 
 def make_plan(
-    config: RunConfig, only: str | None = None, until: str | None = None, refit: Collection[str] = ()
+    config: RunConfig,
+    only: str | None = None,
+    until: str | None = None,
+    refit: Collection[str] = (),
+    chunks: Sequence[Chunk] | None = None,
 ) -> Plan:
     """Compare a configuration with what is on disk. `refit`: fits to make anew, and what depends on them.
 
-    Raises `ConfigError` if an input matches nothing.
+    `chunks`: of the inputs, where they are known already. Raises `ConfigError` if an input matches nothing.
     """
     stages = choose_stages(config, only, until)
     config = freeze(Store(config.output), config, refit)
     check_languages(config)
-    chunks = plan_inputs(config.input, chunk_bytes=config.chunk_bytes)
-    view = View.of(config, order_chunks(chunks, seed=config.seed))
+    if chunks is None:
+        chunks = order_chunks(plan_inputs(config.input, chunk_bytes=config.chunk_bytes), seed=config.seed)
+    view = View.of(config, chunks)
     store = Store(config.output)
     state = read_state(store, view)
     work = {stage: StageWork(stage) for stage in stages}

@@ -72,6 +72,8 @@ def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
 def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
     """The recipe of a row-wise stage over what the corpus has decided."""
     settings = stage.meaningful()
+    if stage.applied is not None:
+        settings = {name: settings[name] for name in stage.applied}
     if "model" in settings:
         settings["model"] = load_card(settings["model"]).name
     recipe = {
@@ -80,7 +82,7 @@ def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
         stage.name: settings,
         "artifacts": stage.artifacts(),
     }
-    return recipe | ({"fits": {name: frozen.fits[name].digest for name in stage.fits}} if stage.fits else {})
+    return recipe | ({"fits": {name: frozen.fits[name].content for name in stage.fits}} if stage.fits else {})
 
 
 def segment_part_fingerprint(chunk_fingerprint: str, number: int) -> str:

@@ -6,18 +6,21 @@ receipt of the corpus once a phase, and the scores of up to 500 000 rows.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from pipeline.books import keep_books, sweep
 from pipeline.config import RunConfig
 from pipeline.corpus import Corpus
-from pipeline.errors import CorpusError
+from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.fitting import fit, freeze_rates, pilot_of
+from pipeline.inputs import Chunk
 from pipeline.plan import Plan, make_plan
 from pipeline.progress import RowProgress, RunProgress
 from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
@@ -28,6 +31,8 @@ from pipeline.tasks import Event
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
 SHOWN_ROWS = 500_000
+FEW_SCORED = 2000  # rows for the predictor to learn from
+REPORT = "report/index.html"
 
 
 @dataclass(frozen=True)
@@ -44,15 +49,25 @@ def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, dev
 
     `device`: where fits compute. Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed.
     """
-    plan = make_plan(config, wishes.only, wishes.until, wishes.refit)
+    plan = make_plan(config, wishes.only, wishes.until)
+    for name in wishes.refit:
+        if name not in plan.stages:
+            raise ConfigError(f"--refit {name}: this run fits no {name}; it does {', '.join(plan.stages)}")
+    seen = plan.view  # by readers, until what is fitted anew stands
+    if wishes.refit:
+        plan = make_plan(config, wishes.only, wishes.until, wishes.refit, _chunks(plan))
     if plan.nothing_to_do:
-        _make_newest(plan)
+        older = not newest_is(Store(plan.config.output), plan.view, plan.config)
+        if older:  # another configuration was run last
+            RunRecord(Store(plan.config.output), plan.config, plan.view).close({"done": True})
         console.print("Nothing to do.")
         if not _close_books(console, plan):
             raise CorpusError("the corpus is not whole: what is wrong stands above")
+        if older or not Store(plan.config.output).exists(REPORT):
+            _report(console, plan)
         return
     started = time.monotonic()
-    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    record = RunRecord(Store(plan.config.output), plan.config, seen)
     console.print(
         f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
         f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
@@ -66,13 +81,26 @@ def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, dev
     except KeyboardInterrupt:
         record.close({"done": False, "interrupted": True})
         raise
+    except BaseException as error:
+        record.close({"done": False, "failures": [*work.failures, str(error)]})
+        raise
     complete = _close_books(console, plan, worst=3) and not work.failures
     seconds = time.monotonic() - started
     record.close({"done": complete, "failures": work.failures, "seconds": round(seconds, 1)})
-    _report(console, plan)
+    try:
+        _report(console, plan)
+    except PipelineError as error:
+        if complete:
+            raise
+        console.print(Text(f"no report: {error}"))  # what stopped the run matters more
     if not complete:
         raise CorpusError(f"the run failed; details: {plan.config.output}/{record.folder}/events.jsonl")
     console.print(f"Done in {seconds:.0f} s.", highlight=False)
+
+
+def _chunks(plan: Plan) -> list[Chunk]:
+    """Of the inputs, as they were found when the run began."""
+    return [one.chunk for one in plan.chunks]
 
 
 @dataclass
@@ -110,11 +138,14 @@ class _Run:
                 self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
                 self.launch_(part_of_it)
                 last = todo
+            elif pilot.enough and not pilot.parts:
+                break  # no input gave a sentence: there is nothing to fit, and nothing that needs it
             elif todo or not pilot.enough or not self._decided(plan, device):
                 left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
                 raise CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
-            plan = make_plan(self.config, self.wishes.only, self.wishes.until, self.refit)
-            self.record.see(plan.view)
+            plan = make_plan(self.config, self.wishes.only, self.wishes.until, self.refit, _chunks(plan))
+            if not self.refit:
+                self.record.see(plan.view)
         return plan
 
     def _decided(self, plan: Plan, device: Callable[[], str]) -> bool:
@@ -128,14 +159,29 @@ class _Run:
             if needs not in finished and not getattr(plan.config, name).file:
                 continue
             with RowProgress(self.console, 0, name, "fitted") as progress:
-                record = fit(store, plan.config, pilot, name, device(), progress.of)
+                record = fit(store, plan.config, pilot, name, name in self.refit, device(), progress.of)
+            _give_back_memory()
             self.console.print(
                 f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → {record.path}",
                 highlight=False,
             )
+            if name == "predictor" and record.rows < FEW_SCORED:
+                self.console.print(
+                    f"[yellow]predictor: few of the pilot's sentences have a fragility; for more than {FEW_SCORED} raise "
+                    "fragility.sample or fit.rows[/]"
+                )
             self.refit.discard(name)
             made += 1
         return made > 0
+
+
+def _give_back_memory() -> None:
+    """What a fit took of a GPU, to the workers that come."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _report(console: Console, plan: Plan) -> None:
@@ -148,13 +194,6 @@ def _report(console: Console, plan: Plan) -> None:
     if corpus.parts:
         place = report_of(corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows)
         console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _make_newest(plan: Plan) -> None:
-    """Make the plan's view the one that readers see (an older configuration may have been run last)."""
-    store = Store(plan.config.output)
-    if not newest_is(store, plan.view):
-        RunRecord(store, plan.config, plan.view).close({"done": True})
 
 
 def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
@@ -174,5 +213,5 @@ def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
             show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
     show_open(console, books)
     left = [stage for stage in plan.stages if books.open_parts.get(stage)]
-    undone = [*left, *plan.waiting, *plan.missing_fits]
+    undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]
     return not undone and not (books.open_chunks and "segment" in plan.stages) and not books.problems

@@ -78,11 +78,12 @@ def newest_config(store: Store) -> dict[str, Any]:
     raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
 
 
-def newest_is(store: Store, view: View) -> bool:
-    """Whether readers already see this view."""
-    if not store.exists(layout.CORPUS_FILE):
+def newest_is(store: Store, view: View, config: RunConfig) -> bool:
+    """Whether readers already see this view, and the selection of this configuration."""
+    if not store.exists(layout.CORPUS_FILE) or _newest(store) != view.to_json().encode():
         return False
-    return _newest(store) == view.to_json().encode()
+    select = config.select.model_dump(mode="json") if config.select else None
+    return newest_config(store).get("select") == select
 
 
 def _newest(store: Store) -> bytes | None:

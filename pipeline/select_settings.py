@@ -21,7 +21,11 @@ class SelectSettings(Settings):
         description="what becomes of a document that lost sentences: split-documents: every unbroken run of sentences "
         "is a piece of its own; drop-sentences: what is left moves together; drop-documents: it is left out",
     )
-    min_sentences: int = meaning(1, ge=1, description="documents, or pieces of them, with fewer sentences are left out")
+    min_sentences: int = meaning(
+        1,
+        ge=1,
+        description="documents, or pieces of them, with fewer sentences are left out; of one cut by segment.max_document_sentences, each piece is a document",
+    )
 
     @model_validator(mode="before")
     @classmethod

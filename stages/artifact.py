@@ -6,6 +6,7 @@ a file is executed when it is read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,16 @@ def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str,
     head = json.dumps({**about, "kind": kind, "version": VERSION}, sort_keys=True, allow_nan=False, ensure_ascii=False)
     data: bytes = save({name: one.contiguous().cpu() for name, one in tensors.items()}, {"about": head})
     return data
+
+
+def content_of(kind: str, data: bytes) -> str:
+    """32 hex digits of what results depend on: the tensors and `clip`, whatever was written of how they came about."""
+    tensors, about = from_bytes(kind, data)
+    found = hashlib.sha256(json.dumps([kind, about.get("settings", {}).get("clip")]).encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        found.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()[:32]
 
 
 def from_bytes(kind: str, data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

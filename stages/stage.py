@@ -80,6 +80,7 @@ class StageSettings(Settings):
     reads: ClassVar[tuple[str, ...]]  # columns as "family.column"
     writes: ClassVar[tuple[str, ...]]  # families
     fits: ClassVar[tuple[str, ...]] = ()  # fitted artifacts that it needs, by name
+    applied: ClassVar[tuple[str, ...] | None] = None  # settings that rows depend on, not only the fit; None: all
 
     def artifacts(self) -> dict[str, str]:
         """Digests of the models, tokenizers and fits that the result depends on."""

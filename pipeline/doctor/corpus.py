@@ -38,6 +38,8 @@ def of_config(config: RunConfig) -> Iterator[Check]:
     for stage, role in ((config.encode, ENCODER), (config.autobleu, DECODER), (config.fragility, DECODER)):
         if stage:
             roles.setdefault(stage.model, {"tokenizer"}).add(role)
+    if config.rvq and config.encode:  # its codebooks are judged by decoding
+        roles[(config.autobleu or config.encode).model].add(DECODER)
     for name, needed in roles.items():
         try:
             cards[name] = load_card(name)

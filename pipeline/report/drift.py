@@ -1,8 +1,9 @@
 """Whether the rest of a corpus looks like the pilot that its artifacts were fitted on.
 
-Each artifact is judged by what it is for, on rows of the pilot and on as many rows outside it: the scaler by the median
-and interquartile range of normalised values (0 and 1 where nothing drifts), codebooks by their relative error, the
-predictor by its mean in standard deviations. Cost: the embeddings of at most 2 · 20 000 rows.
+Each artifact is judged by what it is for, on rows that it did not see: the scaler by the median and interquartile range
+of normalised values (0 and 1 where nothing drifts), codebooks by their relative error against that of rows held out of
+the fit, the predictor by the mean of what it predicts, in standard deviations. Of an artifact of another corpus, every
+part is unseen. Cost: the embeddings of a few row groups; the error of codebooks stands in the receipts, of every row.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.corpus import Corpus
 from pipeline.fits import FitRecord, read_artifact
 from pipeline.frozen import FitRef
+from pipeline.part_reader import PartReader
 from pipeline.receipts import summed
 from pipeline.report.fits import RELATIVE_ERROR, Drift
+from pipeline.state import PartState
 from stages.arrow import embedding_matrix
 from stages.encode.settings import NON_FINITE
 
@@ -29,72 +33,68 @@ MOVED = 0.5  # standard deviations
 
 
 def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
-    """One entry a measure; none where the pilot was the whole corpus."""
+    """One entry a measure; none where the pilot was the whole corpus, or nothing else is finished yet."""
     found: list[Drift] = []
     for record in records:
-        inside = [part.ref.part for chunk in corpus.chunks if chunk.chunk.id in record.chunks for part in chunk.parts]
-        outside = [part for part in corpus.parts if part not in set(inside)]
+        pilot = set() if record.source else set(record.chunks)
+        needs = {"scaler": "encode", "rvq": "rvq", "predictor": "predictor"}[record.name]
+        parts = [
+            part
+            for chunk in corpus.chunks
+            for part in chunk.parts
+            if chunk.chunk.id not in pilot and needs in part.receipts
+        ]
         measure = {"scaler": _scaler, "rvq": _rvq, "predictor": _predictor}[record.name]
-        if inside and outside:
-            found += measure(corpus, record, inside, outside)
+        found += measure(corpus, record, parts) if parts else []
     return found
 
 
-def _scaler(corpus: Corpus, record: FitRecord, inside: list[str], outside: list[str]) -> list[Drift]:
+def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
     from stages.scaler.robust import RobustScaler, ScalerFit
 
-    fitted = RobustScaler.from_bytes(_artifact(corpus, record))
-
-    def measured(parts: list[str]) -> tuple[float, float]:
-        count = ScalerFit(len(fitted.median))
-        count.add(embedding_matrix(_sample(corpus, parts, "embedding")["embedding"]))
-        now = count.finish()
-        shift = ((now.median - fitted.median) / fitted.iqr).abs().mean()
-        return float(shift), float((now.iqr / fitted.iqr).median())
-
-    (shift, spread), (shift_now, spread_now) = measured(inside), measured(outside)
+    embeddings = embedding_matrix(_sample(corpus, parts, "embedding")["embedding"])
+    if not len(embeddings):
+        return []
+    fit = FitRef(record.path, record.digest, record.content, corpus.view.fits[record.name])
+    fitted = RobustScaler.from_bytes(read_artifact(corpus.store, fit))
+    count = ScalerFit(len(fitted.median))
+    count.add(embeddings)
+    now = count.finish()
+    shift = float(((now.median - fitted.median) / fitted.iqr).abs().mean())
+    spread = float((now.iqr / fitted.iqr).median())
     return [
-        Drift(record.name, "mean shift of medians, in IQR", shift, shift_now, shift_now > shift + SHIFT),
-        Drift(record.name, "IQR, median over dimensions", spread, spread_now, not 1 / SPREAD < spread_now < SPREAD),
+        Drift(record.name, "mean shift of medians, in IQR", 0.0, shift, shift > SHIFT),
+        Drift(record.name, "IQR, median over dimensions", 1.0, spread, not 1 / SPREAD < spread < SPREAD),
     ]
 
 
-def _rvq(corpus: Corpus, record: FitRecord, inside: list[str], outside: list[str]) -> list[Drift]:
-    def measured(parts: list[str]) -> float:
-        """Over every row, from the receipts."""
-        receipts = [corpus.state_of(part).receipts for part in parts]
-        counts = summed([one["rvq"].counts for one in receipts if "rvq" in one])
-        return counts["rvq.squared_error"] / counts["rvq.squared_norm"] if counts else math.nan
-
-    before, now = measured(inside), measured(outside)
+def _rvq(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+    counts = summed([part.receipts["rvq"].counts for part in parts])
+    curve = record.numbers.get(RELATIVE_ERROR)
+    if not counts["rvq.squared_norm"] or not isinstance(curve, list):
+        return []
+    before, now = curve[-1], counts["rvq.squared_error"] / counts["rvq.squared_norm"]
     return [Drift(record.name, RELATIVE_ERROR.replace("_", " "), before, now, now > WORSE * before)]
 
 
-def _predictor(corpus: Corpus, record: FitRecord, inside: list[str], outside: list[str]) -> list[Drift]:
-    if "fragility_predicted" not in corpus.columns:
+def _predictor(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+    values = _sample(corpus, parts, "fragility_predicted")["fragility_predicted"].drop_null().to_numpy()
+    score = corpus.view.stages["predictor"]["predictor"]["score"]
+    mean, std = (record.numbers.get(f"{name}_{score}", math.nan) for name in ("mean", "std"))
+    if not len(values) or not isinstance(mean, float) or not isinstance(std, float):
         return []
-    values, now = (
-        _sample(corpus, parts, "fragility_predicted")["fragility_predicted"].drop_null().to_numpy()
-        for parts in (inside, outside)
-    )
-    moved = abs(float(now.mean()) - float(values.mean())) > MOVED * float(values.std())
-    return [Drift(record.name, "mean of fragility_predicted", float(values.mean()), float(now.mean()), moved)]
+    now = float(values.mean(dtype=np.float64))
+    return [Drift(record.name, "mean of fragility_predicted", mean, now, abs(now - mean) > MOVED * std)]
 
 
-def _sample(corpus: Corpus, parts: list[str], *columns: str) -> pa.Table:
-    """About `ROWS` finite rows of the parts, those with the smallest u; of very many parts the first suffice."""
+def _sample(corpus: Corpus, parts: list[PartState], *columns: str) -> pa.Table:
+    """Finite rows of the first row groups of parts, about `ROWS`."""
     tables, rows = [], 0
-    total = sum(corpus.state_of(part).rows for part in parts)
-    rate = max(ROWS / max(1, total), 0.01)
     for part in parts:
-        table = corpus.table(*columns, "u", "status", part=part)
-        finite = pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))
-        tables.append(table.filter(pc.and_(finite, pc.less(table["u"], rate))))
+        with PartReader(corpus.store, part.ref.part, part.receipts) as reader:
+            table = reader.read([*columns, "status"], group=0)
+        tables.append(table.filter(pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
         rows += tables[-1].num_rows
         if rows >= ROWS:
             break
     return pa.concat_tables(tables)
-
-
-def _artifact(corpus: Corpus, record: FitRecord) -> bytes:
-    return read_artifact(corpus.store, FitRef(record.path, record.digest, corpus.view.fits[record.name]))

@@ -76,7 +76,7 @@ def prediction(found: Gathered, fits: Sequence[FitSummary]) -> Section | None:
             Figure(
                 plots.histogram("weight", {"weight": weights}, "sample weight ω", limits=(0, 1)),
                 "Sample weights",
-                f"ω = sigmoid(a·F + b) of the predicted fragility F (Figure 12). Mean "
+                f"ω = sigmoid(a·F + b) of the predicted fragility F, standardised (Figure 12). Mean "
                 f"{decimal(float(weights.mean()), 3)}; {share(low, len(weights))} of the sentences are below one half.",
             )
         )

@@ -32,10 +32,14 @@ def noise(u: Floats, levels: Floats, seed: int, dim: int) -> npt.NDArray[np.floa
 
 
 def perturbed(embeddings: Tensor, eps: Tensor, levels: Tensor, scaler: RobustScaler) -> Tensor:
-    """embeddings, eps: (rows, dim); levels: (rows,) α in [0, 1] → (rows, dim) float32."""
-    alpha = levels.to(torch.float32).unsqueeze(1)
-    noisy = (1 - alpha).sqrt() * scaler.normalize(embeddings.to(torch.float32)) + alpha.sqrt() * eps  # LCM eq. 27
-    return scaler.denormalize(noisy)
+    """embeddings, eps: (rows, dim); levels: (rows,) α in [0, 1] → (rows, dim) float32.
+
+    Constant dimensions keep their values: their scale is unknown, and noise of variance α in absolute units would
+    drown an embedding.
+    """
+    x, alpha = embeddings.to(torch.float32), levels.to(torch.float32).unsqueeze(1)
+    noisy = (1 - alpha).sqrt() * scaler.normalize(x) + alpha.sqrt() * eps  # LCM eq. 27
+    return torch.where(scaler.constant.to(x.device), x, scaler.denormalize(noisy))
 
 
 def _bits(numbers: Floats) -> list[int]:

@@ -64,6 +64,8 @@ def fit_predictor(
     numbers = {"rows": float(len(embeddings)), "held_out_rows": float(len(sides[2]))}
     numbers |= correlations(predicted[sides[2]], targets[sides[2]])
     mean, std = _moments(predicted)
+    numbers |= {f"mean_{score}": float(one) for score, one in zip(SCORES, mean, strict=True)}
+    numbers |= {f"std_{score}": float(one) for score, one in zip(SCORES, std, strict=True)}
     return replace(unscaled, mean=mean, std=std, numbers=numbers), numbers
 
 

@@ -20,6 +20,8 @@ class PredictorSettings(StageSettings):
     reads: ClassVar[tuple[str, ...]] = ("embeddings.embedding", "status.status")
     writes: ClassVar[tuple[str, ...]] = ("fragility-predicted",)
     fits: ClassVar[tuple[str, ...]] = ("predictor",)
+    applied: ClassVar[tuple[str, ...] | None] = ("score", "a", "b")
+    only_applied: ClassVar[tuple[str, ...]] = ("score", "a", "b")  # the network is the same whatever they are
 
     file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(

@@ -2,7 +2,8 @@
 
 Cost for n rows: per codebook k-means on at most points_per_unit · units rows (`fit_faiss`, `fit_torch`), then one
 pass that assigns all n: 2 · n · units · dim operations. Memory: the residuals of all rows in 16 bits, on the device if
-they fit into half of what is free there, else on the host, from where blocks are streamed.
+they fit into half of what is free there, else in place of the embeddings on the host, from where blocks are streamed;
+and the points that a codebook is clustered on, which faiss takes in 32 bits.
 
 On a CPU the result does not depend on the number of threads. This module needs no pydantic, so that a bare machine
 with a GPU can run it.
@@ -51,8 +52,17 @@ def fit_codebooks(
 ) -> tuple[Codebooks, dict[str, float | list[float]]]:
     """Codebooks of (rows, dim) float16, and numbers: `relative_error` Σ|x − x̂|² / Σ|x|² by number of codebooks, `rows`.
 
-    Raises ValueError if there are fewer rows than units, or values that are not finite.
+    The embeddings are overwritten: residuals take their place, for a second copy may not fit into memory. The caller
+    hands the array over, and copies it first if it needs it afterwards.
+
+    Raises ValueError if they cannot be overwritten, there are fewer rows than units, or values that are not finite.
     """
+    if embeddings.dtype != np.float16 or not (embeddings.flags.c_contiguous and embeddings.flags.writeable):
+        raise ValueError(
+            "RVQ is fitted in place of its embeddings: give it a C-contiguous, writable float16 array, such as a copy; "
+            f"this one is {embeddings.dtype}, C-contiguous {embeddings.flags.c_contiguous}, "
+            f"writable {embeddings.flags.writeable}"
+        )
     rows, units = len(embeddings), settings.units
     if rows < units:
         raise ValueError(
@@ -66,18 +76,17 @@ def fit_codebooks(
     if backend == "auto":
         backend = "torch" if device.startswith("cuda") else "faiss"
     dtype = compute_dtype(settings.precision, device)
-    writable = np.require(embeddings, requirements=("C", "W"))  # PyTorch warns of others
-    residual = torch.from_numpy(writable).to(_home(embeddings.nbytes, device), copy=True)
+    residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device))
     centroids, errors = [], []
     with blocks(device) as each_block:
         total = sum(each_block(lambda start, stop: _energy(residual[start:stop]), rows, block_rows(units)))
         for level in range(settings.codebooks):
             seed = settings.seed * settings.codebooks + level
-            points = residual[_chosen(rows, settings.points_per_unit * units, seed)]
+            points = _points(residual, settings.points_per_unit * units, seed)
             if backend == "faiss":
                 from stages.rvq import fit_faiss
 
-                found = fit_faiss.cluster(points, settings, seed)
+                found = fit_faiss.cluster(points.cpu(), settings, seed)
             else:
                 found = fit_torch.cluster(points.to(device), settings, seed, dtype, each_block)
             stored = found.to(device).half()
@@ -106,11 +115,12 @@ def _home(nbytes: int, device: str) -> str:
     return "cpu"
 
 
-def _chosen(rows: int, wanted: int, seed: int) -> torch.Tensor:
-    """The rows that a codebook is clustered on, in ascending order: all, or a random sample of its own."""
+def _points(residual: torch.Tensor, wanted: int, seed: int) -> torch.Tensor:
+    """The rows that a codebook is clustered on: all as they are, or a random sample of its own, in ascending order."""
+    rows = len(residual)
     if rows <= wanted:
-        return torch.arange(rows)
-    return torch.from_numpy(np.sort(np.random.default_rng(seed).choice(rows, wanted, replace=False, shuffle=False)))
+        return residual
+    return residual[np.sort(np.random.default_rng(seed).choice(rows, wanted, replace=False, shuffle=False))]
 
 
 def _energy(x: torch.Tensor) -> float:

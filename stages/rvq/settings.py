@@ -17,6 +17,8 @@ class RvqSettings(StageSettings):
     reads: ClassVar[tuple[str, ...]] = ("embeddings.embedding", "status.status")
     writes: ClassVar[tuple[str, ...]] = ("codes",)
     fits: ClassVar[tuple[str, ...]] = ("rvq",)
+    applied: ClassVar[tuple[str, ...] | None] = ("codebooks", "units", "precision")
+    only_applied: ClassVar[tuple[str, ...]] = ()
 
     codebooks: int = meaning(64, ge=1, le=1024, description="codes a sentence; 64 in the LCM paper")
     units: int = meaning(8192, ge=2, le=65536, description="centroids of a codebook; 8192 in the LCM paper")

@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -32,16 +32,23 @@ ASCENDING_VALUES = ASCENDING.astype(np.uint16).view(np.float16).astype(np.float6
 
 @dataclass(frozen=True)
 class RobustScaler:
-    """median, iqr: (dim,) float32; iqr is 1 where it would be 0 (`constant_dimensions` of them).
+    """median, iqr: (dim,) float32.
 
     clip: normalised values are cut to ±clip before and after, as the LCM release does; None: they are not.
+    constant: (dim,) bool, the dimensions whose iqr would be 0 and is 1, so that they can be divided by it; it says
+    nothing of their scale. None if not given.
     """
 
     median: torch.Tensor
     iqr: torch.Tensor
     clip: float | None = None
     rows: int = 0
-    constant_dimensions: int = 0
+    constant: torch.Tensor = field(default_factory=lambda: torch.tensor(False))
+
+    @property
+    def constant_dimensions(self) -> int:
+        """How many."""
+        return int(self.constant.sum())
 
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
         """LCM eq. 4. x: (…, dim) in any format → float32, on the same device."""
@@ -74,13 +81,19 @@ class RobustScaler:
         """The artifact's file."""
         numbers = {"rows": self.rows, "constant_dimensions": self.constant_dimensions}
         about = {"settings": {"clip": self.clip}, "numbers": numbers, "provenance": provenance}
-        return to_bytes("scaler", {"median": self.median, "iqr": self.iqr}, about)
+        constant = self.constant.expand_as(self.median)
+        return to_bytes("scaler", {"median": self.median, "iqr": self.iqr, "constant": constant}, about)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """The scaler of a file. Raises ValueError if it is none."""
         tensors, about = from_bytes("scaler", data)
-        return cls(tensors["median"], tensors["iqr"], about["settings"]["clip"], **about["numbers"])
+        if "constant" not in tensors:
+            raise ValueError(
+                "this scaler was fitted by an older version, which did not note its constant dimensions; fit it again"
+            )
+        clip, rows = about["settings"]["clip"], about["numbers"]["rows"]
+        return cls(tensors["median"], tensors["iqr"], clip, rows, tensors["constant"])
 
 
 class ScalerFit:
@@ -127,7 +140,7 @@ class ScalerFit:
             torch.from_numpy(iqr.astype(np.float32)),
             clip=clip,
             rows=self.rows,
-            constant_dimensions=int(constant.sum()),
+            constant=torch.from_numpy(constant),
         )
 
     def _count(self) -> None:

@@ -13,6 +13,7 @@ class ScalerSettings(Settings):
 
     name: ClassVar[str] = "scaler"
     version: ClassVar[int] = 1
+    only_applied: ClassVar[tuple[str, ...]] = ()
 
     file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(1_000_000, ge=1, description="about how many rows of the pilot to fit on; all if it has fewer")

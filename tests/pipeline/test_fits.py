@@ -16,10 +16,12 @@ from pipeline.config import RunConfig, load_config
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.fits import FitRecord, read_record
+from pipeline.fitting import fit, pilot_of
 from pipeline.options import check_refit
 from pipeline.plan import make_plan
 from pipeline.running import Wishes
 from pipeline.running import run as run_corpus
+from pipeline.runs import newest_config
 from pipeline.store import Store
 from stages.scaler.robust import RobustScaler
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
@@ -53,6 +55,7 @@ def test_fits_see_the_pilot_and_every_row_gets_its_codes(make_config: MakeConfig
     assert scaler.chunks == rvq.chunks == [first.chunk.id]
     pilot = np.concatenate([corpus.embeddings(part.ref.part) for part in first.parts])
     assert scaler.rows == len(pilot) < corpus.rows
+    assert rvq.rows + rvq.numbers["held_out_rows"] == len(pilot)
     reference = Reference(quantile_range=(25, 75)).fit(pilot.astype(np.float64))
     fitted = RobustScaler.from_bytes(Path(config.output, scaler.path).read_bytes())
     np.testing.assert_allclose(fitted.median, reference.center_, rtol=1e-6)
@@ -74,8 +77,8 @@ def test_data_that_comes_later_changes_nothing_until_refit(make_config: MakeConf
     new = record(config, "rvq")
     assert new.generation == 1 and new.fingerprint == old.fingerprint
     changed = {key for key, digest in data_digests(config.output).items() if digest != after[key]}
-    same = new.digest == old.digest  # the same chunk may still be the first
-    assert changed == (set() if same else {key for key in after if key.startswith("codes/")})
+    assert new.chunks != old.chunks, "the new file should be the pilot now: choose another seed"
+    assert changed == {key for key in after if key.startswith("codes/")}
 
 
 def test_the_same_fits_whatever_was_done_before(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -98,6 +101,7 @@ def test_settings_of_a_fit_make_a_new_one_and_the_old_stays(make_config: MakeCon
     run(path)
     plan = make_plan(load_config(path, ["rvq.units=16"]))
     assert plan.missing_fits == ("rvq",) and plan.waiting == ("rvq",) and not plan.to_launch
+    assert make_plan(load_config(path, ["fit.rows=101"])).missing_fits == ("scaler", "rvq")
     run(path, "rvq.units=16")
     assert len(list((tmp_path / "out/fits").glob("rvq.*.json"))) == 2
     assert run(path).startswith("Nothing to do.")
@@ -162,3 +166,67 @@ def test_an_artifact_of_another_corpus(make_config: MakeConfig, tmp_path: Path) 
         run(path, *taken, "segment.max_chars=60", f"output={tmp_path / 'third'}")
     with pytest.raises(CorpusError, match=r"a file of kind 'scaler'.* where 'rvq'"):
         run(path, f"output={tmp_path / 'fourth'}", f"rvq.file={artifact}")
+
+
+def test_the_same_values_by_another_way_make_nothing_stale(make_config: MakeConfig) -> None:
+    path = make_config(**FITS | {"fit": {"rows": 100_000}})
+    run(path)
+    shown = run(path, "fit.rows=200_000")  # the same pilot: all
+    assert "rvq: fitted on" in shown and "sentences done" not in shown.partition("rvq: fitted on")[2]
+    assert len(list((path.parent / "out/codes").glob("*"))) == len(Corpus(str(path.parent / "out")).parts)
+
+
+def test_two_runs_at_once_agree_on_one_fit(make_config: MakeConfig) -> None:
+    config = load_config(path := make_config(**FITS))
+    run(path, wishes=Wishes(until="encode"))
+    plan = make_plan(config)
+    store, pilot = Store(config.output), pilot_of(plan.chunks, config.fit.rows)
+    first, second = (
+        fit(store, plan.config, pilot, "scaler", False, "cpu", lambda done, of: None) for _ in range(2)
+    )  # the second planned it before the first was done
+    assert first == second and len(store.find("fits")) == 2
+    anew = fit(store, plan.config, pilot, "scaler", True, "cpu", lambda done, of: None)
+    assert anew.generation == 1 and anew.content == first.content
+
+
+def test_a_refit_that_is_not_finished_hides_nothing(make_config: MakeConfig) -> None:
+    path = make_config(**FITS)
+    run(path)
+    with pytest.raises(ConfigError, match="--refit rvq: this run fits no rvq; it does segment, encode"):
+        run(path, wishes=Wishes(refit=("rvq",), until="encode"))
+
+    def killed() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_corpus(Console(file=io.StringIO()), load_config(path), Wishes(refit=("rvq",)), launch, killed)
+    corpus = Corpus(str(path.parent / "out"))
+    assert "codes" in corpus.columns and corpus.table("codes").num_rows == corpus.rows
+    (summary,) = [one for one in (path.parent / "out/runs").glob("*/summary.json") if "interrupted" in one.read_text()]
+    assert not json.loads(summary.read_text())["done"]
+
+
+def test_a_corpus_without_a_sentence(make_config: MakeConfig, tmp_path: Path) -> None:
+    blank = [{"id": "1", "text": " \n ", "lang": "eng_Latn", "title": "blank"}]
+    write_jsonl(tmp_path / "in/blank.jsonl", blank)
+    path = make_config(**FITS | {"autobleu": {"sample": {"rows": 5}}, "report": {}})
+    assert "1 in = 0 kept + 1 (no text 1) dropped" in run(path)
+    assert not (tmp_path / "out/fits").exists()
+
+
+def test_select_alone_makes_a_new_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    run(path)
+    assert run(path, 'select="chars >= 10"', "report={}").startswith("Nothing to do.")
+    assert newest_config(Store(str(tmp_path / "out")))["select"]["where"] == "chars >= 10"
+    assert "chars &gt;= 10" in (tmp_path / "out/report/index.html").read_text()
+
+
+def test_a_report_of_what_is_half_done(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(**FITS | {"report": {}})
+    run(path)
+    write_jsonl(tmp_path / "in/postgresql-eng.jsonl", sample_documents("postgresql-eng", 3))
+    run(path, wishes=Wishes(only="segment"))
+    assert "no encode yet" in run(path, wishes=Wishes(only="segment"))
+    run(path)
+    assert "mean shift of medians, in IQR" in (tmp_path / "out/report/index.html").read_text()

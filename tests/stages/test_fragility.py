@@ -88,6 +88,29 @@ def test_perturbation_is_that_of_equation_27() -> None:
     assert torch.allclose(found[4].double(), eps[4] * iqr + median, atol=1e-5)  # α = 1: nothing is left
 
 
+@pytest.mark.parametrize("constant", [1024, 300])
+def test_noise_does_not_drown_the_embeddings_of_a_corpus_of_copies(constant: int) -> None:
+    """80 % of the rows are copies in some dimensions or all: their interquartile range is 0, that of no scale is 1."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((500, 1024)) * 0.01).astype(np.float16)  # norms of 0.3, as SONAR's
+    x[:400, :constant] = x[0, :constant]
+    fitting = ScalerFit(1024)
+    fitting.add(x)
+    scaler = RobustScaler.from_bytes(fitting.finish(clip=2.0).to_bytes({}))
+    assert scaler.constant_dimensions == constant
+    given, u = torch.from_numpy(x[380:420]), rng.random(40)
+    for alpha in (0.1, 0.9, 1.0):
+        levels = np.full(40, alpha)
+        eps = torch.from_numpy(noise(u, levels, 0, 1024))
+        found = perturbed(given, eps, torch.from_numpy(levels), scaler)
+        ratio = found.norm(dim=1) / given.float().norm(dim=1)
+        assert 0.7 < ratio.min() and ratio.max() < 1.4
+        assert found[:, :constant].equal(given[:, :constant].float())
+        others = RobustScaler(scaler.median[constant:], scaler.iqr[constant:], scaler.clip)
+        rest = given[:, constant:], eps[:, constant:], torch.from_numpy(levels)
+        assert found[:, constant:].equal(perturbed(*rest, others))
+
+
 def test_without_noise_what_survives_is_not_fragile(part: pa.Table, scaler: bytes) -> None:
     result = scored(part.slice(0, 2), scaler, noise_levels=(0.0,))
     for score in ("bleu", "cosine"):

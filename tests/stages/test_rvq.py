@@ -42,7 +42,7 @@ def sample(rows: int, dim: int, seed: int = 0) -> Matrix:
 
 def fitted(x: Matrix, **chosen: object) -> tuple[Codebooks, list[float]]:
     settings = RvqSettings.model_validate({"codebooks": 4, "units": 16, **chosen})
-    found, numbers = fit_codebooks(x, settings, "cpu", lambda done, of: None)
+    found, numbers = fit_codebooks(x.copy(), settings, "cpu", lambda done, of: None)
     errors = numbers["relative_error"]
     assert isinstance(errors, list)
     return found, errors
@@ -70,6 +70,33 @@ def test_error_within_1_percent_of_the_reference(backend: str) -> None:
     assert relative_error(x, codebooks.decode(codebooks.encode(x)).numpy()) < 1.01 * expected
     assert errors == sorted(errors, reverse=True)
     assert abs(errors[-1] - expected) < 0.01 * expected
+
+
+@pytest.mark.parametrize("points", [16, 1000])
+@pytest.mark.parametrize("initialization", ["progressive", "kmeans"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_residuals_take_the_place_of_the_embeddings(backend: str, initialization: str, points: int) -> None:
+    x = sample(1000, 32)
+    settings = RvqSettings.model_validate(
+        {"codebooks": 3, "units": 16, "backend": backend, "initialization": initialization, "points_per_unit": points}
+    )
+    given = x.copy()
+    codebooks, numbers = fit_codebooks(given, settings, "cpu", lambda done, of: None)
+    left = x.astype(np.float32) - codebooks.decode(codebooks.encode(x)).numpy()
+    assert (np.abs(given - left).max(axis=1) < 2e-3).mean() > 0.99  # float16 changes few rows' codes
+    errors = numbers["relative_error"]
+    assert isinstance(errors, list)
+    assert errors[-1] == pytest.approx(relative_error(x, x.astype(np.float32) - given), rel=0.01)
+
+
+def test_embeddings_that_cannot_be_overwritten_are_refused() -> None:
+    x = sample(100, 16)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    cases = {"writable False": frozen, "C-contiguous False": x[:, ::2], "is float32": x.astype(np.float32)}
+    for words, wrong in cases.items():
+        with pytest.raises(ValueError, match=f"such as a copy; .*{words}"):
+            fit_codebooks(wrong, RvqSettings(codebooks=1, units=4), "cpu", lambda done, of: None)  # type: ignore[arg-type]
 
 
 def test_progressive_is_better_than_plain_kmeans() -> None:
@@ -265,12 +292,13 @@ def test_settings() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu() -> None:
+@pytest.mark.parametrize("backend", ["auto", "faiss"])
+def test_on_a_gpu(backend: str) -> None:
     x = sample(4000, 64)
     expected = reference(x, x, 4, 5)
-    settings = RvqSettings(codebooks=4, units=32)
-    codebooks, _ = fit_codebooks(x, settings, "cuda", lambda done, of: None)
-    again, _ = fit_codebooks(x, settings, "cuda", lambda done, of: None)
+    settings = RvqSettings.model_validate({"codebooks": 4, "units": 32, "backend": backend})
+    codebooks, _ = fit_codebooks(x.copy(), settings, "cuda", lambda done, of: None)
+    again, _ = fit_codebooks(x.copy(), settings, "cuda", lambda done, of: None)
     assert codebooks.to_bytes({}) == again.to_bytes({})
     codes = codebooks.to("cuda").encode(x)
     assert abs(relative_error(x, codebooks.decode(codes).numpy()) - expected) < 0.01 * expected

@@ -84,6 +84,7 @@ def test_constant_dimensions_have_scale_1() -> None:
     x[:, 3] = 0.25
     x[:, 5] = np.where(np.arange(100) % 2, 0.0, -0.0)
     scaler = fit(x)
+    assert scaler.constant.nonzero().flatten().tolist() == [3, 5]
     assert scaler.constant_dimensions == 2
     assert scaler.iqr[[3, 5]].tolist() == [1, 1]
     assert scaler.normalize(torch.from_numpy(x))[:, [3, 5]].abs().max() == 0
@@ -107,13 +108,22 @@ def test_no_rows_and_wrong_shapes_are_refused() -> None:
 
 
 def test_file() -> None:
-    scaler = fit(sample(100, 8), clip=3.0)
+    x = sample(100, 8)
+    x[:, 3] = 0.25
+    scaler = fit(x, clip=3.0)
     data = scaler.to_bytes({"chunks": ["a", "b"], "é": 1})
     assert data == scaler.to_bytes({"é": 1, "chunks": ["a", "b"]})
     back = RobustScaler.from_bytes(data)
     assert back.median.equal(scaler.median)
     assert back.iqr.equal(scaler.iqr)
-    assert (back.clip, back.rows, back.constant_dimensions) == (3.0, 100, 0)
+    assert back.constant.equal(scaler.constant)
+    assert (back.clip, back.rows, back.constant_dimensions) == (3.0, 100, 1)
+    assert artifact.from_bytes("scaler", data)[1]["numbers"] == {"rows": 100, "constant_dimensions": 1}
+
+
+def test_file_of_a_scaler_without_constant_dimensions() -> None:
+    back = RobustScaler.from_bytes(RobustScaler(torch.zeros(3), torch.ones(3)).to_bytes({}))
+    assert back.constant.tolist() == [False] * 3
 
 
 def test_what_is_no_scaler_is_refused() -> None:
@@ -123,6 +133,9 @@ def test_what_is_no_scaler_is_refused() -> None:
             RobustScaler.from_bytes(broken)
     with pytest.raises(ValueError, match="kind 'rvq', version 1, where 'scaler'"):
         RobustScaler.from_bytes(artifact.to_bytes("rvq", {"x": torch.zeros(1)}, {}))
+    older = artifact.to_bytes("scaler", {"median": torch.zeros(1), "iqr": torch.ones(1)}, {})
+    with pytest.raises(ValueError, match="older version, which did not note its constant dimensions; fit it again"):
+        RobustScaler.from_bytes(older)
 
 
 def test_form_of_the_lcm_release() -> None:
