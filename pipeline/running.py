@@ -167,8 +167,8 @@ class _Run:
             )
             if name == "predictor" and record.rows < FEW_SCORED:
                 self.console.print(
-                    f"[yellow]predictor: few of the pilot's sentences have a fragility; for more than {FEW_SCORED} raise "
-                    "fragility.sample or fit.rows[/]"
+                    f"[yellow]predictor: few sentences of the pilot have a fragility; for more than {FEW_SCORED} "
+                    "raise fragility.sample or fit.rows[/]"
                 )
             self.refit.discard(name)
             made += 1

@@ -24,7 +24,8 @@ class SelectSettings(Settings):
     min_sentences: int = meaning(
         1,
         ge=1,
-        description="documents, or pieces of them, with fewer sentences are left out; of one cut by segment.max_document_sentences, each piece is a document",
+        description="documents, or pieces of them, with fewer sentences are left out; of a document that "
+        "segment.max_document_sentences cut, each piece counts as one",
     )
 
     @model_validator(mode="before")

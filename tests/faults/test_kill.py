@@ -53,7 +53,7 @@ def check_resumed(path: Path, output: Path, expected: dict[str, str], launcher: 
     assert books.complete and not books.problems
     data = [
         name
-        for family in ("documents", "sentences", "embeddings", "status", "autobleu")
+        for family in ("documents", "sentences", "embeddings", "status", "autobleu", "codes")
         for name in corpus.store.find(family)
     ]
     assert len(data) == len(expected), "files of killed attempts stayed"
@@ -61,7 +61,8 @@ def check_resumed(path: Path, output: Path, expected: dict[str, str], launcher: 
 
 @pytest.mark.parametrize(("launcher", "kills"), [("inline", INLINE_KILLS), ("local", LOCAL_KILLS)])
 def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, kills: int) -> None:
-    path = make_config(segment={"method": "spacy-capped", "max_chars": 12})  # many small parts
+    rvq = {"codebooks": 2, "units": 16, "initialization": "kmeans"}
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 12}, scaler={}, rvq=rvq)  # many small parts
     assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
     expected = data_digests(tmp_path / "whole")
 
