@@ -39,7 +39,7 @@ class Plan:
     codebooks: int
     units: int
     initialization: Literal["progressive", "kmeans"]
-    backend: Literal["auto", "faiss", "torch"]
+    backend: Literal["torch", "faiss"]
     iterations: int
     precision: str
     seed: int
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.codebooks,
         options.units,
         options.initialization,
-        "auto",
+        "torch",
         options.iterations,
         options.precision,
         options.seed,

@@ -66,16 +66,19 @@ def take_nearest(
     The residual may lie on the host and the centroids on a GPU: blocks then travel there and back.
     """
     nearest = Nearest(centroids, dtype)
+    # Made beforehand: small results between freed blocks would keep glibc from using the memory of the blocks again.
+    indices = torch.empty(len(residual), dtype=torch.int64, device=centroids.device)
+    squares = torch.empty(len(residual), device=centroids.device)
 
-    def take(start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def take(start: int, stop: int) -> None:
         x = residual[start:stop].to(centroids.device)
-        found = nearest(x)
+        indices[start:stop] = found = nearest(x)
         left = x.float() - centroids[found].float()
         residual[start:stop] = left
-        return found, left.square().sum(dim=1)
+        squares[start:stop] = left.square().sum(dim=1)
 
-    done = each_block(take, len(residual), block_rows(len(centroids)))
-    return torch.cat([found for found, _ in done]), torch.cat([left for _, left in done])
+    each_block(take, len(residual), block_rows(len(centroids)))
+    return indices, squares
 
 
 @dataclass(frozen=True)

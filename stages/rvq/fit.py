@@ -36,7 +36,7 @@ class Recipe(Protocol):
     @property
     def initialization(self) -> Literal["progressive", "kmeans"]: ...
     @property
-    def backend(self) -> Literal["auto", "faiss", "torch"]: ...
+    def backend(self) -> Literal["torch", "faiss"]: ...
     @property
     def iterations(self) -> int: ...
     @property
@@ -72,9 +72,6 @@ def fit_codebooks(
     bad = sum(int((~np.isfinite(part).all(axis=1)).sum()) for part in np.array_split(embeddings, 1 + rows // 65536))
     if bad:
         raise ValueError(f"{bad} of {rows} rows are not finite; leave out rows whose status is non-finite")
-    backend = settings.backend
-    if backend == "auto":
-        backend = "torch" if device.startswith("cuda") else "faiss"
     dtype = compute_dtype(settings.precision, device)
     residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device))
     centroids, errors = [], []
@@ -83,7 +80,7 @@ def fit_codebooks(
         for level in range(settings.codebooks):
             seed = settings.seed * settings.codebooks + level
             points = _points(residual, settings.points_per_unit * units, seed)
-            if backend == "faiss":
+            if settings.backend == "faiss":
                 from stages.rvq import fit_faiss
 
                 found = fit_faiss.cluster(points.cpu(), settings, seed)
@@ -98,7 +95,7 @@ def fit_codebooks(
         "codebooks": settings.codebooks,
         "units": units,
         "initialization": settings.initialization,
-        "backend": backend,
+        "backend": settings.backend,
         "iterations": settings.iterations,
         "points_per_unit": settings.points_per_unit,
         "precision": str(dtype).removeprefix("torch."),
@@ -120,7 +117,8 @@ def _points(residual: torch.Tensor, wanted: int, seed: int) -> torch.Tensor:
     rows = len(residual)
     if rows <= wanted:
         return residual
-    return residual[np.sort(np.random.default_rng(seed).choice(rows, wanted, replace=False, shuffle=False))]
+    chosen = np.sort(np.random.default_rng(seed).choice(rows, wanted, replace=False, shuffle=False))
+    return residual[torch.from_numpy(chosen)]
 
 
 def _energy(x: torch.Tensor) -> float:

@@ -29,8 +29,8 @@ class RvqSettings(StageSettings):
         description="progressive: Improved RVQ, k-means in ever more principal dimensions, as in the paper; kmeans: "
         "from random rows, quicker to fit, with a larger error",
     )
-    backend: Literal["auto", "faiss", "torch"] = meaning(
-        "auto", description="what fits the codebooks; auto: faiss on CPUs, torch on GPUs"
+    backend: Literal["torch", "faiss"] = meaning(
+        "torch", description="what clusters: torch, on any device, or faiss, on one core of a CPU; the same algorithm"
     )
     iterations: int = meaning(
         10, ge=1, le=1000, description="passes of k-means, for progressive in each of its ten steps"

@@ -83,6 +83,25 @@ def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: s
     check_resumed(path, tmp_path / "out", expected, launcher)
 
 
+def test_killed_while_fitting(make_config: MakeConfig, tmp_path: Path) -> None:
+    """As soon as the scaler, its record, the codebooks, and their record lie on disk."""
+    path = make_config(scaler={}, rvq={"codebooks": 2, "units": 16, "initialization": "kmeans"}, autobleu=None)
+    assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
+    for files_there in range(1, 5):
+        fits = tmp_path / "out/fits"
+        process = subprocess.Popen(
+            [PIPELINE, "run", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        deadline = time.monotonic() + 120
+        while files(fits) < files_there and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    check_resumed(path, tmp_path / "out", data_digests(tmp_path / "whole"), "inline")
+
+
 @pytest.mark.parametrize(
     ("launcher", "sign"), [("inline", signal.SIGINT), ("local", signal.SIGINT), ("local", signal.SIGTERM)]
 )

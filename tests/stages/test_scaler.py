@@ -152,6 +152,6 @@ def test_form_of_the_lcm_release() -> None:
 
 
 def test_settings() -> None:
-    assert ScalerSettings().meaningful() == {"rows": 1_000_000, "clip": None}
+    assert ScalerSettings().meaningful() == {"rows": 1_000_000, "clip": None, "file": None}
     with pytest.raises(ValidationError):
         ScalerSettings(clip=0.0)
