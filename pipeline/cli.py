@@ -225,7 +225,7 @@ def select(
       pipeline select runs/sample --broken drop-documents
         --where "(autobleu is null or autobleu >= 30) and chars >= 10"
     """
-    from pipeline.selected import Rules, select_corpus
+    from pipeline.select.command import Rules, select_corpus
 
     select_corpus(out, place, open_corpus(place), Rules(where, broken, min_sentences))
 
@@ -260,8 +260,8 @@ def export(
         --where "autobleu is not null and autobleu >= 30"
     """
     from pipeline.export import Wishes, export_corpus
-    from pipeline.fits import fitted_scaler
-    from pipeline.selected import Rules
+    from pipeline.fits.records import fitted_scaler
+    from pipeline.select.command import Rules
 
     corpus = open_corpus(place)
     scaler = fitted_scaler(corpus.store, corpus.view.fits) if kind == "lcm" else None

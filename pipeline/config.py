@@ -19,9 +19,9 @@ from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, m
 
 from pipeline import layout
 from pipeline.errors import ConfigError
-from pipeline.frozen import Frozen
+from pipeline.fits.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
-from pipeline.select_settings import SelectSettings
+from pipeline.select.settings import SelectSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings

@@ -14,7 +14,7 @@ from pipeline import layout
 from pipeline.config import FITS, STAGES, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import difference, fingerprint
-from pipeline.fits import freeze
+from pipeline.fits.records import freeze
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.recipes import SEGMENT

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config import RunConfig
 from pipeline.errors import starting
 from pipeline.fingerprint import fingerprint
-from pipeline.frozen import Frozen
+from pipeline.fits.frozen import Frozen
 from pipeline.inputs import Chunk, InputSettings, LangDetect
 from stages import language
 from stages.segment.sat.card import load_sat_card

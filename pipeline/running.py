@@ -19,7 +19,9 @@ from pipeline.books import keep_books, sweep
 from pipeline.config import RunConfig
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, PipelineError
-from pipeline.fitting import fit, freeze_rates, pilot_of
+from pipeline.fits.fitting import fit, freeze_rates
+from pipeline.fits.pilot import pilot_of
+from pipeline.fits.records import FitRecord
 from pipeline.inputs import Chunk
 from pipeline.plan import Plan, make_plan
 from pipeline.progress import RowProgress, RunProgress
@@ -165,14 +167,25 @@ class _Run:
                 f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → {record.path}",
                 highlight=False,
             )
-            if name == "predictor" and record.rows < FEW_SCORED:
-                self.console.print(
-                    f"[yellow]predictor: few sentences of the pilot have a fragility; for more than {FEW_SCORED} "
-                    "raise fragility.sample or fit.rows[/]"
-                )
+            doubt = _doubt(record)
+            if doubt:
+                self.console.print(Text(f"{name}: {doubt}", style="yellow"))
             self.refit.discard(name)
             made += 1
         return made > 0
+
+
+def _doubt(record: FitRecord) -> str:
+    """What makes a fit doubtful, in words; empty if nothing does."""
+    constant = record.numbers.get("constant_dimensions", 0.0)
+    if record.name == "predictor" and record.rows < FEW_SCORED:
+        return f"few sentences have a fragility; for more than {FEW_SCORED} raise fragility.sample or fit.rows"
+    if record.name == "scaler" and constant:
+        return (
+            f"{constant:.0f} dimensions have an interquartile range of 0 and are left as they are by the noise of "
+            "fragility; does one sentence make up most of the pilot?"
+        )
+    return ""
 
 
 def _give_back_memory() -> None:

@@ -71,7 +71,7 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 
 def _plan_row(work: StageWork, unknown: bool) -> tuple[str, ...]:
-    more = " + what segmenting brings" if unknown and work.stage != "segment" else ""
+    more = " + what segmenting brings" if unknown and work.stage not in ("segment", "scaler") else ""
     return (
         work.stage,
         counted(work.done, _unit(work)),

@@ -17,7 +17,7 @@ from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, starting
 from pipeline.fingerprint import content_digest, fingerprint
-from pipeline.fits import read_artifact
+from pipeline.fits.records import read_artifact
 from pipeline.receipts import DataFile, PartRef, Receipt, commit, read_receipt
 from pipeline.recipes import SEGMENT, Recipes, part_fingerprint
 from pipeline.store import Store

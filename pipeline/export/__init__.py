@@ -20,8 +20,8 @@ from pipeline.export.target import Target
 from pipeline.part_reader import no_column
 from pipeline.progress import RowProgress
 from pipeline.runs import newest_config
-from pipeline.selected import Rules, selection_of, show_selection, unfinished
-from pipeline.selecting import Counts, Selection
+from pipeline.select.command import Rules, selection_of, show_selection, unfinished
+from pipeline.select.selection import Counts, Selection
 from pipeline.show import counted, size
 
 if TYPE_CHECKING:

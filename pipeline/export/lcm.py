@@ -29,7 +29,7 @@ from pipeline.export.target import Target
 from pipeline.inputs.splits import SPLITS
 from pipeline.progress import RowProgress
 from pipeline.remote import is_remote
-from pipeline.selecting import PartSelection, Selection
+from pipeline.select.selection import PartSelection, Selection
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler

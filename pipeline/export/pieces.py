@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.selecting import PartSelection, Selection
+from pipeline.select.selection import PartSelection, Selection
 from stages.arrow import embedding_matrix
 
 

@@ -26,7 +26,7 @@ from pipeline.errors import ConfigError
 from pipeline.export.pieces import Pieces, Written, pieces_of
 from pipeline.export.target import Target
 from pipeline.progress import RowProgress
-from pipeline.selecting import Selection
+from pipeline.select.selection import Selection
 from stages.arrow import embedding_matrix
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import CardError

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.corpus import Corpus
-from pipeline.fits import FitRecord, read_artifact
-from pipeline.frozen import FitRef
+from pipeline.fits.frozen import FitRef
+from pipeline.fits.records import FitRecord, read_artifact
 from pipeline.part_reader import PartReader
 from pipeline.receipts import summed
 from pipeline.report.fits import RELATIVE_ERROR, Drift

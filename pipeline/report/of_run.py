@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError
-from pipeline.fits import FitRecord, read_record
+from pipeline.fits.records import FitRecord, read_record
 from pipeline.report import FitSummary, write_report
 from pipeline.report.drift import drift
 from pipeline.report.rows import MAX_ROWS
 from pipeline.runs import newest_config
-from pipeline.select_settings import SelectSettings
-from pipeline.selecting import Counts, Selection
+from pipeline.select.selection import Counts, Selection
+from pipeline.select.settings import SelectSettings
 
 KEPT = "kept"
 

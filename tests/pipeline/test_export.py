@@ -25,12 +25,12 @@ from pipeline.export import Wishes, export_corpus
 from pipeline.export.lcm import write_lcm
 from pipeline.export.target import Target
 from pipeline.progress import RowProgress
-from pipeline.select_settings import SelectSettings
-from pipeline.selected import Rules
-from pipeline.selecting import Selection
+from pipeline.select.command import Rules
+from pipeline.select.selection import Selection
+from pipeline.select.settings import SelectSettings
 from stages.scaler.robust import RobustScaler
 from tests.pipeline.test_cli import pipeline
-from tests.pipeline.test_selecting import ROW_GROUP_ROWS, make_corpus
+from tests.pipeline.test_select import ROW_GROUP_ROWS, make_corpus
 
 WHERE = "chars >= 20 and (autobleu is null or autobleu >= 1)"
 TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"

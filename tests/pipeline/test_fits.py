@@ -15,8 +15,9 @@ from launchers import launch
 from pipeline.config import RunConfig, load_config
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
-from pipeline.fits import FitRecord, read_record
-from pipeline.fitting import fit, pilot_of
+from pipeline.fits.fitting import fit
+from pipeline.fits.pilot import pilot_of
+from pipeline.fits.records import FitRecord, read_record
 from pipeline.options import check_refit
 from pipeline.plan import make_plan
 from pipeline.running import Wishes

@@ -20,7 +20,7 @@ from pipeline import layout
 from pipeline.config import FITS, RunConfig
 from pipeline.errors import CorpusError
 from pipeline.fingerprint import content_digest, fingerprint
-from pipeline.frozen import FitRef, Frozen
+from pipeline.fits.frozen import FitRef, Frozen
 from pipeline.recipes import segment_recipe, stage_recipe
 from pipeline.store import Store
 

@@ -27,7 +27,7 @@ from pipeline.errors import ConfigError, CorpusError
 from pipeline.fingerprint import fingerprint
 from pipeline.part_reader import ROW, PartReader
 from pipeline.progress import RowProgress
-from pipeline.select_settings import SelectSettings
+from pipeline.select.settings import SelectSettings
 from pipeline.state import PartState
 
 Ints = npt.NDArray[np.int64]

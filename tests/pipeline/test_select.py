@@ -22,9 +22,9 @@ from pipeline.errors import ConfigError, CorpusError
 from pipeline.plan import make_plan
 from pipeline.progress import RowProgress
 from pipeline.runs import RunRecord
-from pipeline.select_settings import SelectSettings
-from pipeline.selected import Rules, select_corpus, selection_of
-from pipeline.selecting import Counts, PartSelection, Selection
+from pipeline.select.command import Rules, select_corpus, selection_of
+from pipeline.select.selection import Counts, PartSelection, Selection
+from pipeline.select.settings import SelectSettings
 from pipeline.store import Store
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.test_cli import pipeline

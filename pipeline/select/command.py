@@ -20,8 +20,8 @@ from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.progress import RowProgress
 from pipeline.runs import newest_config
-from pipeline.select_settings import SelectSettings
-from pipeline.selecting import Counts, Selection
+from pipeline.select.selection import Counts, Selection
+from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number, plain
 
 

@@ -1,7 +1,6 @@
-"""The pilot, and what is fitted on it: robust scaler, predictor of fragility, RVQ codebooks, rates of samples.
+"""What is fitted on the pilot: robust scaler, predictor of fragility, RVQ codebooks, rates of samples.
 
-The pilot is the shortest run of chunks, in the (seeded, stratified random) order of the run, that holds `fit.rows`
-sentences. A fit looks at the rows of the pilot whose u lies below the rate that gives the number it asks for, part by
+A fit looks at the rows of the pilot whose u lies below the rate that gives the number it asks for, part by
 part in the order of their names: the same rows whatever worked on them. Cost: the embeddings of those rows are read
 once, at about 1 GB/s.
 """
@@ -9,7 +8,7 @@ once, at about 1 GB/s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,8 @@ import pyarrow.compute as pc
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
 from pipeline.fingerprint import fingerprint
-from pipeline.fits import (
+from pipeline.fits.pilot import Pilot, PilotSample
+from pipeline.fits.records import (
     FitRecord,
     Numbers,
     Rate,
@@ -32,52 +32,22 @@ from pipeline.fits import (
     next_generation,
     read_artifact,
 )
-from pipeline.part_reader import PartReader
 from pipeline.remote import in_words
-from pipeline.state import ChunkState, PartState
+from pipeline.state import ChunkState
 from pipeline.store import Store
 from stages.arrow import embedding_array, embedding_matrix
-from stages.encode.settings import NON_FINITE
 from stages.sampling import Rows
 from stages.sonar.card import CardError, load_card
 
 if TYPE_CHECKING:
     from stages.rvq.codebooks import Codebooks
 
-FIRST_CHUNKS = 8  # that are segmented before it is known how many sentences a chunk holds
 HELD_OUT_ROWS = 4096  # of the sample at most, on which codebooks are judged
 LEAST_HELD_OUT = 20  # rows, of a small sample
 JUDGED_ROWS = 500  # of those, that are decoded again for the curve of AutoBLEU by codebooks
 SCORES = ("fragility_bleu", "fragility_cosine")
 
 Progress = Callable[[int, int], None]  # done, of how many
-
-
-@dataclass(frozen=True)
-class Pilot:
-    """chunks: from the first of the run; `enough`: all segmented, and they hold the rows asked for, or are all."""
-
-    chunks: list[ChunkState]
-    enough: bool
-
-    @property
-    def parts(self) -> list[PartState]:
-        """In the order of their names."""
-        return sorted((part for one in self.chunks for part in one.parts), key=lambda part: part.ref.part)
-
-
-def pilot_of(chunks: Sequence[ChunkState], rows: int) -> Pilot:
-    """The pilot; while too little is segmented, so many chunks as will probably be needed."""
-    held = 0
-    for index, one in enumerate(chunks):
-        if one.receipt is None:
-            mean = held / index if index else 0.0
-            more = int((rows - held) / mean) + 1 if mean else FIRST_CHUNKS
-            return Pilot(list(chunks[: index + more]), False)
-        held += one.receipt.sentences
-        if held >= rows:
-            return Pilot(list(chunks[: index + 1]), True)
-    return Pilot(list(chunks), True)
 
 
 def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequence[ChunkState]) -> list[Rate]:
@@ -106,7 +76,7 @@ def fit(
     settings = getattr(config, name)
     if settings.file:
         return _take(store, config, name, generation)
-    sample = _Sample(store, pilot, settings.rows)
+    sample = PilotSample(store, pilot, settings.rows)
     fitting = {"scaler": _fit_scaler, "predictor": _fit_predictor, "rvq": _fit_rvq}[name]
     try:
         made = fitting(store, config, sample, device, progress)
@@ -167,42 +137,6 @@ def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRec
     )  # fmt: skip
 
 
-class _Sample:
-    """The finite rows of the pilot's parts with u below the rate that gives about `wanted` of them."""
-
-    def __init__(self, store: Store, pilot: Pilot, wanted: int) -> None:
-        self._store, self._parts = store, pilot.parts
-        counts = [part.receipts["encode"].counts for part in self._parts]
-        self.rows = int(sum(part.rows for part in self._parts) - sum(one["non_finite"] for one in counts))
-        self._rate = min(1.0, wanted / max(1, self.rows))
-
-    def batches(self, *columns: str) -> Iterator[pa.Table]:
-        """Row group after row group."""
-        for part in self._parts:
-            with PartReader(self._store, part.ref.part, part.receipts) as reader:
-                for batch in reader.batches([*columns, "u", "status"]):
-                    table = batch.table
-                    below = pc.less(table["u"], self._rate)
-                    yield table.filter(pc.and_(below, pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
-
-    def embeddings(self, *, above: float = 0.0) -> npt.NDArray[np.float16]:
-        """(rows, dim) of the sampled rows, in memory of their own; `above`: without those of u below this."""
-        of_batches: list[npt.NDArray[np.float16]] = []
-        for table in self.batches("embedding"):
-            found = embedding_matrix(table["embedding"])
-            of_batches.append(found[table["u"].to_numpy() >= above] if above else found)
-        return np.concatenate(of_batches)
-
-    def below(self, u: float, *columns: str) -> pa.Table:
-        """The rows with u below this."""
-        return pa.concat_tables(table.filter(pc.less(table["u"], u)) for table in self.batches(*columns))
-
-    @property
-    def rate(self) -> float:
-        """Rows with u below it are looked at."""
-        return self._rate
-
-
 @dataclass(frozen=True)
 class _Made:
     artifact: Callable[[dict[str, object]], bytes]  # provenance → file
@@ -210,7 +144,7 @@ class _Made:
     numbers: Numbers
 
 
-def _fit_scaler(store: Store, config: RunConfig, sample: _Sample, device: str, progress: Progress) -> _Made:
+def _fit_scaler(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
     from stages.scaler.robust import ScalerFit
 
     assert config.encode and config.scaler
@@ -224,7 +158,7 @@ def _fit_scaler(store: Store, config: RunConfig, sample: _Sample, device: str, p
     return _Made(scaler.to_bytes, rows, {"constant_dimensions": float(scaler.constant_dimensions)})
 
 
-def _fit_rvq(store: Store, config: RunConfig, sample: _Sample, device: str, progress: Progress) -> _Made:
+def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
     """Codebooks; their error and AutoBLEU are measured on rows that they did not see (a twentieth, 4096 at most)."""
     from stages.rvq.fit import fit_codebooks
 
@@ -289,7 +223,7 @@ class _Judge:
         return float(np.mean(result.families["autobleu"]["autobleu"].to_numpy(), dtype=np.float64))
 
 
-def _fit_predictor(store: Store, config: RunConfig, sample: _Sample, device: str, progress: Progress) -> _Made:
+def _fit_predictor(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
     from stages.predictor.fit import fit_predictor
     from stages.scaler.robust import RobustScaler
 
