@@ -122,6 +122,39 @@ def status(
 
 
 @app.command()
+def verify(
+    where: CorpusPlace,
+    repair: Annotated[bool, typer.Option("--repair", help="delete the receipts of what is wrong")] = False,
+    compare: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="instead: whether that corpus is the same as this one")
+    ] = None,
+) -> None:
+    """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
+
+    Also the books and the fits. With --repair, what is wrong loses its receipt,
+    and the next run makes it anew; nothing else is touched.
+
+    --compare reads receipts, and embeddings only where they differ: the same
+    documents, text and order, and the same bytes; where GPUs computed, vectors
+    within a cosine of 1 - 1e-5.
+
+    Exit code 1 if anything is wrong.
+
+    Examples:
+
+      pipeline verify runs/sample --repair
+
+      pipeline verify runs/sample --compare s3://mine/sample
+    """
+    from pipeline.verify.command import verify_corpus, verify_same
+
+    corpus = open_corpus(where)
+    fine = verify_same(out, corpus, open_corpus(compare)) if compare else verify_corpus(out, corpus, repair)
+    if not fine:
+        raise typer.Exit(1)
+
+
+@app.command()
 def quarantine(
     where: CorpusPlace,
     reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,

@@ -28,16 +28,20 @@ def content_digest(data: bytes | memoryview | pa.Buffer) -> str:
 
 
 def column_digest(column: pa.ChunkedArray) -> str:
-    """32 hex digits of a column's type and values, however it is chunked or sliced."""
+    """32 hex digits of a column's type and values, however it is chunked or sliced, whatever lies behind its nulls."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps chunks only for columns of 2 GB and more
         raise ValueError(f"a column of {array.nbytes} bytes is too large for one part; use a smaller part_sentences")
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     sink = _Hash()
-    batch = pa.record_batch([array], names=["column"])
-    with pa.ipc.new_stream(sink, batch.schema) as writer:  # IPC writes a slice's own values, rebased
-        writer.write_batch(batch)
+    columns = [array]
+    if array.null_count:
+        columns = [array.drop_null(), array.is_valid()]
+    for one in columns:
+        batch = pa.record_batch([one], names=["column"])
+        with pa.ipc.new_stream(sink, batch.schema) as writer:  # IPC writes a slice's own values, rebased
+            writer.write_batch(batch)
     return sink.sha.hexdigest()[:32]
 
 

@@ -97,7 +97,20 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "plan", "status", "inspect", "quarantine", "models", "schema", "doctor", "select", "export", "report"],
+    [
+        "run",
+        "plan",
+        "status",
+        "inspect",
+        "quarantine",
+        "models",
+        "schema",
+        "doctor",
+        "select",
+        "export",
+        "report",
+        "verify",
+    ],
 )
 def test_help_has_an_example(command: str) -> None:
     assert f"pipeline {command}" in pipeline(command, "--help").stdout

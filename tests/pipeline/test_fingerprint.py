@@ -41,6 +41,15 @@ def test_nulls_are_values() -> None:
     assert column_digest(pa.chunked_array([["a", None]])) != column_digest(pa.chunked_array([["a", ""]]))
 
 
+def test_what_lies_behind_a_null_does_not_matter() -> None:
+    values = pa.array([1.5, 2.5, 3.5]).buffers()[1]
+    behind = pa.Array.from_buffers(pa.float64(), 3, [pa.py_buffer(b"\x05"), values])
+    assert behind.to_pylist() == [1.5, None, 3.5]
+    assert (
+        column_digest(behind) == column_digest(pa.array([1.5, None, 3.5])) != column_digest(pa.array([1.5, 3.5, None]))
+    )
+
+
 def test_content_digest_is_that_of_the_bytes() -> None:
     assert content_digest(b"abc") == content_digest(memoryview(b"abc")) != content_digest(b"abd")
 
