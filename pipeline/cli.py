@@ -155,6 +155,40 @@ def verify(
 
 
 @app.command()
+def gc(
+    where: CorpusPlace,
+    delete: Annotated[bool, typer.Option("--delete", help="delete them, instead of only counting them")] = False,
+) -> None:
+    """Count or delete files that the newest run does not stand on.
+
+    Results of older settings are kept, so that going back to them costs
+    nothing, and a killed fit may leave its file. Nothing else is touched. Do
+    not delete while a run is under way.
+
+    Examples:
+
+      pipeline gc runs/sample
+
+      pipeline gc runs/sample --delete
+    """
+    from pipeline.gc import delete as delete_files
+    from pipeline.gc import garbage
+    from pipeline.show import counted
+
+    corpus = open_corpus(where)
+    paths = garbage(corpus)
+    for folder, files in paths.items():
+        out.print(f"{folder}: {counted(len(files), 'file')}", highlight=False)
+    if not paths:
+        out.print("The newest run stands on every file.")
+    elif delete:
+        gone = delete_files(corpus, paths)
+        out.print(f"{counted(sum(gone.values()), 'file')} deleted", highlight=False)
+    else:
+        out.print("pipeline gc --delete deletes them")
+
+
+@app.command()
 def quarantine(
     where: CorpusPlace,
     reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,

@@ -79,8 +79,10 @@ def newest_config(store: Store) -> dict[str, Any]:
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
-    """Whether readers already see this view, and the selection of this configuration."""
+    """Whether readers already see this view, and the selection of this configuration, by a run that came to its end."""
     if not store.exists(layout.CORPUS_FILE) or _newest(store) != view.to_json().encode():
+        return False
+    if not store.exists(f"{layout.RUNS}/{store.folders(layout.RUNS)[-1]}/summary.json"):
         return False
     select = config.select.model_dump(mode="json") if config.select else None
     return newest_config(store).get("select") == select

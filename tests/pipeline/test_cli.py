@@ -110,6 +110,7 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
         "export",
         "report",
         "verify",
+        "gc",
     ],
 )
 def test_help_has_an_example(command: str) -> None:

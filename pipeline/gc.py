@@ -1,0 +1,65 @@
+"""`pipeline gc`: what the newest run does not stand on: results of older settings, leftovers of killed attempts.
+
+A corpus keeps the results of older settings, so that going back costs nothing. This takes them away. Kept is what the
+view of the newest run names: its receipts, their files, its fits. Files that people put beside them are not touched.
+Cost: one listing a folder, every receipt of the view.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from pipeline import layout
+from pipeline.books import ATTEMPT
+from pipeline.corpus import Corpus
+from pipeline.errors import CorpusError
+from pipeline.fits.records import read_record
+
+_RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
+_FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
+
+
+def garbage(corpus: Corpus) -> dict[str, list[str]]:
+    """Paths that the newest run does not stand on, by folder. Raises `CorpusError` if it is under way or broke off."""
+    newest = corpus.store.folders(layout.RUNS)[-1]
+    if not corpus.store.exists(f"{layout.RUNS}/{newest}/summary.json"):
+        raise CorpusError(
+            f"run {newest} of {corpus.url} is not finished; wait for it, or run the same configuration again: only "
+            "then is it known what it stands on"
+        )
+    live = _live(corpus)
+    found: dict[str, list[str]] = {}
+    for folder in ("documents", *layout.ROW_FAMILIES, "quarantine", "receipts", "chunks", layout.FITS):
+        for path in corpus.store.find(folder):
+            ours = ATTEMPT.fullmatch(path.rpartition("/")[2]) or _RECEIPT.fullmatch(path) or _FIT.fullmatch(path)
+            if ours and path not in live:
+                found.setdefault(folder, []).append(path)
+    return found
+
+
+def delete(corpus: Corpus, paths: dict[str, list[str]]) -> Counter[str]:
+    """Delete them, receipts first: what is cut off half-way leaves no receipt without its files."""
+    gone: Counter[str] = Counter()
+    for folder in sorted(paths, key=lambda folder: folder not in ("receipts", "chunks")):
+        records_first = sorted(paths[folder], key=lambda path: not path.endswith(".json"))
+        for path in records_first:
+            corpus.store.delete(path)
+            gone[folder] += 1
+    return gone
+
+
+def _live(corpus: Corpus) -> set[str]:
+    live: set[str] = set()
+    for path in corpus.view.fits.values():
+        live |= {path, read_record(corpus.store, path).path}
+    for chunk in corpus.chunks:
+        if chunk.receipt:
+            live.add(layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint))
+            if chunk.receipt.quarantine:
+                live.add(chunk.receipt.quarantine.path)
+        for part in chunk.parts:
+            for stage, receipt in part.receipts.items():
+                live.add(layout.receipt_path(stage, receipt.part, receipt.fingerprint))
+                live.update(file.path for file in receipt.files)
+    return live
