@@ -145,6 +145,8 @@ class _Run:
             elif todo or not pilot.enough or not self._decided(plan, device):
                 left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
                 raise CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
+            else:
+                last = set()  # more was decided: the same parts have more to do
             plan = make_plan(self.config, self.wishes.only, self.wishes.until, self.refit, _chunks(plan))
             if not self.refit:
                 self.record.see(plan.view)

@@ -231,3 +231,21 @@ def test_a_report_of_what_is_half_done(make_config: MakeConfig, tmp_path: Path) 
     assert "no encode yet" in run(path, wishes=Wishes(only="segment"))
     run(path)
     assert "mean shift of medians, in IQR" in (tmp_path / "out/report/index.html").read_text()
+
+
+def test_every_stage_in_all_its_phases(make_config: MakeConfig) -> None:
+    """The same parts are visited for encoding, for fragility, and for what is predicted of it."""
+    fragility = {"sample": {"rows": 10_000}, "noise_levels": [0.1, 0.9], "length_extra": 1, "length_factor": 1.0}
+    path = make_config(**FITS | {"fragility": fragility, "predictor": {"epochs": 2}, "fit": {"rows": 100_000}})
+    run(path, wishes=Wishes(until="segment"))
+    shown = run(path)
+    assert shown.count("pilot: all 3 chunks") == 2 and "predictor: few sentences have a fragility" in shown
+    corpus = Corpus(str(path.parent / "out"))
+    table = corpus.table("fragility_cosine", "bleu_by_noise", "fragility_predicted", "weight", "codes")
+    assert table.num_rows == corpus.rows and not any(column.null_count for column in table.columns)
+    assert {len(one) for one in table["bleu_by_noise"].to_pylist()} == {2}
+    record = read_record(corpus.store, corpus.view.fits["predictor"])
+    weights = table["weight"].to_numpy()
+    z = (table["fragility_predicted"].to_numpy() - record.numbers["mean_cosine"]) / record.numbers["std_cosine"]
+    np.testing.assert_allclose(weights, 1 / (1 + np.exp(4 * z - 3.5)), atol=1e-3)
+    assert run(path).startswith("Nothing to do.")
