@@ -53,8 +53,8 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
         ("fragility_bleu", pa.float32()),
         ("fragility_cosine", pa.float32()),
-        ("bleu_by_noise", pa.list_(pa.float32())),
-        ("cosine_by_noise", pa.list_(pa.float32())),
+        ("bleu_by_noise", pa.list_(pa.field("element", pa.float32()))),  # as Parquet calls it: digests see the name
+        ("cosine_by_noise", pa.list_(pa.field("element", pa.float32()))),
     ],
     "fragility-predicted": [
         ("fragility_predicted_bleu", pa.float32()),

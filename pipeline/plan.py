@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from pipeline import layout
 from pipeline.config import FITS, STAGES, RunConfig
 from pipeline.errors import ConfigError
+from pipeline.expression import parse
 from pipeline.fingerprint import difference, fingerprint
 from pipeline.fits.records import freeze
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
+from pipeline.part_reader import ROW_COLUMNS, columns_of
 from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState, View, in_parallel, read_state, saved_recipe
@@ -118,6 +120,7 @@ def make_plan(
     stages = choose_stages(config, only, until)
     config = freeze(Store(config.output), config, refit)
     check_languages(config)
+    check_select(config)
     if chunks is None:
         chunks = order_chunks(plan_inputs(config.input, chunk_bytes=config.chunk_bytes), seed=config.seed)
     view = View.of(config, chunks)
@@ -152,6 +155,17 @@ def _price_fragility(config: RunConfig, state: Sequence[ChunkState], work: dict[
         share = min(1.0, sample.rows / todo.sentences_left) if isinstance(sample, Rows) else sample
         todo.rate = scored / seconds / len(settings.noise_levels) / share
         todo.guessed = True
+
+
+def check_select(config: RunConfig) -> None:
+    """Raises `ConfigError` for a condition of `select` that the columns of these stages can never answer."""
+    if not config.select or config.select.where is None:
+        return
+    families = ["sentences", *(family for stage in config.asked_stages() for family in stage.writes)]
+    made = {f"{family}.{name}" for family in families for name in layout.schema(family, width=1).names}
+    made |= {f"documents.{name}" for name in (*layout.DOCUMENT_COLUMNS, *config.keep_columns())}
+    types = {column.name: column.type for column in columns_of(made).values()}
+    parse(config.select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
 
 
 def check_languages(config: RunConfig) -> None:

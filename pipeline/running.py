@@ -181,7 +181,10 @@ def _doubt(record: FitRecord) -> str:
     """What makes a fit doubtful, in words; empty if nothing does."""
     constant = record.numbers.get("constant_dimensions", 0.0)
     if record.name == "predictor" and record.rows < FEW_SCORED:
-        return f"few sentences have a fragility; for more than {FEW_SCORED} raise fragility.sample or fit.rows"
+        return (
+            f"{counted(record.rows, 'sentence')} with a fragility are few; {FEW_SCORED} or more give weights to rely "
+            "on: raise fragility.sample, or fit.rows"
+        )
     if record.name == "scaler" and constant:
         return (
             f"{constant:.0f} dimensions have an interquartile range of 0 and are left as they are by the noise of "

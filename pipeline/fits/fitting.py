@@ -81,7 +81,8 @@ def fit(
     try:
         made = fitting(store, config, sample, device, progress)
     except (ValueError, CardError) as error:
-        raise CorpusError(f"{name} cannot be fitted on the pilot ({sample.rows} sentences): {error}") from error
+        apart = ", some of them held out to judge by" if name != "scaler" else ""
+        raise CorpusError(f"{name} cannot be fitted on the pilot ({sample.rows} sentences{apart}): {error}") from error
     chunks = [one.chunk.id for one in pilot.chunks]
     recipe = fit_recipe(config, name)
     data = made.artifact({"fingerprint": fingerprint(recipe), "recipe": recipe, "chunks": chunks, "rows": made.rows})

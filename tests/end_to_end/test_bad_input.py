@@ -185,7 +185,7 @@ def test_a_folder_of_which_nothing_is_kept_says_so(tmp_path: Path) -> None:
     (tmp_path / "in/a.jsonl").write_bytes(some("a"))
     code, shown = run(tmp_path, "in", input=[{"path": "in", "text": "body", "lang": "eng_Latn"}])
     assert code == 0
-    assert "3 in = 0 kept" in shown and "is `text:` the right column?" in shown
+    assert "3 in = 0 kept" in shown and "are `text:` and `id:` the right columns?" in shown
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from pipeline.running import Wishes
 from pipeline.running import run as run_corpus
 from pipeline.runs import newest_config
 from pipeline.store import Store
+from pipeline.verify.check import check
 from stages.scaler.robust import RobustScaler
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 
@@ -239,13 +240,25 @@ def test_every_stage_in_all_its_phases(make_config: MakeConfig) -> None:
     path = make_config(**FITS | {"fragility": fragility, "predictor": {"epochs": 2}, "fit": {"rows": 100_000}})
     run(path, wishes=Wishes(until="segment"))
     shown = run(path)
-    assert shown.count("pilot: all 3 chunks") == 2 and "predictor: few sentences have a fragility" in shown
+    assert shown.count("pilot: all 3 chunks") == 2 and "with a fragility are few" in shown
     corpus = Corpus(str(path.parent / "out"))
     table = corpus.table("fragility_cosine", "bleu_by_noise", "fragility_predicted", "weight", "codes")
     assert table.num_rows == corpus.rows and not any(column.null_count for column in table.columns)
     assert {len(one) for one in table["bleu_by_noise"].to_pylist()} == {2}
+    assert check(corpus, lambda done: None) == []
     record = read_record(corpus.store, corpus.view.fits["predictor"])
     weights = table["weight"].to_numpy()
     z = (table["fragility_predicted"].to_numpy() - record.numbers["mean_cosine"]) / record.numbers["std_cosine"]
     np.testing.assert_allclose(weights, 1 / (1 + np.exp(4 * z - 3.5)), atol=1e-3)
     assert run(path).startswith("Nothing to do.")
+
+
+def test_a_selection_that_no_column_can_answer_is_said_before_anything_runs(make_config: MakeConfig) -> None:
+    for where, message in (
+        ("autoblue >= 30", "there is no column autoblue; did you mean autobleu"),
+        ("autobleu >= 30 and", "expected a column"),
+        ("weight > 0.5", "there is no column weight; its stage has not run"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_plan(load_config(make_config(select=where)))
+    make_plan(load_config(make_config(select="contains(title, 'a') and autobleu >= 30")))
