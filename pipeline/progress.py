@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from pipeline.show import duration, number, plain
 from pipeline.tasks import Event
 
 LINE_SECONDS = 5.0
+SILENT_SECONDS = 30.0  # a log says at least this often that work goes on
 
 
 class RunProgress:
@@ -33,6 +35,7 @@ class RunProgress:
         self._started = time.monotonic()
         self._working: float | None = self._started if self._segmented else None  # since there was a part to visit
         self._last_line = self._started
+        self._over = threading.Event()
         self._bars: Progress | None = None
         if console.is_terminal:
             self._bars = Progress(
@@ -50,9 +53,18 @@ class RunProgress:
     def __enter__(self) -> RunProgress:
         if self._bars:
             self._bars.start()
+        else:
+            threading.Thread(target=self._never_silent, daemon=True).start()
         return self
 
+    def _never_silent(self) -> None:
+        while not self._over.wait(1.0):
+            if time.monotonic() - self._last_line >= SILENT_SECONDS:
+                self._last_line = time.monotonic()
+                self._console.print(self._line())
+
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
         if self._bars:
             self._bars.stop()
         elif kind is None:
