@@ -191,7 +191,7 @@ def test_a_digest_names_the_selection(corpus: Corpus, finished: Path) -> None:
     [
         ("chars > 3 and autobleu >= 30", r"\(autobleu is null or autobleu >= 30\)"),
         ("not autobleu < 30", r"autobleu is not null and not autobleu < 30"),
-        ("title == 'a' or chars > 3", r"\(title is null or title == 'a' or chars > 3\)"),
+        ("title == 'a' or chars > 3", r"\(title is null or \(title == 'a' or chars > 3\)\)"),
     ],
 )
 def test_what_null_means_must_be_said_where_there_is_null(corpus: Corpus, where: str, remedy: str) -> None:
