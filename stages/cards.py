@@ -12,13 +12,27 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from stages.sonar.card import CardError
 from stages.sonar.fetch import sha256_of
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Card = TypeVar("Card", bound=BaseModel)
+
+
+class Card(BaseModel):
+    """What a card says of a model. Frozen; `read_card` makes it, and knows where it lies."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = Field(min_length=1)
+    description: str
+    licence: str
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+
+AnyCard = TypeVar("AnyCard", bound=Card)
 
 
 def shipped(folder: str) -> dict[str, Path]:
@@ -27,8 +41,8 @@ def shipped(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(found.glob("*.yaml"), key=lambda path: path.stem)}
 
 
-def read_card(name_or_path: str, folder: str, kind: type[Card], what: str) -> tuple[Card, Path]:
-    """The card of a model that ships, by its name, or of any by the path of its `.yaml` file; and where it lies.
+def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str) -> AnyCard:
+    """The card of a model that ships, by its name, or of any by the path of its `.yaml` file.
 
     what: in words, "SaT model". Raises CardError if there is no such card or it is not valid.
     """
@@ -40,9 +54,11 @@ def read_card(name_or_path: str, folder: str, kind: type[Card], what: str) -> tu
             f"in .yaml (conf/{folder}/ has examples)"
         )
     try:
-        return kind.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8")))), path
+        card = kind.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8"))))
     except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
         raise CardError(f"{path} is not a valid card of a {what}: {error}") from error
+    card._folder = path.parent
+    return card
 
 
 def is_folder(place: str) -> bool:

@@ -12,24 +12,19 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
-from stages.cards import Digest, is_folder, read_card, shipped, verify_files
+from stages.cards import Card, Digest, is_folder, read_card, shipped, verify_files
 from stages.sonar.card import CardError
 
 PACKAGE = "package:"
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
-class ExternalCard(BaseModel):
+class ExternalCard(Card):
     """One text encoder. Frozen; made by `load_external_card`."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-    name: str = Field(min_length=1)
     kind: Literal["text-encoder"]
-    description: str
-    licence: str
     model: str = Field(
         description="a folder (./… relative to the card, /… or ~…), package:MODULE/FOLDER, or a name on Hugging Face"
     )
@@ -41,8 +36,6 @@ class ExternalCard(BaseModel):
     dim: Annotated[int, Field(ge=1)]
     max_tokens: Annotated[int, Field(ge=3, description="of longer texts the end is not seen")]
     sha256: dict[str, Digest] = Field(default_factory=dict, description="by name of the file")
-
-    _folder: Path = PrivateAttr(default_factory=Path)
 
     @model_validator(mode="after")
     def _files_are_known(self) -> ExternalCard:
@@ -124,6 +117,4 @@ def load_external_card(name_or_path: str) -> ExternalCard:
 
     Raises CardError if there is no such card or it is not valid.
     """
-    card, path = read_card(name_or_path, "external", ExternalCard, "external encoder")
-    card._folder = path.parent
-    return card
+    return read_card(name_or_path, "external", ExternalCard, "external encoder")

@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
-from stages.cards import Digest, is_folder, read_card, shipped, verify_files
+from stages.cards import Card, Digest, is_folder, read_card, shipped, verify_files
 from stages.sonar.card import CardError
 
 XLM_R = "facebookAI/xlm-roberta-base"  # the tokenizer of all published SaT models
@@ -23,15 +23,10 @@ LORA_FILES = ("adapter_config.json", "head_config.json", "pytorch_adapter.bin", 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 
 
-class SatCard(BaseModel):
+class SatCard(Card):
     """One SaT model. Frozen; made by `load_sat_card`."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-    name: str = Field(min_length=1)
     kind: Literal["sat"]
-    description: str
-    licence: str
     model: str = Field(description="a folder (./… relative to the card, /… or ~…), or a name on Hugging Face")
     tokenizer: str | None = Field(default=None, description="likewise; left out: in the folder of the model")
     lora: str | None = Field(default=None, description="folder of a LoRA adapter as wtpsplit writes it")
@@ -39,8 +34,6 @@ class SatCard(BaseModel):
     paragraph_threshold: Probability = 0.5
     sha256: dict[str, Digest] = Field(default_factory=dict, description="files of folders (`lora/…` of the adapter's)")
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → text → value, held out")
-
-    _folder: Path = PrivateAttr(default_factory=Path)
 
     @model_validator(mode="after")
     def _files_are_known(self) -> SatCard:
@@ -121,6 +114,4 @@ def load_sat_card(name_or_path: str) -> SatCard:
 
     Raises CardError if there is no such card or it is not valid.
     """
-    card, path = read_card(name_or_path, "sat", SatCard, "SaT model")
-    card._folder = path.parent
-    return card
+    return read_card(name_or_path, "sat", SatCard, "SaT model")
