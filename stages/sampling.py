@@ -19,11 +19,6 @@ class Rows(Settings):
     rows: int = meaning(ge=1, description="about how many rows of the whole corpus; all if it has fewer")
 
 
-OF_ANOTHER_CORPUS = meaning(
-    None,
-    description="an artifact (…/fits/….safetensors) of a corpus with the same segment and encode sections, taken "
-    "instead of fitting one here",
-)
 Sample = Annotated[float, Field(gt=0, le=1)] | Rows
 
 

@@ -72,6 +72,18 @@ class Stage(Protocol):
         """CPU: columns in the order of the part's rows."""
 
 
+class FitSettings(Settings):
+    """Settings of what is fitted on the pilot."""
+
+    only_applied: ClassVar[tuple[str, ...]] = ()  # settings that the fit is the same for, whatever they are
+
+    file: str | None = meaning(
+        None,
+        description="an artifact (…/fits/….safetensors) of a corpus with the same segment and encode sections, taken "
+        "instead of fitting one here",
+    )
+
+
 class StageSettings(Settings):
     """Settings of a row-wise stage, and what a plan must know of it."""
 

@@ -29,11 +29,12 @@ from pipeline.part_reader import ROW, PartReader
 from pipeline.progress import RowProgress
 from pipeline.select.settings import SelectSettings
 from pipeline.state import PartState
+from stages.encode.settings import NON_FINITE
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-STATUS, NON_FINITE = "status", 2
+STATUS = "status"
 NOT_FINITE = "not finite"
 WITH_DOCUMENT = "left out with their document"
 TOO_SHORT = "in documents or pieces too short"

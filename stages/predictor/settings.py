@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from stages.sampling import OF_ANOTHER_CORPUS
-from stages.stage import Stage, StageSettings, meaning
+from stages.stage import FitSettings, Stage, StageSettings, meaning
 
 
-class PredictorSettings(StageSettings):
+class PredictorSettings(FitSettings, StageSettings):
     """Embeddings → fragility without decoding, LCM 2.4.4: fitted on the rows that have been scored, then for all rows.
 
     Adds `fragility-predicted.fragility_predicted` and `fragility-predicted.weight`.
@@ -23,7 +22,6 @@ class PredictorSettings(StageSettings):
     applied: ClassVar[tuple[str, ...] | None] = ("score", "a", "b")
     only_applied: ClassVar[tuple[str, ...]] = ("score", "a", "b")  # the network is the same whatever they are
 
-    file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(
         50_000_000,
         ge=100,

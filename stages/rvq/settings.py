@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from stages.sampling import OF_ANOTHER_CORPUS
-from stages.stage import Stage, StageSettings, meaning
+from stages.stage import FitSettings, Stage, StageSettings, meaning
 
 
-class RvqSettings(StageSettings):
+class RvqSettings(FitSettings, StageSettings):
     """Embeddings → codes: `codes.codes` (rows, codebooks) uint16, by codebooks that are fitted on the pilot."""
 
     name: ClassVar[str] = "rvq"
@@ -18,11 +17,9 @@ class RvqSettings(StageSettings):
     writes: ClassVar[tuple[str, ...]] = ("codes",)
     fits: ClassVar[tuple[str, ...]] = ("rvq",)
     applied: ClassVar[tuple[str, ...] | None] = ("codebooks", "units", "precision")
-    only_applied: ClassVar[tuple[str, ...]] = ()
 
     codebooks: int = meaning(64, ge=1, le=1024, description="codes a sentence; 64 in the LCM paper")
     units: int = meaning(8192, ge=2, le=65536, description="centroids of a codebook; 8192 in the LCM paper")
-    file: str | None = OF_ANOTHER_CORPUS
     rows: int = meaning(15_000_000, ge=2, description="about how many rows of the pilot to fit on; all if it has fewer")
     initialization: Literal["progressive", "kmeans"] = meaning(
         "progressive",
