@@ -10,7 +10,7 @@ import typer
 
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.interrupts import heed_sigterm
-from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, check_refit, err, load, open_corpus, out
+from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, err, load, open_corpus, out
 from stages.sonar.card import CardError
 
 app = typer.Typer(
@@ -75,7 +75,7 @@ def run(
     from pipeline.running import Wishes
     from pipeline.running import run as run_corpus
 
-    wishes = Wishes(only, until, check_refit(refit or ()))
+    wishes = Wishes(only, until, refit or ())
     try:
         run_corpus(out, load(config, overrides, launcher), wishes, launch, lambda: devices()[0])
     except KeyboardInterrupt:

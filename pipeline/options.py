@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-
-from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
@@ -36,16 +33,6 @@ def load(config: Path, overrides: list[str] | None = None, launcher: str | None 
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
     return load_config(config, [*(overrides or []), *chosen])
-
-
-def check_refit(names: Collection[str]) -> Collection[str]:
-    """Raises `ConfigError` for what is nothing that is fitted."""
-    from pipeline.config import FITS
-
-    for name in names:
-        if name not in FITS:
-            raise ConfigError(f"--refit {name}: nothing of that name is fitted; allowed: {', '.join(FITS)}")
-    return names
 
 
 def open_corpus(where: str) -> Corpus:

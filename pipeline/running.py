@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from pipeline.books import keep_books, sweep
-from pipeline.config import RunConfig
+from pipeline.config import FITS, RunConfig
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.fits.fitting import fit, freeze_rates
-from pipeline.fits.pilot import pilot_of
+from pipeline.fits.pilot import Pilot, pilot_of
 from pipeline.fits.records import FitRecord
 from pipeline.inputs import Chunk
 from pipeline.plan import Plan, make_plan
@@ -52,9 +52,10 @@ def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, dev
     `device`: where fits compute. Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed.
     """
     plan = make_plan(config, wishes.only, wishes.until)
+    fits = [name for name in FITS if name in plan.stages]
     for name in wishes.refit:
-        if name not in plan.stages:
-            raise ConfigError(f"--refit {name}: this run fits no {name}; it does {', '.join(plan.stages)}")
+        if name not in fits:
+            raise ConfigError(f"--refit {name}: this run does not fit that; it fits {', '.join(fits) or 'nothing'}")
     seen = plan.view  # by readers, until what is fitted anew stands
     if wishes.refit:
         plan = make_plan(config, wishes.only, wishes.until, wishes.refit, _chunks(plan))
@@ -79,7 +80,7 @@ def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, dev
     try:
         plan = work.decide(plan, device)
         if plan.to_launch and not work.failures:
-            work.launch_(plan)
+            work.work_on(plan)
     except KeyboardInterrupt:
         record.close({"done": False, "interrupted": True})
         raise
@@ -118,7 +119,7 @@ class _Run:
     failures: list[str] = field(default_factory=list)
     launches: int = 0
 
-    def launch_(self, plan: Plan) -> None:
+    def work_on(self, plan: Plan) -> None:
         """Have a plan done. Starts of tasks are counted for each launch: a part is visited in every phase."""
         self.launches += 1
         with RunProgress(self.console, plan) as progress:
@@ -138,11 +139,11 @@ class _Run:
             if todo and todo != last:
                 of = "all" if len(pilot.chunks) == len(plan.chunks) else f"{len(pilot.chunks)} of"
                 self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
-                self.launch_(part_of_it)
+                self.work_on(part_of_it)
                 last = todo
             elif pilot.enough and not pilot.parts:
                 break  # no input gave a sentence: there is nothing to fit, and nothing that needs it
-            elif todo or not pilot.enough or not self._decided(plan, device):
+            elif todo or not pilot.enough or not self._decided(plan, pilot, device):
                 left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
                 raise CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
             else:
@@ -152,10 +153,9 @@ class _Run:
                 self.record.see(plan.view)
         return plan
 
-    def _decided(self, plan: Plan, device: Callable[[], str]) -> bool:
+    def _decided(self, plan: Plan, pilot: Pilot, device: Callable[[], str]) -> bool:
         """Freeze the rates and fit what can be fitted now. False if there was nothing of the kind."""
         store = Store(plan.config.output)
-        pilot = pilot_of(plan.chunks, plan.config.fit.rows)
         made = len(freeze_rates(store, plan.config, pilot, plan.chunks))
         finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
         for name in plan.missing_fits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -174,7 +174,7 @@ def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, 
     seen = len(embeddings)
     codebooks, numbers = fit_codebooks(embeddings, config.rvq, device, progress)
     numbers = {"relative_error_fitted": numbers["relative_error"]} | judge.judge(codebooks)
-    return _Made(codebooks.to_bytes, seen, numbers)
+    return _Made(replace(codebooks, numbers=numbers).to_bytes, seen, numbers)  # for corpora that take them over
 
 
 class _Judge:

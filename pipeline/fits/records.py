@@ -55,6 +55,10 @@ class FitRecord(BaseModel):
     device: str
     created: float
 
+    def ref(self, record: str) -> FitRef:
+        """The artifact, as this record, which lies there, vouches for it."""
+        return FitRef(self.path, self.digest, self.content, record)
+
 
 class Rate(BaseModel):
     """The share of rows that a stage samples, where its settings give a number of rows."""
@@ -86,9 +90,7 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
         standing = newest.get((name, fingerprint(recipe)[:8])) if recipe and name not in refit else None
         if standing:
             record = _read(store, standing, FitRecord)
-            frozen = replace(
-                frozen, fits={**frozen.fits, name: FitRef(record.path, record.digest, record.content, standing)}
-            )
+            frozen = replace(frozen, fits={**frozen.fits, name: record.ref(standing)})
     return config.with_frozen(frozen)
 
 
@@ -185,9 +187,7 @@ def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
     from stages.scaler.robust import RobustScaler  # torch
 
     record = read_record(store, fits["scaler"])
-    return RobustScaler.from_bytes(
-        read_artifact(store, FitRef(record.path, record.digest, record.content, fits["scaler"]))
-    )
+    return RobustScaler.from_bytes(read_artifact(store, record.ref(fits["scaler"])))
 
 
 def _read(store: Store, path: str, kind: type[Kind]) -> Kind:

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.corpus import Corpus
-from pipeline.fits.frozen import FitRef
-from pipeline.fits.records import FitRecord, read_artifact
+from pipeline.fits.records import FitRecord, fitted_scaler
 from pipeline.part_reader import PartReader
 from pipeline.receipts import summed
 from pipeline.report.fits import RELATIVE_ERROR, Drift
@@ -50,13 +49,12 @@ def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
 
 
 def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
-    from stages.scaler.robust import RobustScaler, ScalerFit
+    from stages.scaler.robust import ScalerFit
 
     embeddings = embedding_matrix(_sample(corpus, parts, "embedding")["embedding"])
-    if not len(embeddings):
+    fitted = fitted_scaler(corpus.store, corpus.view.fits)
+    if fitted is None or not len(embeddings):
         return []
-    fit = FitRef(record.path, record.digest, record.content, corpus.view.fits[record.name])
-    fitted = RobustScaler.from_bytes(read_artifact(corpus.store, fit))
     count = ScalerFit(len(fitted.median))
     count.add(embeddings)
     now = count.finish()
