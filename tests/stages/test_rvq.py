@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import faiss
 import numpy as np
@@ -93,10 +94,14 @@ def test_embeddings_that_cannot_be_overwritten_are_refused() -> None:
     x = sample(100, 16)
     frozen = x.copy()
     frozen.flags.writeable = False
-    cases = {"writable False": frozen, "C-contiguous False": x[:, ::2], "is float32": x.astype(np.float32)}
+    cases: dict[str, Any] = {
+        "writable False": frozen,
+        "C-contiguous False": x[:, ::2],
+        "is float32": x.astype(np.float32),
+    }
     for words, wrong in cases.items():
         with pytest.raises(ValueError, match=f"such as a copy; .*{words}"):
-            fit_codebooks(wrong, RvqSettings(codebooks=1, units=4), "cpu", lambda done, of: None)  # type: ignore[arg-type]
+            fit_codebooks(wrong, RvqSettings(codebooks=1, units=4), "cpu", lambda done, of: None)
 
 
 def test_progressive_is_better_than_plain_kmeans() -> None:
