@@ -34,7 +34,10 @@ from stages.stage import Settings, StageSettings, execution, meaning
 
 STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
 MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "launcher")  # `encode:` alone means all its defaults
-_NEEDS_OF_FRAGILITY = (("fragility", "encode"), ("fragility", "scaler"), ("predictor", "encode"))
+_NEEDS = {
+    "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
+    "rvq": ("encode",),
+}  # fmt: skip
 FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
 
 
@@ -98,9 +101,10 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:
-        for name, needs in (("autobleu", "encode"), ("scaler", "encode"), ("rvq", "encode"), *_NEEDS_OF_FRAGILITY):
-            if getattr(self, name) and not getattr(self, needs):
-                raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
+        for name, sections in _NEEDS.items():
+            for needs in sections:
+                if getattr(self, name) and not getattr(self, needs):
+                    raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
         if self.predictor and not self.fragility and not self.predictor.file:
             raise ValueError("predictor learns from what fragility measures: add a section `fragility: {}`, or a file")
         if self.encode and self.segment.model != self.encode.model:
