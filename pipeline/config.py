@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
@@ -21,6 +21,7 @@ from pipeline import layout
 from pipeline.errors import ConfigError
 from pipeline.fits.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
+from pipeline.launcher_settings import LauncherSettings
 from pipeline.select.settings import SelectSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
@@ -39,16 +40,6 @@ _NEEDS = {
     "rvq": ("encode",),
 }  # fmt: skip
 FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
-
-
-class LauncherSettings(Settings):
-    """Where the work happens."""
-
-    kind: Literal["local", "inline"] = execution(
-        "local", description="local: Ray on this machine; inline: this process"
-    )
-    segmenters: int | None = execution(None, ge=1, description="processes that segment (default: by the CPUs)")
-    parts_in_flight: int = execution(3, ge=1, le=16, description="parts a worker reads, computes and writes at once")
 
 
 class PilotSettings(Settings):

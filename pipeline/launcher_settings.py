@@ -1,0 +1,52 @@
+"""The section `launcher` of corpus.yaml: where the work happens. Keys of another kind than the chosen one rest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from stages.stage import Settings, execution
+
+KINDS = ("local", "inline", "ray", "slurm")
+
+
+class LauncherSettings(Settings):
+    """One kind is chosen by `kind` (or `--launcher`), so a file may describe several."""
+
+    kind: Literal["local", "inline", "ray", "slurm"] = execution(
+        "local", description="local: Ray on this machine; inline: this process; ray: a Ray cluster; slurm: job arrays"
+    )
+    segmenters: int | None = execution(None, ge=1, description="processes that segment (default: by the CPUs)")
+    parts_in_flight: int = execution(3, ge=1, le=16, description="parts a worker reads, computes and writes at once")
+    lease_seconds: float = execution(
+        120.0, ge=2, description="a worker that gives no sign of life for so long has lost what it holds"
+    )
+
+    address: str | None = execution(
+        None, description="ray: auto or HOST:6379 (a cluster to join), http://HOST:8265 (where to submit a Ray job)"
+    )
+
+    tasks: int = execution(1, ge=1, description="slurm: nodes that work at once, one array task each")
+    chunks_per_claim: int = execution(50, ge=1, description="slurm: chunks that a task claims at a time, at most")
+    array_parallelism: int | None = execution(None, ge=1, description="slurm: tasks of an array that may run at once")
+    inside: Literal["local", "inline"] = execution("local", description="slurm: what works inside a task")
+    partition: str | None = execution(None, description="slurm: partition")
+    account: str | None = execution(None, description="slurm: account")
+    qos: str | None = execution(None, description="slurm: quality of service")
+    constraint: str | None = execution(None, description="slurm: features that nodes must have")
+    gres: str | None = execution(None, description="slurm: generic resources, e.g. gpu:a100:8")
+    gpus_per_node: int | None = execution(None, ge=1, description="slurm: GPUs of a task; each gets a worker")
+    cpus_per_task: int | None = execution(None, ge=1, description="slurm: CPUs of a task (default: the site's)")
+    memory: str | None = execution(None, description="slurm: memory of a task, e.g. 200G")
+    time: str = execution("24:00:00", description="slurm: time limit of a task, [D-]HH:MM:SS or minutes")
+    setup: tuple[str, ...] = execution((), description="slurm: shell lines before the worker, e.g. module load cuda")
+    sbatch: dict[str, str | int | bool] = execution({}, description="slurm: further options of sbatch, by long name")
+    folder: str | None = execution(
+        None, description="slurm: a folder that all nodes see, for scripts and logs (default: in a local output's run)"
+    )
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _minutes(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) else value
