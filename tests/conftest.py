@@ -89,6 +89,20 @@ def data_digests(output: Path | str, view: View | None = None) -> dict[str, str]
     return found
 
 
+@pytest.fixture(scope="session")
+def slurm() -> None:
+    """The SLURM of tests/slurm/start.sh. Without it a test is skipped; in CI, which starts it, that is a failure."""
+    wanted = {"main", "short", "urgent"}
+    try:
+        done = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True, timeout=60)
+        why = "" if wanted <= set(done.stdout.split()) else f"partitions {done.stdout.split()}; {done.stderr.strip()}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    if why:
+        message = f"the SLURM of tests/slurm/start.sh does not answer: {why}"
+        (pytest.fail if os.environ.get("PIPELINE_TESTS_NEED_SLURM") else pytest.skip)(message)
+
+
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """A bucket at a real S3 endpoint, served by moto on this machine's loopback."""
