@@ -14,6 +14,7 @@ import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -147,6 +148,36 @@ class Store:
             self._fs.rm_file(self._full(path))
 
     @_in_words
+    def modified(self, path: str) -> float:
+        """When a file was last written or touched: seconds since the epoch by the store's own clock.
+
+        Raises `CorpusError` if it is not there.
+        """
+        full = self._full(path)
+        try:
+            if self._local:
+                return Path(full).stat().st_mtime
+            self._fs.invalidate_cache(full.rpartition("/")[0])
+            return _time_of(self._fs.info(full))
+        except FileNotFoundError:
+            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+
+    @_in_words
+    def touch(self, path: str) -> None:
+        """Make a small file's modification time now, by the store's own clock; its content stays.
+
+        On an object store it is read and written again: for files that only one process writes. Raises `CorpusError`
+        if it is not there.
+        """
+        if not self._local:
+            self._fs.pipe_file(self._full(path), self.read(path))
+            return
+        try:
+            os.utime(self._full(path))
+        except FileNotFoundError:
+            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+
+    @_in_words
     def folders(self, folder: str) -> list[str]:
         """Names of the folders right below a folder, sorted; empty if there is no such folder."""
         full = self._full(folder)
@@ -156,14 +187,64 @@ class Store:
         return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
 
     @_in_words
-    def find(self, folder: str) -> list[str]:
-        """All files below a folder, sorted, as paths relative to the corpus; empty if there is no such folder."""
-        full = self._full(folder)
+    def find(self, folder: str, prefix: str = "") -> list[str]:
+        """Files below a folder whose path in it begins with a prefix, sorted, as paths relative to the corpus.
+
+        Empty if there is no such folder. Stores list nothing but what has the prefix.
+        """
+        return sorted(self._below(folder, prefix))
+
+    @_in_words
+    def listing(self, folder: str) -> dict[str, float]:
+        """All whole files below a folder by one listing: path → modification time by the store's own clock.
+
+        Empty if there is no such folder. A file that goes meanwhile may be left out.
+        """
         if not self._local:
-            self._fs.invalidate_cache()
-        found = self._fs.find(full) if self._fs.exists(full) else []
-        cut = len(self._root) + 1
-        return sorted(str(path)[cut:] for path in found)
+            return {path: _time_of(info) for path, info in self._below(folder, "").items()}
+        found = {}
+        for path in self._below(folder, ""):
+            if not path.endswith(".tmp"):
+                with contextlib.suppress(FileNotFoundError):
+                    found[path] = Path(self._full(path)).stat().st_mtime
+        return found
+
+    def _below(self, folder: str, prefix: str) -> dict[str, Any]:
+        """Files below a folder: path → what the store says of it (nothing on local disks)."""
+        full, cut = self._full(folder), len(self._root) + 1
+        if self._local:
+            return {path[cut:]: None for path in _walk(full, prefix)}
+        self._fs.invalidate_cache()
+        try:
+            found: dict[str, Any] = self._fs.find(full, prefix=prefix, detail=True)
+        except FileNotFoundError:
+            return {}
+        wanted = f"{full}/{prefix}"  # some stores do not heed a prefix
+        return {str(path)[cut:]: info for path, info in found.items() if str(path).startswith(wanted)}
+
+
+def _walk(folder: str, prefix: str) -> Iterator[str]:
+    """Files below a local folder whose path in it begins with a prefix; folders without it are not opened."""
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    name, slash, rest = prefix.partition("/")
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name == name if slash else entry.name.startswith(name):
+                yield from _walk(entry.path, rest)
+        elif not slash and entry.name.startswith(name):
+            yield entry.path
+
+
+def _time_of(info: dict[str, Any]) -> float:
+    """The modification time in a store's description of a file, which each store names in its own way."""
+    names = ("LastModified", "last_modified", "mtime", "updated", "created")
+    when = next(info[name] for name in names if info.get(name))
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    return float(when.timestamp()) if isinstance(when, datetime) else float(when)
 
 
 def _sync_folder(folder: Path) -> None:

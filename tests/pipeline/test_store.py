@@ -88,6 +88,32 @@ def test_write_find_exists_delete(store: Store) -> None:
     assert store.find("embeddings") == ["embeddings/b"]
 
 
+def test_only_what_has_a_prefix_is_found(store: Store) -> None:
+    for path in ("chunks/ab1", "chunks/ab2", "chunks/ac", "chunks/ab/deep/er", "chunks/x/ab", "other/ab"):
+        store.write(path, b"")
+    assert store.find("chunks", "ab") == ["chunks/ab/deep/er", "chunks/ab1", "chunks/ab2"]
+    assert store.find("chunks", "ab/deep/e") == ["chunks/ab/deep/er"]
+    assert store.find("chunks", "ab1") == ["chunks/ab1"]
+    assert store.find("chunks", "z") == store.find("nothing", "ab") == []
+
+
+def test_times_are_the_stores(store: Store) -> None:
+    before = time.time()
+    store.write("claims/a", b"1")
+    store.write("claims/deep/b", b"2")
+    first = store.modified("claims/a")
+    assert before - 2 < first < time.time() + 2  # S3 counts in whole seconds
+    assert store.listing("claims") == {"claims/a": first, "claims/deep/b": store.modified("claims/deep/b")}
+    time.sleep(1.1)
+    store.touch("claims/a")
+    assert store.modified("claims/a") > first and store.read("claims/a") == b"1"
+    assert store.listing("claims")["claims/a"] == store.modified("claims/a")
+    assert store.listing("nothing") == {}
+    for ask in (store.modified, store.touch):
+        with pytest.raises(CorpusError, match="claims/gone is missing"):
+            ask("claims/gone")
+
+
 def test_a_missing_file_is_named(store: Store) -> None:
     with pytest.raises(CorpusError, match=r"receipts/gone\.json is missing"):
         store.read("receipts/gone.json")
