@@ -88,16 +88,43 @@ def plan(
     config: ConfigPath,
     only: Only = None,
     until: Until = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulate", help="instead: what it would be at another size, on paper")
+    ] = False,
+    documents: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="with --simulate: so many documents (default: the 4e9 of the LCM paper)"),
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N,…", help="with --simulate: time on so many GPUs")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Show what `run` would do and why, how much is left, and how long it takes at the measured rates.
 
-    Example: pipeline plan corpus.yaml --set encode.model=sonar
+    --simulate runs nothing and needs no finished corpus: work, files, storage,
+    time and requests at another size, by the rates and bytes that this corpus
+    measured, else by the schema and the LCM paper; what nobody measured is not
+    guessed.
+
+    Examples:
+
+      pipeline plan corpus.yaml --set encode.model=sonar
+
+      pipeline plan corpus.yaml --simulate --documents 4e9 --gpus 8,64,1000
     """
     from pipeline.plan import make_plan
     from pipeline.show import show_plan
+    from pipeline.simulate import simulate
+    from pipeline.simulated import gpus_of, show_simulation
 
-    show_plan(out, make_plan(load(config, overrides), only, until))
+    for option, value in (("--documents", documents), ("--gpus", gpus)):
+        if value is not None and not simulated:
+            raise ConfigError(f"{option} {value} is about --simulate; give that as well")
+    chosen = gpus_of(gpus)
+    made = make_plan(load(config, overrides), only, until)
+    if simulated:
+        show_simulation(out, simulate(made, documents), chosen)
+    else:
+        show_plan(out, made)
 
 
 @app.command()
