@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pipeline import layout
-from pipeline.receipts import summed
+from pipeline.receipts import REPEATED, summed
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState
 from pipeline.store import Store
@@ -40,6 +40,11 @@ class Books:
     open_parts: Counter[str] = field(default_factory=Counter)  # by stage
     warnings: Counter[str] = field(default_factory=Counter)  # text → parts of a stage that it was raised for
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def repeated(self) -> int:
+        """Requests to the store that had to be repeated."""
+        return int(sum(counts.get(REPEATED, 0) for counts in self.counts.values()))
 
     @property
     def complete(self) -> bool:

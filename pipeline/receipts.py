@@ -17,7 +17,10 @@ from pydantic import BaseModel, ConfigDict
 from pipeline import layout
 from pipeline.errors import CorpusError
 from pipeline.fingerprint import column_digest, content_digest
+from pipeline.patience import take_repeated
 from pipeline.store import Store
+
+REPEATED = "storage_retries"  # a count in receipts: requests to the store that were repeated
 
 
 class _Record(BaseModel):
@@ -142,7 +145,7 @@ def commit(
         files=files,
         columns=columns,
         rows=max((table.num_rows for family, table in families.items() if family != "documents"), default=0),
-        counts=counts,
+        counts=counts | _repeated(),
         seconds={**seconds, "commit": round(time.perf_counter() - started, 4)},
         device=device,
         created=time.time(),
@@ -157,6 +160,12 @@ def commit(
     for file in files:
         store.delete(file.path)
     return standing, False
+
+
+def _repeated() -> dict[str, float]:
+    """Requests to the store that this process repeated since its last receipt, for other threads' parts too."""
+    repeated = take_repeated().total()
+    return {REPEATED: repeated} if repeated else {}
 
 
 def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:

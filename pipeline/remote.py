@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.errors import ConfigError, PipelineError
+from pipeline.errors import ConfigError, PipelineError, StorageError
 
 _CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "requests", "s3fs"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -34,14 +34,21 @@ class RemoteError(PipelineError):
     """An object store refused, did not answer, or has no such bucket."""
 
 
+class CorpusStoreError(RemoteError, StorageError):
+    """The corpus's own store refused (credentials that ran out, say), or gave no answer for as long as we wait.
+
+    Whatever is tried next fails too, so a run stops.
+    """
+
+
 def is_remote(url: str) -> bool:
     """Whether a URL is of another machine's files."""
     return "://" in url and not url.startswith(("file://", "local://", "memory://"))
 
 
 @contextmanager
-def in_words(url: str) -> Iterator[None]:
-    """Turn what a store's client raises while it works on `url` into `RemoteError`.
+def in_words(url: str, kind: type[RemoteError] = RemoteError) -> Iterator[None]:
+    """Turn what a store's client raises while it works on `url` into a `RemoteError`.
 
     A client that is not installed, or a protocol that no one knows, becomes `ConfigError`. Errors of local files and of
     this program itself pass as they are.
@@ -52,7 +59,7 @@ def in_words(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         protocol = url.partition("://")[0]
-        what = f"{_public(url)}: {_public(_first_line(error))}"
+        what = f"{public(url)}: {public(_first_line(error))}"
         if isinstance(error, ImportError) and is_remote(url):
             extra = _EXTRAS.get(protocol)
             todo = f"pip install 'sonar-pipeline[{extra}]'" if extra else "install the package that it names"
@@ -62,7 +69,7 @@ def in_words(url: str) -> Iterator[None]:
         if is_remote(url) and (isinstance(error, OSError) or _of_a_client(error)):
             name = type(error).__name__
             advice = _ADVICE.get(name, "check the network and try again: what is finished is kept")
-            raise RemoteError(f"{what} ({name}); {advice}") from error
+            raise kind(f"{what} ({name}); {advice}") from error
         raise
 
 
@@ -81,6 +88,11 @@ def _first_line(error: Exception) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 
-def _public(text: str) -> str:
+def public(text: str) -> str:
     """Text whose URLs have no user, no password and no query, which can hold a signature."""
-    return re.sub(r"\?[^\s'\"]+", "?…", re.sub(r"//[^\s/@]+@", "//", text))
+    return re.sub(r"(//[^\s'\"?]+)\?[^\s'\"]+", r"\1?…", re.sub(r"//[^\s/@]+@", "//", text))
+
+
+def holds_credentials(url: str) -> bool:
+    """Whether a URL says by itself who asks: `user:password@`, or a signature, token or key in its query."""
+    return bool(re.search(r"://[^\s/]+@|[?&][^=&]*(?:sig|token|secret|password|credential|key)[^=&]*=", url, re.I))

@@ -133,6 +133,8 @@ def show_books(console: Console, books: Books, title: str) -> None:
     for stage, counts in books.counts.items():
         if counts.get("out_of_memory"):
             table.add_row("memory", _halvings(stage, counts))
+    if books.repeated:
+        table.add_row("storage", f"{counted(books.repeated, 'request')} had to be repeated")
     done = {stage: books.counts[stage].get("scored", books.rows[stage]) for stage in books.seconds}
     rates = [f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in books.seconds.items() if seconds > 0]
     table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")

@@ -2,8 +2,18 @@
 
 Every data file gets a name that was never used before, so a file that is half written by a killed process is never
 mistaken for a whole one: readers open only what a receipt names. A receipt is made by `create`, which succeeds for one
-writer only: a hard link on local disks, a conditional PUT (`If-None-Match`) on S3. Cost: one request a write, one
-listing a folder.
+writer only, by the means that each store has:
+
+| store | a whole file | only the first creates |
+|---|---|---|
+| local disk, NFS | written and synced beside its place, then renamed | hard link (NFS: the count of links tells too) |
+| S3 | one PUT, or a multipart upload from 100 MB | PUT with If-None-Match: * |
+| Google Cloud Storage | one upload, resumable from 50 MB | ifGenerationMatch=0 |
+| Azure | one blob upload | overwrite=False, which is If-None-Match: * |
+
+An answer can be lost after the request was carried out, and the request is then repeated (`pipeline/patience.py`) and
+refused; what stands there is then compared with what was to be written. Cost: one request a write, one listing a
+folder.
 """
 
 from __future__ import annotations
@@ -11,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -18,11 +29,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import fsspec
 import pyarrow as pa
 
+from pipeline import patience
 from pipeline.errors import CorpusError, StorageError
-from pipeline.remote import in_words
+from pipeline.remote import CorpusStoreError, in_words
 
 _REMEDIES = {
     errno.ENOSPC: "make space on that disk",
@@ -36,13 +47,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _in_words(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """The store's own errors name the corpus and say what to do."""
+def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """What fails in a way that may pass is asked again; errors name the corpus and say what to do."""
 
     @functools.wraps(method)
     def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with in_words(store.url):
+        if store._local:
             return method(store, *args, **kwargs)
+        with in_words(store.url, CorpusStoreError):
+            return store._patiently(method.__name__, lambda: method(store, *args, **kwargs))
 
     return call
 
@@ -52,19 +65,25 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        with in_words(url):
-            fs, root = fsspec.core.url_to_fs(url)
+        with in_words(url, CorpusStoreError):
+            fs, root = patience.filesystem(url)
         self._fs: Any = fs
-        self._root: str = str(root).rstrip("/")
+        self._root = root.rstrip("/")
+        self._answered = False
         self._local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.url,)
 
+    def _patiently(self, operation: str, ask: Callable[[], R]) -> R:
+        result = patience.patiently(operation, ask, patience.PATIENCE if self._answered else patience.FIRST_PATIENCE)
+        self._answered = True
+        return result
+
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
 
-    @_in_words
+    @_asks
     def read(self, path: str) -> bytes:
         """The bytes of a file. Raises `CorpusError` if it is not there."""
         try:
@@ -72,15 +91,25 @@ class Store:
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing") from None
 
-    @_in_words
+    @_asks
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`. Raises `CorpusError` if the file is not there."""
+        try:
+            return bytes(self._fs.cat_file(self._full(path), start=start, end=end)) if end > start else b""
+        except FileNotFoundError:
+            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+
+    @_asks
     def open(self, path: str) -> Any:
         """A seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
         try:
-            return pa.memory_map(self._full(path)) if self._local else self._fs.open(self._full(path), "rb")
+            if self._local:
+                return pa.memory_map(self._full(path))
+            return _Ranges(self, path, int(self._fs.info(self._full(path))["size"]))
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
 
-    @_in_words
+    @_asks
     def exists(self, path: str) -> bool:
         """Whether a file is there now."""
         if self._local:
@@ -88,7 +117,7 @@ class Store:
         self._fs.invalidate_cache(self._full(path).rpartition("/")[0])
         return bool(self._fs.exists(self._full(path)))
 
-    @_in_words
+    @_asks
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
         if self._local:
@@ -98,25 +127,44 @@ class Store:
         else:
             self._fs.pipe_file(self._full(path), bytes(data))
 
-    @_in_words
     def create(self, path: str, data: bytes) -> bool:
-        """Write a whole file unless the name exists. True for the one writer that made it."""
+        """Write a whole file unless the name exists. True for the one writer that made it.
+
+        On object stores, give data that no other writer has: by that, one whose answer was lost knows its own file.
+        """
         if self._local:
             with self._writing(path, data) as temporary:
                 try:
                     os.link(temporary, self._full(path))
                 except FileExistsError:
-                    return False
+                    return temporary.stat().st_nlink > 1
             return True
+        before = patience.repetitions()
+        if self._create(path, data):
+            return True
+        lost = patience.repetitions() > before or not patience.tells_all(self.url)
+        return lost and self._holds(path, data)
+
+    @_asks
+    def _create(self, path: str, data: bytes) -> bool:
         try:
             self._fs.pipe_file(self._full(path), data, mode="create")
         except FileExistsError:
             return False
-        except OSError:  # stores word a refused condition differently: what counts is whether the file is there
-            if self.exists(path):
-                return False
-            raise
+        except (
+            OSError
+        ) as error:  # stores word a refused condition differently: what counts is whether the file is there
+            if patience.may_pass(error) or not self._fs.exists(self._full(path)):
+                raise
+            return False
         return True
+
+    @_asks
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return bool(self._fs.cat_file(self._full(path)) == data)
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def _writing(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
@@ -141,13 +189,13 @@ class Store:
                 "command again: what is finished is kept"
             ) from error
 
-    @_in_words
+    @_asks
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is gone already."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
-    @_in_words
+    @_asks
     def modified(self, path: str) -> float:
         """When a file was last written or touched: seconds since the epoch by the store's own clock.
 
@@ -162,7 +210,7 @@ class Store:
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing") from None
 
-    @_in_words
+    @_asks
     def touch(self, path: str) -> None:
         """Make a small file's modification time now, by the store's own clock; its content stays.
 
@@ -177,7 +225,7 @@ class Store:
         except FileNotFoundError:
             raise CorpusError(f"{self.url}: the file {path} is missing") from None
 
-    @_in_words
+    @_asks
     def folders(self, folder: str) -> list[str]:
         """Names of the folders right below a folder, sorted; empty if there is no such folder."""
         full = self._full(folder)
@@ -186,7 +234,7 @@ class Store:
         found = self._fs.ls(full, detail=True) if self._fs.exists(full) else []
         return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
 
-    @_in_words
+    @_asks
     def find(self, folder: str, prefix: str = "") -> list[str]:
         """Files below a folder whose path in it begins with a prefix, sorted, as paths relative to the corpus.
 
@@ -194,7 +242,7 @@ class Store:
         """
         return sorted(self._below(folder, prefix))
 
-    @_in_words
+    @_asks
     def listing(self, folder: str) -> dict[str, float]:
         """All whole files below a folder by one listing: path → modification time by the store's own clock.
 
@@ -221,6 +269,32 @@ class Store:
             return {}
         wanted = f"{full}/{prefix}"  # some stores do not heed a prefix
         return {str(path)[cut:]: info for path, info in found.items() if str(path).startswith(wanted)}
+
+
+class _Ranges(io.RawIOBase):
+    """A file of an object store that reads what it is asked for and nothing ahead; Parquet knows what it needs."""
+
+    def __init__(self, store: Store, path: str, size: int) -> None:
+        self._store, self._path, self._size, self._at = store, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._store.read_range(self._path, self._at, min(self._at + len(buffer), self._size))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def _walk(folder: str, prefix: str) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from pipeline.corpus import Corpus
 from pipeline.layout import RUNS
 from pipeline.quality import corpus_bleu_of
 from pipeline.quarantined import Bad, examples
+from pipeline.remote import public
 from pipeline.report.rows import Rows, read_rows
 
 QUARANTINED = 5  # examples a reason
@@ -90,9 +90,5 @@ def _newest_run(corpus: Corpus) -> tuple[str, str]:
     for name in reversed(corpus.store.folders(RUNS)):
         path = f"{RUNS}/{name}/corpus.yaml"
         if corpus.store.exists(path) and corpus.store.exists(f"{RUNS}/{name}/view.json"):
-            return name, _public(corpus.store.read(path).decode("utf-8", "replace"))
+            return name, public(corpus.store.read(path).decode("utf-8", "replace"))
     return "", ""
-
-
-def _public(text: str) -> str:
-    return re.sub(r"(://[^\s?'\"]+)\?[^\s'\"]+", r"\1?…", re.sub(r"://[^\s/@]+@", "://", text))

@@ -44,10 +44,10 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": str(tmp_path / "none"),
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
-        "AWS_MAX_ATTEMPTS": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+    monkeypatch.setattr("pipeline.patience.S3_ATTEMPTS", 1)
+    monkeypatch.setattr("pipeline.patience.FIRST_PATIENCE", 0.0)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     yield
     fsspec.get_filesystem_class("s3").clear_instance_cache()

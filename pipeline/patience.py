@@ -1,0 +1,145 @@
+"""Requests to object stores are repeated until they are answered, and each repetition is counted.
+
+Who repeats what. On S3, s3fs and botocore would each repeat a request up to five times and tell no one: s3fs is told to
+ask once, botocore to ask four times with its `standard` backoff (exponential, random, with a budget that an outage uses
+up), and an event of botocore counts. That is the level where it must happen: a listing of millions of files is
+thousands of requests, and one refused page must not begin it anew. Above that, `patiently` repeats a whole operation of
+a store: bodies that break off while they are read, outages longer than botocore's patience, and other stores. gcsfs
+repeats each request up to six times, and Azure's client three times, on their own and not counted; what they give up is
+repeated and counted here.
+
+Cost: nothing while a store answers; a store that is down is waited for two minutes, then it is an error.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import fsspec
+
+from pipeline.errors import PipelineError
+
+R = TypeVar("R")
+
+PATIENCE = 120.0  # seconds from the first failure of an operation to its last try
+FIRST_PATIENCE = 10.0  # until a store has answered once: more likely its address is wrong
+SHORTEST, LONGEST = 0.25, 20.0  # seconds between two tries: doubled each time, half of it random
+S3_ATTEMPTS = 4  # of each request by botocore, the first one included
+
+_STATUSES = {408, 429, 500, 502, 503, 504}
+_CODES = {  # of S3, with other statuses: damaged on the way, or in each other's way
+    "BadDigest",
+    "ConditionalRequestConflict",
+    "IncompleteBody",
+    "OperationAborted",
+    "RequestTimeout",
+    "SlowDown",
+    "XAmzContentSHA256Mismatch",
+}
+_KINDS = {  # kinds of errors of the clients, none of which need be installed
+    "ClientConnectionError",  # aiohttp
+    "ClientPayloadError",
+    "HTTPClientError",  # botocore: connections, timeouts
+    "IncompleteReadError",
+    "ResponseParserError",
+    "ChunkedEncodingError",  # requests, for gcsfs
+    "ConnectionError",
+    "ProxyError",
+    "Timeout",
+    "TransportError",  # google.auth
+    "ServiceRequestError",  # azure
+    "ServiceResponseError",
+    "TimeoutError",
+}
+
+_S3 = ("s3://", "s3a://")
+
+_counting = threading.Lock()
+_repeated: Counter[str] = Counter()
+_taken = 0
+
+
+def count(operation: str) -> None:
+    """Note one repetition."""
+    with _counting:
+        _repeated[operation] += 1
+
+
+def repetitions() -> int:
+    """How many there were in this process."""
+    with _counting:
+        return _taken + _repeated.total()
+
+
+def take_repeated() -> Counter[str]:
+    """What this process repeated since it was last asked, by operation: each repetition is told once."""
+    global _taken
+    with _counting:
+        taken = _repeated.copy()
+        _taken += taken.total()
+        _repeated.clear()
+    return taken
+
+
+def patiently(operation: str, ask: Callable[[], R], patience: float) -> R:
+    """What `ask` returns, asked again while the store fails in a way that may pass. Raises its last error."""
+    waited, pause, started = 0.0, SHORTEST, time.monotonic()
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            if not may_pass(error) or waited >= patience:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        waited, pause = time.monotonic() - started, min(2 * pause, LONGEST)
+        count(operation)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later: the store was busy, or the connection broke."""
+    if isinstance(error, PipelineError):  # a judgement of ours already, after all patience
+        return False
+    for one in (error, error.__cause__):  # s3fs makes OSError of many, and keeps what it was
+        if one is None:
+            continue
+        response = getattr(one, "response", None)
+        if isinstance(response, dict):  # botocore
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status in _STATUSES or response.get("Error", {}).get("Code") in _CODES:
+                return True
+        if any(str(getattr(one, name, "")) in map(str, _STATUSES) for name in ("status", "status_code", "code")):
+            return True  # aiohttp, azure, gcsfs
+        if any(kind.__name__ in _KINDS for kind in type(one).__mro__):
+            return True
+    return False
+
+
+def tells_all(url: str) -> bool:
+    """Whether every repetition of a request to this store is counted."""
+    return url.startswith(_S3)
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The filesystem of a store and the path in it: it remembers no listings, and counts what it repeats on S3."""
+    if url.startswith(("gs://", "gcs://", "az://", "abfs://", "abfss://")):
+        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    elif url.startswith(_S3):
+        retries = {"mode": "standard", "total_max_attempts": S3_ATTEMPTS}
+        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, config_kwargs={"retries": retries})
+        fs.retries = 1
+        # fsspec shares clients that are made alike, so it may be there already
+        fs.s3.meta.events.register("needs-retry.s3", _count_repeated, unique_id="counted")
+    else:
+        fs, path = fsspec.core.url_to_fs(url)
+    return fs, str(path)
+
+
+def _count_repeated(attempts: int, operation: Any, **_: Any) -> None:
+    """Called by botocore after each answer, and each failure; answers nothing, so that botocore decides."""
+    if attempts > 1:
+        count(operation.name)
