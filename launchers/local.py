@@ -1,110 +1,120 @@
-"""Ray Data on this machine: a pool of CPU actors that segment, and one actor a device that visits parts.
+"""A private Ray on this machine, for one run: all its CPUs and GPUs.
 
-Only descriptors (JSON texts of about 100 bytes) go through Ray; sentences and embeddings go through storage, so the
-object store stays empty and a killed run loses at most the parts in flight. `target_max_block_size = 1` makes every
-descriptor flow on at once. Cost: about 6 seconds to start.
+It listens on loopback only and answers no one who lacks its token, which is made anew each time and lives in the
+environment of its processes alone. Its sockets and logs lie in a directory of its own that no one else may enter, and
+that is gone afterwards (not after kill -9). So any number of runs, of any users, work side by side on one node.
+Cost: about 6 seconds to start.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib
 import logging
 import os
+import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from launchers.devices import devices
-from pipeline.config import RunConfig
-from pipeline.inputs import Chunk
+from launchers import ray_data
 from pipeline.interrupts import heed_sigterm
 from pipeline.plan import Plan
-from pipeline.receipts import PartRef
-from pipeline.recipes import SEGMENT
-from pipeline.tasks import Event, PartTask, SegmentTask, failure
+from pipeline.tasks import Event
 
-Batch = dict[str, Any]
-
-WAVE = 10_000  # descriptors given to Ray at once
-SEGMENTERS_SHARE = 0.2  # of each GPU, where SaT computes beside the encoder
-SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
+LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
+OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # of this process and, through it, of Ray's
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-class _Segment:
-    """Chunk descriptors → events; part descriptors go through."""
-
-    def __init__(self, config: RunConfig, folder: str, device: str, nice: int) -> None:
-        os.nice(nice)
-        if config.segment.uses_sat and device == "cpu":
-            import torch
-
-            torch.set_num_threads(1)  # one process a core segments already
-        self._task = SegmentTask(config, folder, device)
-
-    def __call__(self, batch: Batch) -> Iterator[Batch]:
-        for text in batch["item"]:
-            item = json.loads(text)
-            if "chunk" in item:
-                for event in self._task(Chunk.from_json(item["chunk"])):
-                    yield _row({"event": event.model_dump_json()})
-            else:
-                yield _row(item)
-
-
-class _Visit:
-    """Part descriptors and `segmented` events → events; others go through."""
-
-    def __init__(self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...], threads: int) -> None:
-        if device == "cpu":
-            import torch
-
-            torch.set_num_threads(threads)
-        self._task = PartTask(config, folder, device, stages)
-
-    def __call__(self, batch: Batch) -> Iterator[Batch]:
-        for text in batch["item"]:
-            item = json.loads(text)
-            if "part" in item:
-                yield _row({"event": self._task(PartRef.model_validate(item["part"])).model_dump_json()})
-                continue
-            yield _row(item)
-            event = Event.model_validate_json(item["event"])
-            if event.kind == "segmented" and event.ref:
-                yield _row({"event": self._task(event.ref).model_dump_json()})
-
-
-def _row(item: dict[str, Any]) -> Batch:
-    return {"item": np.asarray([json.dumps(item)], dtype=object)}
+NO_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # at 0, on any system: Ray takes 127.0.0.1 for the node's address
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Start Ray, send the descriptors through, yield events as they come back, stop Ray; a fatal event is the last."""
-    items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
-    items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
+    """Start Ray unless it is up, do what the plan says, yield events as they come back; a fatal event is the last."""
+    with ray_on_this_machine():
+        yield from ray_data.run(plan, folder)
+
+
+@contextlib.contextmanager
+def ray_on_this_machine() -> Iterator[None]:
+    """Keep one Ray up over several calls of `run`. Where one is up already, that one serves."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
 
+    if ray.is_initialized():
+        yield
+        return
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_base()))  # 0700, which Ray would undo
     try:
-        with _without_native_log():
-            ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        heed_sigterm()
-        for start in range(0, len(items), WAVE):
-            for event in _wave(plan, folder, items[start : start + WAVE]):
-                yield event
-                if event.fatal:
-                    return
+        with _privacy():
+            try:
+                with _without_native_log():
+                    ray.init(
+                        address="local",
+                        num_cpus=_allowed_cpus(),
+                        object_store_memory=OBJECT_STORE,
+                        include_dashboard=False,
+                        log_to_driver=False,
+                        logging_level=logging.ERROR,
+                        _temp_dir=str(folder / "r"),
+                    )
+                heed_sigterm()
+                yield
+            finally:
+                ray.shutdown()
     finally:
-        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _privacy() -> Iterator[None]:
+    """A token of its own and loopback, for a Ray that is started meanwhile; afterwards all is as before.
+
+    Ray reads the variables when it is loaded, which may have been long ago: hence what else is set here.
+    """
+    raylet: Any = importlib.import_module("ray._raylet")
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    private = {NO_CLUSTER: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in private}
+    clusters = constants.ENABLE_RAY_CLUSTER
+
+    def read_again() -> None:
+        raylet.Config.initialize("")  # first, or threads that still send look for a token that is gone
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+    os.environ |= private
+    constants.ENABLE_RAY_CLUSTER = False
+    read_again()
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            os.environ.pop(name, None)
+            if old is not None:
+                os.environ[name] = old
+        constants.ENABLE_RAY_CLUSTER = clusters
+        read_again()
+
+
+def _short_base() -> str:
+    """Where temporary folders go, unless that makes the paths of sockets too long."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= LONGEST_BASE else "/tmp"
+
+
+def _allowed_cpus() -> int | None:
+    """The CPUs that this process may use, where they are fewer than the machine has (as in a SLURM job)."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if allowed < (os.cpu_count() or 1) else None  # None: as Ray counts them, by quotas of containers
 
 
 @contextlib.contextmanager
@@ -119,54 +129,3 @@ def _without_native_log() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
-    import ray
-    from ray.data import ActorPoolStrategy
-
-    context = ray.data.DataContext.get_current()
-    context.target_max_block_size = 1
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    cpus = max(1, int(resources.get("CPU", 1)))
-    found = devices()
-    flight = plan.config.launcher.parts_in_flight
-    on_gpus = plan.config.segment.uses_sat and found[0] != "cpu"
-    segmenters = min(plan.config.launcher.segmenters or (2 * len(found) if on_gpus else max(1, cpus - 1)), len(items))
-    shared = SEGMENTERS_SHARE if on_gpus else 0.0
-    data: ray.data.Dataset = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
-    data = data.map_batches(
-        _Segment,
-        fn_constructor_args=(plan.config, folder, found[0], SHARED_NICE if found[0] == "cpu" else 0),
-        batch_size=1,
-        compute=ActorPoolStrategy(size=segmenters, max_tasks_in_flight_per_actor=1),
-        num_cpus=0.5 * cpus / segmenters,  # half of the machine to each pool: neither can starve the other
-        num_gpus=shared * len(found) / segmenters,
-    )
-    if any(stage != SEGMENT for stage in plan.stages):
-        data = data.map_batches(
-            _Visit,
-            fn_constructor_args=(plan.config, folder, found[0], plan.stages, cpus),
-            batch_size=1,
-            compute=ActorPoolStrategy(
-                size=len(found),
-                max_tasks_in_flight_per_actor=flight,
-                max_concurrent_calls_per_actor=flight,
-                enable_true_multi_threading=True,
-            ),
-            num_cpus=0.5 * cpus / len(found),
-            num_gpus=1 - shared if found[0] != "cpu" else 0,
-        )
-    try:
-        # not `iter_rows`, whose threads outlive it: one that calls Ray after `ray.shutdown` ends this process, code 1
-        for bundle in data.iter_internal_ref_bundles():
-            for block in ray.get(bundle.block_refs):
-                for text in block["item"].to_pylist():
-                    yield Event.model_validate_json(json.loads(text)["event"])
-    except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
-        yield failure("Ray", error)

@@ -1,0 +1,92 @@
+"""The Ray of a run is its own: loopback, a token, a private folder that is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from launchers.local import LONGEST_BASE, NO_CLUSTER
+
+HOLD = """
+import json, os, sys
+from pathlib import Path
+from launchers.local import ray_on_this_machine
+
+with ray_on_this_machine():
+    import ray
+    address = ray.get_runtime_context().gcs_address
+    with ray_on_this_machine():  # the same again
+        assert ray.get_runtime_context().gcs_address == address
+    print(json.dumps({"address": address, "token": os.environ["RAY_AUTH_TOKEN"]}), flush=True)
+    sys.stdin.readline()
+    assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
+assert "RAY_AUTH_TOKEN" not in os.environ
+"""
+JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
+
+
+@pytest.fixture
+def base() -> Path:
+    with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as folder:
+        assert len(folder) <= LONGEST_BASE
+        yield Path(folder)
+
+
+def start(base: Path) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """A process that keeps a Ray of its own up until it reads a line, and what it says about it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        env=clean | {"TMPDIR": str(base), "HOME": str(base / "home")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    return process, json.loads(process.stdout.readline())
+
+
+def join(address: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    fast = {"RAY_NUM_REDIS_GET_RETRIES": "1", NO_CLUSTER: "0"}  # or it would look beyond loopback
+    command = [sys.executable, "-c", JOIN, address]
+    return subprocess.run(command, env=clean | fast | variables, capture_output=True, text=True, timeout=120)
+
+
+def listening(root: int) -> set[str]:
+    """Addresses at which a process and all below it listen."""
+    import ray  # which brings psutil
+
+    assert ray
+    import psutil
+
+    processes = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
+    found = [one for process in processes for one in process.net_connections("inet") if one.status == "LISTEN"]
+    return {one.laddr.ip.removeprefix("::ffff:") for one in found}
+
+
+def test_two_private_rays_side_by_side(base: Path) -> None:
+    ours, said = start(base)
+    theirs, other = start(base)
+    try:
+        assert said["address"] != other["address"] and said["token"] != other["token"]
+        assert listening(ours.pid) == {"127.0.0.1"}
+        folders = list(base.glob("ray-*"))
+        assert len(folders) == 2 and {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
+        for variables in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": other["token"]}):
+            refused = join(said["address"], **variables)
+            assert refused.returncode and "CPU" not in refused.stdout, variables
+        accepted = join(said["address"], RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=said["token"])
+        assert accepted.returncode == 0, accepted.stderr
+    finally:
+        for process in (ours, theirs):
+            process.communicate("\n", timeout=60)
+    assert (ours.returncode, theirs.returncode) == (0, 0)
+    assert not list(base.glob("ray-*"))
+    assert not (base / "home").exists(), "something was written to the home folder"
