@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Literal
 
 from pydantic import field_validator
@@ -32,6 +34,9 @@ class LauncherSettings(Settings):
     array_parallelism: int | None = execution(None, ge=1, description="slurm: tasks of an array that may run at once")
     inside: Literal["local", "inline"] = execution("local", description="slurm: what works inside a task")
     partition: str | None = execution(None, description="slurm: partition")
+    gate_partition: str | None = execution(
+        None, description="slurm: partition of the small jobs between phases (default: partition)"
+    )
     account: str | None = execution(None, description="slurm: account")
     qos: str | None = execution(None, description="slurm: quality of service")
     constraint: str | None = execution(None, description="slurm: features that nodes must have")
@@ -50,3 +55,23 @@ class LauncherSettings(Settings):
     @classmethod
     def _minutes(cls, value: object) -> object:
         return str(value) if isinstance(value, int) else value
+
+    @field_validator("time")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        seconds_of(value)
+        return value
+
+
+def seconds_of(time: str) -> float:
+    """A time limit as SLURM writes it, in seconds: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or infinite."""
+    if time.lower() in ("infinite", "unlimited"):
+        return math.inf
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if not found:
+        raise ValueError(f"{time!r} is no time limit; write [D-]HH:MM:SS, D-HH, minutes, or infinite")
+    days, *rest = found.groups()
+    first, second, third = (int(part or 0) for part in rest)
+    if days is None and rest[2] is None:  # without days, the first of one or two numbers is minutes
+        first, second, third = 0, first, second
+    return float(int(days or 0) * 86400 + first * 3600 + second * 60 + third)

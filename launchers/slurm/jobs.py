@@ -1,0 +1,197 @@
+"""SLURM jobs: submit a command line, alone or as arrays; ask about jobs, cancel them; and, inside one, about oneself.
+
+Preemption, `scontrol requeue` and `scancel` send SIGTERM to all processes of a job, and SIGKILL after the site's
+KillWait (30 s by default); about two minutes before the time limit the worker alone gets `sbatch.WARNING`. SLURM starts
+a preempted task again by itself; at the time limit a task asks for it (`requeue`).
+
+A job gets the environment of whoever submits (SLURM carries it; it is not in the script), so credentials must be there.
+Job states are for people to look at: progress is judged by receipts and leases.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from launchers.slurm.sbatch import Script, check_options, options
+from launchers.slurm.site import Site, SlurmError, ask, site
+from pipeline.errors import ConfigError
+from pipeline.launcher_settings import LauncherSettings, seconds_of
+
+_end: float | None = None  # by the monotonic clock, when this job's time is over; None: not asked yet
+
+
+def check(settings: LauncherSettings) -> None:
+    """Whether this site would take the jobs of these settings. Submits nothing.
+
+    Raises ConfigError, with SLURM's own words, if there is no SLURM here, or it refuses partition, time limit, account,
+    qos, constraint, resources or options.
+    """
+    found = site()
+    check_options(settings)
+    _check_partition(found, "partition", settings.partition)
+    _check_partition(found, "gate_partition", settings.gate_partition or settings.partition)
+    limit = found.limit(settings.partition)
+    if seconds_of(settings.time) > limit:
+        raise ConfigError(
+            f"launcher.time {settings.time} is above the limit of partition "
+            f"{', '.join(found.asked(settings.partition))}, {limit / 60:.0f} minutes; "
+            "give a shorter one (a task that reaches it is queued again and goes on)"
+        )
+    for small in (False, True):
+        asked = options(settings, found, small)
+        tasks = None if small else min(settings.tasks, found.max_array_size)
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "check.sh"
+            script.write_text(Script(["true"], Path(folder), "check", asked, tasks=tasks).text())
+            try:
+                ask("sbatch", "--test-only", str(script))
+            except SlurmError as error:
+                what = "the small jobs between phases" if small else "the jobs"
+                shown = " ".join(f"--{key}={value}" for key, value in asked.items())
+                raise ConfigError(
+                    f"SLURM refuses {what} that the section launcher describes. {error}. Asked for: {shown}. "
+                    "See what there is: sinfo -o '%R %l %c %m %G %f'"
+                ) from error
+
+
+def _check_partition(found: Site, key: str, partition: str | None) -> None:
+    for name in found.asked(partition):
+        if name not in found.partitions:
+            what = f"launcher.{key} {name!r} does not exist" if name else "there is no default partition"
+            raise ConfigError(f"{what} on cluster {found.cluster}; its partitions: {', '.join(found.partitions)}")
+
+
+def submit(
+    command: Sequence[str],
+    settings: LauncherSettings,
+    folder: Path,
+    name: str,
+    *,
+    tasks: int | None = None,
+    after: Sequence[str] = (),
+    small: bool = False,
+) -> tuple[str, ...]:
+    """Queue a command: one job, or `tasks` array tasks, in as many arrays as the site's MaxArraySize asks for.
+
+    folder: gets scripts and logs, and is made private (0700); all nodes must see it. after: job ids; it starts when all
+    of them are over, however they ended. small: one CPU, 2 GB, no GPU, an hour at most. Returns the job ids.
+    Raises SlurmError with SLURM's words; then nothing stays queued.
+    """
+    folder = folder.absolute()
+    if "%" in str(folder):
+        raise ConfigError(f"{folder}: SLURM reads % in the path of a log as a pattern; give another launcher.folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    found = site()
+    asked = options(settings, found, small)
+    jobs: list[str] = []
+    for size in _arrays(tasks, found.max_array_size):
+        at_once = settings.array_parallelism
+        if size and tasks and at_once:  # of all arrays together
+            at_once = max(1, at_once * size // tasks)
+        script = Script(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once, after=after)
+        try:
+            jobs.append(script.send())
+        except SlurmError:
+            cancel(jobs)
+            raise
+    return tuple(jobs)
+
+
+def _arrays(tasks: int | None, most: int) -> Iterator[int | None]:
+    """Sizes of arrays of about equal size; None: no array."""
+    count = 1 if tasks is None else -(-tasks // most)
+    for index in range(count):
+        yield None if tasks is None else tasks // count + (index < tasks % count)
+
+
+def states(jobs: Sequence[str]) -> dict[str, str]:
+    """Job or task id ("123", "123_4") → SLURM's word for its state, for information only.
+
+    One call of squeue; jobs that it has forgotten are looked up in the accounts, where the site keeps them, and else
+    left out.
+    """
+    lines = _squeue(jobs, "--array", "--states=all", "--format=%i|%T")
+    found = dict(line.split("|") for line in lines)
+    known = {task.partition("_")[0] for task in found}
+    gone = [job for job in jobs if job not in known]
+    if gone:
+        try:
+            rows = ask("sacct", "-n", "-P", "-X", "-j", ",".join(gone), "-o", "JobID,State").splitlines()
+        except SlurmError:  # no accounting here
+            return found
+        found |= {task: state.split(" ")[0] for task, state in (row.split("|") for row in rows)}
+    return found
+
+
+def alive(jobs: Sequence[str]) -> bool:
+    """Whether any of these jobs still runs or waits. Raises SlurmError if SLURM does not answer."""
+    return bool(_squeue(jobs, "--format=%i"))
+
+
+def _squeue(jobs: Sequence[str], *arguments: str) -> list[str]:
+    try:
+        return ask("squeue", "--noheader", *arguments, "--jobs", ",".join(jobs)).splitlines() if jobs else []
+    except SlurmError as error:
+        if "Invalid job id" in str(error):  # the only one asked for, and SLURM has forgotten it
+            return []
+        raise
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """End these jobs, waiting or running; those that are over stay as they are."""
+    if jobs:
+        ask("scancel", *jobs)
+
+
+def log_files(folder: Path, job: str) -> list[Path]:
+    """The logs of a task ("123_4", or as `this_task` names it), or of all tasks of a job ("123")."""
+    job = job.removeprefix("slurm-")
+    return sorted([*folder.glob(f"{job}.log"), *folder.glob(f"{job}_*.log")])
+
+
+def _this_job() -> str | None:
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    # SLURM_JOB_ID of an array's last task is the id of the whole array
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
+def this_task() -> str | None:
+    """The array task or job that this process is in: "slurm-123_4", "slurm-123"; None outside of SLURM."""
+    job = _this_job()
+    return f"slurm-{job}" if job else None
+
+
+def restarts() -> int:
+    """How many times this task has been started before."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def seconds_left() -> float | None:
+    """Until the time limit of the job that this process is in; SLURM is asked once.
+
+    None outside of SLURM, without a limit, and as long as SLURM does not answer (the next call asks again).
+    """
+    global _end
+    job = _this_job()
+    if _end is None and job:
+        try:
+            _end = time.monotonic() + seconds_of(ask("squeue", "-h", "-j", job, "-o", "%L").strip())
+        except (
+            SlurmError,
+            ValueError,
+        ):  # a worker does not end because the controller restarts; `WARNING` comes anyway
+            return None
+    return None if _end in (None, float("inf")) else _end - time.monotonic()
+
+
+def requeue() -> None:
+    """Queue this task again, with its id and its log; SLURM then ends this process. Raises SlurmError if it cannot."""
+    job = _this_job()
+    if job is None:
+        raise SlurmError("this process is in no SLURM job, so there is nothing to queue again")
+    ask("scontrol", "requeue", job)

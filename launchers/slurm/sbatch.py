@@ -1,0 +1,113 @@
+"""The script that sbatch gets: options from the section `launcher`, set-up lines, and one command line.
+
+submitit writes it and runs sbatch; no pickle is made. The command takes the place of the script's shell, without srun.
+So SLURM's warning before the time limit (`WARNING`) reaches the worker itself and nothing else; under srun its children
+would get it too, and die of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from launchers.slurm.site import Site, SlurmError, inherited, words
+from pipeline.errors import ConfigError
+from pipeline.launcher_settings import LauncherSettings, seconds_of
+
+WARNING = signal.SIGUSR2  # the time limit is near: release what you hold, `requeue`, end
+WARNING_SECONDS = 120.0  # before the time limit; SLURM may be up to a minute early
+SMALL = {"cpus-per-task": 1, "mem": "2G", "gpus-per-node": None, "gres": None, "constraint": None}
+SMALL_SECONDS = 3600.0
+KEYS = {
+    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "gres": "gres",
+    "gpus-per-node": "gpus_per_node", "cpus-per-task": "cpus_per_task", "mem": "memory", "time": "time",
+}  # option of sbatch → key of the section  # fmt: skip
+OURS = ("array", "chdir", "dependency", "error", "job-name", "no-requeue", "open-mode", "output", "parsable", "requeue",
+        "signal", "test-only", "wait", "wrap")  # fmt: skip
+RESOURCES = ("cores", "cpus", "exclusive", "gpu", "gres", "mem", "nodes", "ntasks", "sockets", "threads", "tres")
+
+
+def check_options(settings: LauncherSettings) -> None:
+    """Raises ConfigError if `launcher.sbatch` holds what has a key of its own, or is not for the user to set."""
+    for key in settings.sbatch:
+        option = key.replace("_", "-")
+        if option in OURS:
+            raise ConfigError(f"launcher.sbatch.{key}: the pipeline sets --{option} itself; leave it out")
+        if option in KEYS:
+            raise ConfigError(f"launcher.sbatch.{key}: give it as launcher.{KEYS[option]}")
+
+
+def options(settings: LauncherSettings, found: Site, small: bool = False) -> dict[str, Any]:
+    """Options of sbatch that the user asks for, by long name. small: of a job that only decides what comes next."""
+    asked: dict[str, Any] = {option: getattr(settings, key) for option, key in KEYS.items()}
+    passed = {key.replace("_", "-"): value for key, value in settings.sbatch.items() if value is not False}
+    if small:
+        partition = settings.gate_partition or settings.partition
+        seconds = min(seconds_of(settings.time), SMALL_SECONDS, found.limit(partition))
+        asked |= {**SMALL, "partition": partition, "time": max(1, int(seconds // 60))}
+        passed = {key: value for key, value in passed.items() if not key.startswith(RESOURCES)}
+    return {key: value for key, value in asked.items() if value is not None} | passed
+
+
+class Script(submitit.SlurmExecutor):
+    """submitit's way to sbatch, for a command line in place of a pickle."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        name: str,
+        asked: dict[str, Any],
+        *,
+        setup: Sequence[str] = (),
+        tasks: int | None = None,
+        at_once: int | None = None,
+        after: Sequence[str] = (),
+    ) -> None:
+        super().__init__(folder)
+        warning = min(WARNING_SECONDS, seconds_of(str(asked["time"])) / 4)
+        more = {
+            "output": folder / ("%j.log" if tasks is None else "%A_%a.log"),
+            "requeue": True,
+            "signal": f"B:{WARNING.name.removeprefix('SIG')}@{warning:.0f}",
+        }
+        self.update_parameters(
+            job_name=name,
+            setup=list(setup),
+            dependency=f"afterany:{':'.join(after)}" if after else None,
+            array_parallelism=at_once or tasks or 1,
+            additional_parameters={**asked, **more},
+            stderr_to_stdout=True,
+            use_srun=False,
+            wckey=None,
+        )
+        if tasks is not None:
+            self.parameters["map_count"] = tasks
+        # PYTHONPATH is written down for sites that do not export the environment to jobs
+        path = os.environ.get("PYTHONPATH")
+        self.line = (f"export PYTHONPATH={shlex.quote(path)}\n" if path else "") + "exec " + shlex.join(command)
+
+    def text(self) -> str:
+        """The script itself."""
+        return str(self._make_submission_file_text(self.line, ""))
+
+    def send(self) -> str:
+        """Give it to sbatch; the job's id. Raises SlurmError with SLURM's words."""
+        said = io.StringIO()  # submitit prints what it raises
+        try:
+            with contextlib.redirect_stderr(said):
+                return str(self._submit_command(self.line).job_id)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise SlurmError(f"SLURM refuses job {self.parameters['job_name']}: {words(str(error))}") from error
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return ["env", *(f"--unset={name}" for name in inherited()), "sbatch", str(submission_file_path)]

@@ -1,0 +1,93 @@
+"""What this site's SLURM is: its partitions, its limits, whether it keeps accounts. Two commands, some milliseconds."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from pipeline.errors import ConfigError, PipelineError
+from pipeline.launcher_settings import seconds_of
+
+TIMEOUT = 120.0  # seconds; the commands themselves wait for a busy controller
+OF_A_JOB = ("SLURM_", "SLURMD_", "SUBMITIT_", "SQUEUE_", "SINFO_", "SACCT_")
+
+
+class SlurmError(PipelineError):
+    """SLURM refuses or does not answer; its own words are in the message."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A SLURM that answers. `partitions`: name → the longest time limit in seconds."""
+
+    version: str
+    cluster: str
+    partitions: dict[str, float]
+    default_partition: str | None
+    max_array_size: int
+    accounting: bool
+
+    def asked(self, partition: str | None) -> list[str]:
+        """The names in a setting: one, several with commas, or the default."""
+        return (partition or self.default_partition or "").split(",")
+
+    def limit(self, partition: str | None) -> float:
+        """The longest time limit that all partitions asked for allow, in seconds."""
+        return min(self.partitions.get(name, math.inf) for name in self.asked(partition))
+
+
+def inherited() -> list[str]:
+    """Names of environment variables that say which job this process is in, or how SLURM's commands should print.
+
+    A job that submits others must hide its own: they would inherit its memory, CPUs and ids.
+    """
+    return [name for name in os.environ if name.startswith(OF_A_JOB) and name != "SLURM_CONF"]
+
+
+def ask(*command: str) -> str:
+    """What a command of SLURM prints. Raises SlurmError with what it says when it fails."""
+    hidden = inherited()
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment
+        )
+    except FileNotFoundError as error:
+        raise SlurmError(f"{command[0]}: no such command on this machine") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"{command[0]}: no answer in {TIMEOUT:.0f} s") from error
+    if done.returncode:
+        raise SlurmError(f"{command[0]}: {words(done.stderr) or f'it ended with code {done.returncode}'}")
+    return done.stdout
+
+
+def words(errors: str) -> str:
+    """What SLURM's commands say on stderr, in one line."""
+    lines = (line.partition(": ")[2].removeprefix("error: ") or line for line in errors.splitlines())
+    return "; ".join(line.strip() for line in lines if line.strip() and not line.startswith("Try "))
+
+
+def site() -> Site:
+    """Ask SLURM. Raises ConfigError, with what to do, if there is none or it does not answer."""
+    if not shutil.which("sbatch"):
+        raise ConfigError(
+            "launcher is slurm, but there is no SLURM on this machine (no sbatch on PATH); "
+            "run it on a login node of the cluster, or with --launcher local"
+        )
+    try:
+        rows = [row.split("|") for row in ask("sinfo", "-a", "-h", "-o", "%R|%P|%l").splitlines()]
+        lines = [line.partition("=") for line in ask("scontrol", "show", "config").splitlines()]
+    except SlurmError as error:
+        raise ConfigError(f"launcher is slurm, but SLURM does not answer: {error}") from error
+    config = {key.strip(): value.strip() for key, _, value in lines}
+    return Site(
+        version=config.get("SLURM_VERSION", "?"),
+        cluster=config.get("ClusterName", "?"),
+        partitions={name: seconds_of(limit) for name, _, limit in rows},
+        default_partition=next((name for name, shown, _ in rows if shown.endswith("*")), None),
+        max_array_size=int(config.get("MaxArraySize", "1001")),
+        accounting=config.get("AccountingStorageType", "").endswith("slurmdbd"),
+    )

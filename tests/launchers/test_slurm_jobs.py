@@ -1,0 +1,241 @@
+"""Jobs on a real SLURM (tests/slurm/start.sh): arrays, order, signals, requeue, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launchers.slurm import jobs
+from launchers.slurm.sbatch import WARNING
+from launchers.slurm.site import SlurmError, ask, site
+from pipeline.errors import ConfigError
+from pipeline.launcher_settings import LauncherSettings
+
+pytestmark = pytest.mark.usefixtures("slurm")
+WORKER = f"""
+import json, os, signal, sys, time
+from launchers.slurm import jobs
+def say(**more):
+    facts = dict(task=jobs.this_task(), restarts=jobs.restarts(), argv=sys.argv[2:], cwd=os.getcwd(), **more)
+    print(json.dumps(facts), flush=True)
+def warned(*_):
+    say(event="warned", left=jobs.seconds_left())
+    jobs.requeue()
+def asked(*_):
+    say(event="asked")
+    sys.exit(3)
+signal.signal(signal.{WARNING.name}, warned)
+signal.signal(signal.SIGTERM, asked)
+say(event="start", left=jobs.seconds_left(), cpus=os.environ.get("SLURM_CPUS_PER_TASK"), word=os.environ.get("WORD"))
+seconds = float(sys.argv[1])
+if seconds < 0:
+    sys.exit(1)
+end = time.monotonic() + seconds
+while time.monotonic() < end and not (jobs.restarts() and seconds > 10):  # the second time there is less to do
+    time.sleep(0.1)
+say(event="end")
+"""
+Submit = Callable[..., tuple[str, ...]]
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Iterator[Submit]:
+    """`jobs.submit` of a worker that says what it sees; whatever is left at the end is cancelled."""
+    started: list[str] = []
+
+    def run(*arguments: object, settings: LauncherSettings | None = None, **more: object) -> tuple[str, ...]:
+        command = [sys.executable, "-c", WORKER, *map(str, arguments)]
+        made = jobs.submit(command, settings or slurm(), tmp_path / "logs", "test", **more)  # type: ignore[arg-type]
+        started.extend(made)
+        return made
+
+    yield run
+    jobs.cancel(started)
+    until(lambda: not jobs.alive(started))
+
+
+def slurm(**keys: object) -> LauncherSettings:
+    return LauncherSettings.model_validate({"kind": "slurm", "time": "10", "memory": "100M", **keys})
+
+
+def until(done: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.2)
+
+
+def said(tmp_path: Path, job: str) -> list[dict[str, object]]:
+    lines = [line for file in jobs.log_files(tmp_path / "logs", job) for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_an_array_runs_odd_arguments_arrive_and_the_folder_is_private(submit: Submit, tmp_path: Path) -> None:
+    odd = ["two words", "it's", '"$HOME"', "`id`", "*", "a\nb", "", "ü€", "\\"]
+    (array,) = submit(0, *odd, tasks=3)
+    until(lambda: not jobs.alive([array]))
+    for task in range(3):
+        start, end = said(tmp_path, f"slurm-{array}_{task}")
+        assert start["task"] == f"slurm-{array}_{task}" and start["restarts"] == 0
+        assert start["argv"] == odd and start["cwd"] == str(Path.cwd())
+        assert isinstance(start["left"], float) and 500 < start["left"] <= 600
+        assert end["event"] == "end"
+    assert jobs.states([array]) == {f"{array}_{task}": "COMPLETED" for task in range(3)}
+    assert stat.S_IMODE((tmp_path / "logs").stat().st_mode) == 0o700
+    assert len(said(tmp_path, array)) == 6
+
+
+def test_more_tasks_than_an_array_may_have_are_several_arrays(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = site().max_array_size
+    assert most == 50  # as start.sh says
+    arrays = submit(0, tasks=most + 3, settings=slurm(array_parallelism=2, sbatch={"begin": "now+1hour"}))
+    found = jobs.states(arrays)
+    assert len(arrays) == 2 and len(found) == most + 3 and set(found.values()) == {"PENDING"}
+    assert "%1" in ask("squeue", "-h", "-j", ",".join(arrays), "-o", "%i")  # two at once, of both together
+    assert jobs.alive(arrays)
+    jobs.cancel(arrays)
+    until(lambda: not jobs.alive(arrays))
+    assert set(jobs.states(arrays).values()) == {"CANCELLED"}
+    jobs.cancel(arrays)  # once more does no harm
+
+
+def test_what_comes_after_runs_after_a_failure_too(submit: Submit, tmp_path: Path) -> None:
+    first = submit(-1, tasks=2)
+    (second,) = submit(0, after=first, small=True)
+    until(lambda: not jobs.alive([second]))
+    assert set(jobs.states(first).values()) == {"FAILED"}
+    assert jobs.states([second]) == {second: "COMPLETED"}
+    assert said(tmp_path, second)[0]["task"] == f"slurm-{second}"
+
+
+def test_a_requeued_task_starts_again_before_what_comes_after(submit: Submit, tmp_path: Path) -> None:
+    (array,) = submit(60, tasks=2)
+    (gate,) = submit(0, after=[array], small=True)
+    until(lambda: len(said(tmp_path, array)) == 2)
+    for task in range(2):  # the last one's own id is that of the array
+        ask("scontrol", "requeue", f"{array}_{task}")
+    until(lambda: not jobs.alive([gate]), seconds=90)
+    for task in range(2):
+        seen = said(tmp_path, f"{array}_{task}")
+        assert [(one["event"], one["restarts"]) for one in seen] == [
+            ("start", 0), ("asked", 0), ("start", 1), ("end", 1),
+        ]  # fmt: skip
+
+
+def test_a_more_urgent_job_preempts_and_the_task_starts_again(submit: Submit, tmp_path: Path) -> None:
+    (array,) = submit(60, tasks=1, settings=slurm(cpus_per_task=8))
+    until(lambda: said(tmp_path, array))
+    (other,) = submit(1, settings=slurm(partition="urgent", cpus_per_task=8))
+    until(lambda: not jobs.alive([array]), seconds=90)
+    assert [one["event"] for one in said(tmp_path, other)] == ["start", "end"]
+    assert [one["event"] for one in said(tmp_path, array)] == ["start", "asked", "start", "end"]
+
+
+def test_a_task_is_warned_of_its_time_limit_and_queues_itself_again(submit: Submit, tmp_path: Path) -> None:
+    (array,) = submit(300, tasks=2, settings=slurm(time="2", partition="short"))
+    until(lambda: not jobs.alive([array]), seconds=200)
+    for task in range(2):
+        start, warned, asked, again, end = said(tmp_path, f"{array}_{task}")
+        assert isinstance(warned["left"], float) and 15 < warned["left"] < 110
+        assert (start["event"], asked["event"], again["event"], end["event"]) == ("start", "asked", "start", "end")
+        assert again["restarts"] == 1
+    assert set(jobs.states([array]).values()) == {"COMPLETED"}
+
+
+def test_options_and_lines_reach_the_job_and_not_the_gate(submit: Submit, tmp_path: Path) -> None:
+    settings = slurm(
+        cpus_per_task=2, setup=("export WORD='a b'",), sbatch={"comment": "it's", "mem_per_cpu": "50M"}, memory=None
+    )
+    (job,) = submit(5, settings=settings)
+    (gate,) = submit(5, settings=settings, small=True)
+    until(lambda: said(tmp_path, job) and said(tmp_path, gate))
+    assert (said(tmp_path, job)[0]["cpus"], said(tmp_path, job)[0]["word"]) == ("2", "a b")
+    assert said(tmp_path, gate)[0]["cpus"] == "1"
+    facts = ask("scontrol", "show", "job", job, "-o")
+    assert "Comment=it's" in facts and "MinMemoryCPU=50M" in facts
+    assert "MinMemoryNode=2G" in ask("scontrol", "show", "job", gate, "-o")
+
+
+def test_a_job_submits_another_with_none_of_its_own_resources(tmp_path: Path) -> None:
+    inner = (
+        "import sys; from pathlib import Path; from launchers.slurm import jobs\n"
+        "from pipeline.launcher_settings import LauncherSettings\n"
+        "settings = LauncherSettings(kind='slurm', time='5', sbatch={'mem-per-cpu': '50M'})\n"
+        "print(*jobs.submit(['env'], settings, Path(sys.argv[1]) / 'inner', 'inner', tasks=1))"
+    )
+    (job,) = jobs.submit([sys.executable, "-c", inner, str(tmp_path)], slurm(), tmp_path, "outer", small=True)
+    until(lambda: not jobs.alive([job]))
+    (log,) = jobs.log_files(tmp_path, job)
+    array = log.read_text().split()[-1]
+    until(lambda: not jobs.alive([array]))
+    seen = dict(line.split("=", 1) for line in jobs.log_files(tmp_path / "inner", array)[0].read_text().splitlines())
+    assert seen["SLURM_ARRAY_JOB_ID"] == array and seen["SLURM_MEM_PER_CPU"] == "50"
+    assert "SLURM_MEM_PER_NODE" not in seen and "SLURM_CPUS_PER_TASK" not in seen
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"partition": "gpu"}, "'gpu' does not exist on cluster test; its partitions: main, short, urgent"),
+        ({"gate_partition": "cpu"}, "launcher.gate_partition 'cpu' does not exist"),
+        (
+            {"partition": "short", "time": "1:00:00"},
+            "launcher.time 1:00:00 is above the limit of partition short, 5 min",
+        ),
+        ({"account": "nobody"}, "Invalid account or account/partition combination specified"),
+        ({"qos": "gold"}, "Invalid qos specification"),
+        ({"constraint": "a100"}, "Invalid feature specification"),
+        ({"gres": "gpu:8"}, r"Invalid generic resource \(gres\) specification"),
+        ({"gpus_per_node": 8}, r"Invalid generic resource \(gres\) specification"),
+        ({"memory": "9000G"}, "Requested node configuration is not available.*--mem=9000G"),
+        ({"cpus_per_task": 999}, "SLURM refuses the jobs that the section launcher describes"),
+        ({"sbatch": {"colour": "blue"}}, "unrecognized option '--colour=blue'"),
+        ({"sbatch": {"open_mode": "truncate"}}, "launcher.sbatch.open_mode: the pipeline sets --open-mode itself"),
+        ({"sbatch": {"mem": "1G"}}, "launcher.sbatch.mem: give it as launcher.memory"),
+    ],
+)
+def test_refused_before_anything_is_queued(keys: dict[str, object], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        jobs.check(slurm(**keys))
+
+
+def test_a_long_time_and_a_short_partition_for_gates_are_accepted() -> None:
+    jobs.check(slurm(time="20:00:00", tasks=1000, gate_partition="short", sbatch={"exclusive": True, "nice": 5}))
+
+
+def test_a_refused_array_takes_those_before_it_back(tmp_path: Path) -> None:
+    before = set(ask("squeue", "-h", "-o", "%A").split())
+    with pytest.raises(SlurmError, match="Invalid qos specification"):
+        jobs.submit(["true"], slurm(qos="gold"), tmp_path, "test", tasks=60)
+    assert set(ask("squeue", "-h", "-o", "%A").split()) <= before
+
+
+def test_without_slurm_it_says_where_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match=r"no SLURM on this machine.*login node.*--launcher local"):
+        jobs.check(slurm())
+
+
+def test_a_silent_controller_is_no_dead_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=none\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nMessageTimeout=2\n")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    with pytest.raises(ConfigError, match="SLURM does not answer"):
+        jobs.check(slurm())
+    with pytest.raises(SlurmError, match="squeue"):
+        jobs.alive(["1"])
+
+
+def test_jobs_that_slurm_has_forgotten_and_processes_outside_of_it() -> None:
+    assert not jobs.alive([]) and not jobs.alive(["999999"]) and jobs.states(["999999"]) == {}
+    if "SLURM_JOB_ID" not in os.environ:
+        assert jobs.this_task() is None and jobs.seconds_left() is None and jobs.restarts() == 0
+        with pytest.raises(SlurmError, match="in no SLURM job"):
+            jobs.requeue()
