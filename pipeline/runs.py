@@ -12,6 +12,7 @@ import yaml
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
+from pipeline.patience import take_repeated
 from pipeline.state import View, save_recipes
 from pipeline.store import Store
 
@@ -46,6 +47,8 @@ class RunRecord:
             if "/starts/" in path:
                 self.store.delete(path)
         self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
+        repeated = take_repeated()  # by this process, and in no receipt
+        summary = summary | ({"storage_retries": repeated} if repeated else {})
         self.store.write(f"{self.folder}/summary.json", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
 

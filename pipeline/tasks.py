@@ -16,6 +16,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.receipts import ChunkReceipt, PartRef
+from pipeline.remote import public
 from pipeline.segmenting import ChunkSegmenter
 from pipeline.store import Store
 from pipeline.worker import PartWorker
@@ -119,7 +120,9 @@ def failure(where: str, error: BaseException) -> Event:
     return Event(
         kind="failed",
         where=where,
-        error=text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}",  # ours are sentences
-        detail="".join(traceback.format_exception(error)),
+        error=public(
+            text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"
+        ),  # ours say it all
+        detail=public("".join(traceback.format_exception(error))),
         fatal=isinstance(error, (StorageError, StartError)),
     )
