@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pipeline.plan import Plan
 from pipeline.tasks import Event
+
+if TYPE_CHECKING:
+    from pipeline.config import RunConfig
+    from pipeline.running import Where, Wishes
 
 
 def launch(plan: Plan, folder: str) -> Iterator[Event]:
     """Do what a plan says, with the launcher that its configuration names. `folder`: the run's, in the corpus."""
     kind = plan.config.launcher.kind
+    if kind == "slurm":
+        kind = plan.config.launcher.inside  # in a task of an array
     if kind == "inline":
         from launchers import inline
 
@@ -18,3 +25,22 @@ def launch(plan: Plan, folder: str) -> Iterator[Event]:
     from launchers import local
 
     return local.run(plan, folder)
+
+
+def where(config: RunConfig, wishes: Wishes) -> Where:
+    """How the launcher of a configuration does things. Raises `ConfigError` if it is not to be had here."""
+    from launchers.devices import devices
+    from pipeline.running import Where
+
+    submit = None
+    if config.launcher.kind == "slurm":
+        from launchers.slurm.submit import submission
+
+        submit = submission(config, wishes)
+    return Where(launch, lambda: devices()[0], submit, _jobs_alive)
+
+
+def _jobs_alive(jobs: Sequence[str]) -> bool:
+    from launchers.slurm.jobs import alive
+
+    return alive(jobs)

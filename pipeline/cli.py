@@ -47,12 +47,17 @@ def run(
     only: Only = None,
     until: Until = None,
     launcher: Annotated[
-        str | None, typer.Option(metavar="KIND", help="local (Ray on this machine) or inline (this process)")
+        str | None,
+        typer.Option(metavar="KIND", help="local (Ray on this machine), slurm, ray (a cluster), inline (this process)"),
     ] = None,
     refit: Annotated[
         list[str] | None,
         typer.Option("--refit", metavar="NAME", help="fit anew on the present pilot: scaler, predictor or rvq"),
     ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="though another run holds the corpus: ask that one to stop")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="slurm: follow the run to its end")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
@@ -70,14 +75,14 @@ def run(
 
       pipeline run corpus.yaml --refit scaler --refit rvq
     """
-    from launchers import launch
-    from launchers.devices import devices
+    from launchers import where
     from pipeline.running import Wishes
     from pipeline.running import run as run_corpus
 
-    wishes = Wishes(only, until, refit or ())
+    wishes = Wishes(only, until, refit or (), take_over)
+    resolved = load(config, overrides, launcher)
     try:
-        run_corpus(out, load(config, overrides, launcher), wishes, launch, lambda: devices()[0])
+        run_corpus(out, resolved, wishes, where(resolved, wishes))
     except KeyboardInterrupt:
         err.print("Interrupted. What is finished is kept: run the same command again to go on.")
         raise typer.Exit(130) from None
@@ -213,6 +218,28 @@ def gc(
         out.print(f"{counted(sum(gone.values()), 'file')} deleted", highlight=False)
     else:
         out.print("pipeline gc --delete deletes them")
+
+
+@app.command(hidden=True)
+def gate(
+    corpus: str,
+    run: str,
+    number: int,
+    folder: Annotated[Path, typer.Option()],
+    lock: Annotated[str, typer.Option()],
+) -> None:
+    """Decide what phase NUMBER of a run on SLURM is, and queue it. Jobs call this."""
+    from launchers.slurm.gate import gate as pass_gate
+
+    pass_gate(out, corpus, run, number, folder, lock)
+
+
+@app.command(hidden=True)
+def worker(corpus: str, phase: str) -> None:
+    """Work on a phase of a run until nothing is left to claim. Jobs call this; more may be started by hand."""
+    from launchers.slurm.task import Task
+
+    Task(out, corpus, phase).work()
 
 
 @app.command()
@@ -475,8 +502,8 @@ def doctor(
 
     Python and libraries, CPU and GPUs, memory, limits, disk, Ray, SLURM, models,
     credentials of object stores (found or not, never what they are). With a
-    corpus.yaml also its inputs (the first records of each), its models, whether
-    its output can be written, and whether SLURM would take its jobs.
+    corpus.yaml also its inputs (the first records of each), its models and
+    whether its output can be written.
 
     ✓ as it should be, – not there and not needed, ! works but look at it, ✗ stops
     a run. Exit code 1 if anything is ✗.
@@ -487,11 +514,10 @@ def doctor(
 
       pipeline doctor corpus.yaml --no-ray
     """
-    from launchers.slurm.jobs import describe
     from launchers.trial import start_ray
     from pipeline.doctor import examine, show
 
-    if not show(out, examine(config, start_ray if ray else None, describe)):
+    if not show(out, examine(config, start_ray if ray else None)):
         raise typer.Exit(1)
 
 

@@ -22,7 +22,6 @@ from pipeline.errors import ConfigError
 from pipeline.fits.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
 from pipeline.launcher_settings import LauncherSettings
-from pipeline.remote import holds_credentials
 from pipeline.select.settings import SelectSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
@@ -168,7 +167,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
     for override in overrides:
         _apply(data, override)
-    _no_credentials(path, data, lines, ())
     _defaults(data, path.resolve().parent)
     try:
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
@@ -203,20 +201,6 @@ def _shipped(path: Path) -> Path | None:
 
 def _resolve(url: str, base: str) -> str:
     return url if "://" in url else os.path.normpath(Path(base, Path(url).expanduser()))
-
-
-def _no_credentials(path: Path, value: Any, lines: dict[tuple[str, ...], int], where: tuple[str, ...]) -> None:
-    """Raises `ConfigError` for a value with credentials in it: every run keeps a copy of its configuration."""
-    if isinstance(value, str) and holds_credentials(value):
-        place = f"{path}:{lines[where]}" if where in lines else str(path)
-        raise ConfigError(
-            f"{place}: {'.'.join(where)} holds credentials (user:password@, a signature, a secret), which every run "
-            "would keep in the corpus; leave them out: give environment variables or a profile of the store, or "
-            "download the file first"
-        )
-    if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            _no_credentials(path, one, lines, (*where, str(key)))
 
 
 def _defaults(data: dict[str, Any], base: Path) -> None:

@@ -36,6 +36,10 @@ class StorageError(CorpusError):
     """The corpus cannot be written to: a full disk, no permission. Whatever is tried next fails too, so a run stops."""
 
 
+class AsideError(CorpusError):
+    """A part or chunk that killed its worker again and again; the others go on without it."""
+
+
 class StartError(CorpusError):
     """A stage cannot start: its model is not there, or does not load. It would not elsewhere, so a run stops."""
 

@@ -8,33 +8,51 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from pipeline import layout
 from pipeline.books import keep_books, sweep
 from pipeline.config import FITS, RunConfig
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, PipelineError
-from pipeline.fits.fitting import fit, freeze_rates
-from pipeline.fits.pilot import Pilot, pilot_of
-from pipeline.fits.records import FitRecord
+from pipeline.heart import Heart
 from pipeline.inputs import Chunk
+from pipeline.leases import BEATS, Lease
+from pipeline.lock import CANCEL, hold, me, take_lock
 from pipeline.plan import Plan, make_plan
-from pipeline.progress import RowProgress, RunProgress
+from pipeline.progress import RunProgress
 from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
-from pipeline.runs import RunRecord, newest_is
-from pipeline.show import counted, duration, show_books, show_open, show_quality, show_rows, show_scores
+from pipeline.runs import RunRecord, check_corpus, newest_is
+from pipeline.show import counted, show_books, show_open, show_quality, show_rows, show_scores
+from pipeline.state import View
+from pipeline.steps import decide, next_step
 from pipeline.store import Store
 from pipeline.tasks import Event
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
+Submit = Callable[[RunRecord, Lease], None]
 SHOWN_ROWS = 500_000
-FEW_SCORED = 2000  # rows for the predictor to learn from
 REPORT = "report/index.html"
+_SUBMITTED = """submitted; the corpus is complete when its last job says so
+  pipeline status {output} --watch   how far it is
+  pipeline logs {output}             what failed, and what workers say
+  pipeline cancel {output}           stop it; what is finished is kept"""
+
+
+@dataclass(frozen=True)
+class Where:
+    """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `submit`: hands the run to
+    a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs."""
+
+    launch: Launch
+    device: Callable[[], str]
+    submit: Submit | None = None
+    jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
 
 
 @dataclass(frozen=True)
@@ -44,61 +62,78 @@ class Wishes:
     only: str | None = None
     until: str | None = None
     refit: Collection[str] = ()
+    take_over: bool = False
 
 
-def run(console: Console, config: RunConfig, wishes: Wishes, launch: Launch, device: Callable[[], str]) -> None:
+def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> None:
     """Bring a corpus up to date. Raises `CorpusError` if some of it is not done, or does not balance.
 
-    `device`: where fits compute. Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed.
+    Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed. Where the work is handed to a
+    cluster this returns at once, and the jobs hold the corpus's lock.
     """
-    plan = make_plan(config, wishes.only, wishes.until)
+    store = Store(config.output)
+    if store.exists(layout.CORPUS_FILE):
+        check_corpus(store)
+    plan, seen = plan_run(config, wishes, wishes.refit)
+    who = me(launcher=config.launcher.kind)
+    lease = take_lock(store, config.launcher.lease_seconds, who, wishes.take_over, where.jobs_alive)
+    handed_over = False
+    try:
+        if plan.nothing_to_do:
+            _nothing_to_do(console, plan)
+            return
+        record = RunRecord(store, plan.config, seen)
+        hold(lease, who | {"run": record.folder})
+        console.print(
+            f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
+            f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
+            f"{counted(len(plan.parts_to_visit()), 'part')} waiting)"
+        )
+        if where.submit:
+            where.submit(record, lease)
+            handed_over = True
+            console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)
+            return
+
+        def beat() -> str | None:
+            if store.exists(f"{record.folder}/{CANCEL}"):
+                return "cancelled"
+            return None if lease.beat() else "taken over by another run"
+
+        with Heart(beat, config.launcher.lease_seconds / BEATS) as heart:
+            _Run(console, config, wishes, where, record, set(wishes.refit)).all(plan, heart)
+    finally:
+        if not handed_over:
+            lease.release()
+
+
+def plan_run(
+    config: RunConfig, wishes: Wishes, refit: Collection[str], chunks: Sequence[Chunk] | None = None
+) -> tuple[Plan, View]:
+    """The plan, and the view that readers see until what is to be fitted anew stands.
+
+    `refit`: what is still to be fitted anew; `chunks`: of the inputs, as they were found when the run began.
+    Raises `ConfigError` for a fit that the run has not.
+    """
+    plan = make_plan(config, wishes.only, wishes.until, chunks=chunks)
     fits = [name for name in FITS if name in plan.stages]
     for name in wishes.refit:
         if name not in fits:
             raise ConfigError(f"--refit {name}: this run does not fit that; it fits {', '.join(fits) or 'nothing'}")
-    seen = plan.view  # by readers, until what is fitted anew stands
-    if wishes.refit:
-        plan = make_plan(config, wishes.only, wishes.until, wishes.refit, _chunks(plan))
-    if plan.nothing_to_do:
-        older = not newest_is(Store(plan.config.output), plan.view, plan.config)
-        if older:  # another configuration was run last
-            RunRecord(Store(plan.config.output), plan.config, plan.view).close({"done": True})
-        console.print("Nothing to do.")
-        if not _close_books(console, plan):
-            raise CorpusError("the corpus is not whole: what is wrong stands above")
-        if older or not Store(plan.config.output).exists(REPORT):
-            _report(console, plan)
-        return
-    started = time.monotonic()
-    record = RunRecord(Store(plan.config.output), plan.config, seen)
-    console.print(
-        f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
-        f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
-        f"{counted(len(plan.parts_to_visit()), 'part')} waiting)"
-    )
-    work = _Run(console, config, wishes, launch, record, set(wishes.refit))
-    try:
-        plan = work.decide(plan, device)
-        if plan.to_launch and not work.failures:
-            work.work_on(plan)
-    except KeyboardInterrupt:
-        record.close({"done": False, "interrupted": True})
-        raise
-    except BaseException as error:
-        record.close({"done": False, "failures": [*work.failures, str(error)]})
-        raise
-    complete = _close_books(console, plan, worst=3) and not work.failures
-    seconds = time.monotonic() - started
-    record.close({"done": complete, "failures": work.failures, "seconds": round(seconds, 1)})
-    try:
+    seen = plan.view
+    return (make_plan(config, wishes.only, wishes.until, refit, _chunks(plan)) if refit else plan), seen
+
+
+def _nothing_to_do(console: Console, plan: Plan) -> None:
+    store = Store(plan.config.output)
+    older = not newest_is(store, plan.view, plan.config)
+    if older:  # another configuration was run last
+        RunRecord(store, plan.config, plan.view).close({"done": True})
+    console.print("Nothing to do.")
+    if not _close_books(console, plan):
+        raise CorpusError("the corpus is not whole: what is wrong stands above")
+    if older or not store.exists(REPORT):
         _report(console, plan)
-    except PipelineError as error:
-        if complete:
-            raise
-        console.print(Text(f"no report: {error}"))  # what stopped the run matters more
-    if not complete:
-        raise CorpusError(f"the run failed; details: {plan.config.output}/{record.folder}/events.jsonl")
-    console.print(f"Done in {seconds:.0f} s.", highlight=False)
 
 
 def _chunks(plan: Plan) -> list[Chunk]:
@@ -108,89 +143,76 @@ def _chunks(plan: Plan) -> list[Chunk]:
 
 @dataclass
 class _Run:
-    """One run under way. `refit`: fits that are still to be made anew."""
+    """One run under way in this process. `refit`: fits that are still to be made anew."""
 
     console: Console
     config: RunConfig
     wishes: Wishes
-    launch: Launch
+    where: Where
     record: RunRecord
     refit: set[str]
     failures: list[str] = field(default_factory=list)
-    launches: int = 0
 
-    def work_on(self, plan: Plan) -> None:
-        """Have a plan done. Starts of tasks are counted for each launch: a part is visited in every phase."""
-        self.launches += 1
-        with RunProgress(self.console, plan) as progress:
-            for event in self.launch(plan, f"{self.record.folder}/launch-{self.launches}"):
-                self.record.log(event.model_dump_json())
-                progress.see(event)
-                if event.kind == "failed":
-                    self.failures.append(f"{event.where}: {event.error}")
+    def all(self, plan: Plan, heart: Heart) -> None:
+        """Step after step, and the end."""
+        started = time.monotonic()
+        try:
+            plan = self._steps(plan)
+        except KeyboardInterrupt:
+            self.record.close({"done": False, "interrupted": True})
+            if heart.stopped:
+                raise CorpusError(f"stopped: {heart.stopped}; what is finished is kept") from None
+            raise
+        except BaseException as error:
+            self.record.close({"done": False, "failures": [*self.failures, str(error)]})
+            raise
+        finish(self.console, plan, self.record, self.failures, time.monotonic() - started)
 
-    def decide(self, plan: Plan, device: Callable[[], str]) -> Plan:
-        """Do the pilot and what is fitted on it, until nothing waits for a decision; the plan of the main pass."""
-        last: set[str] = set()
-        while (plan.missing_fits or plan.waiting) and not self.failures:
-            pilot = pilot_of(plan.chunks, self.config.fit.rows)
-            part_of_it = plan.over(pilot.chunks)
-            todo = part_of_it.to_launch
-            if todo and todo != last:
-                of = "all" if len(pilot.chunks) == len(plan.chunks) else f"{len(pilot.chunks)} of"
+    def _steps(self, plan: Plan) -> Plan:
+        last = ""
+        while not self.failures:
+            step = next_step(plan, last)
+            if step.kind == "fit":
+                self.refit -= set(decide(self.console, step, self.refit, self.where.device))
+                _give_back_memory()
+                last = ""  # more was decided: the same parts have more to do
+            elif step.kind == "pilot":
+                assert step.pilot
+                of = "all" if len(step.pilot.chunks) == len(plan.chunks) else f"{len(step.pilot.chunks)} of"
                 self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
-                self.work_on(part_of_it)
-                last = todo
-            elif pilot.enough and not pilot.parts:
-                break  # no input gave a sentence: there is nothing to fit, and nothing that needs it
-            elif todo or not pilot.enough or not self._decided(plan, pilot, device):
-                left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
-                raise CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
+                self._work_on(step.plan)
+                last = step.todo
             else:
-                last = set()  # more was decided: the same parts have more to do
+                if step.kind == "main":
+                    self._work_on(step.plan)
+                break
             plan = make_plan(self.config, self.wishes.only, self.wishes.until, self.refit, _chunks(plan))
             if not self.refit:
                 self.record.see(plan.view)
         return plan
 
-    def _decided(self, plan: Plan, pilot: Pilot, device: Callable[[], str]) -> bool:
-        """Freeze the rates and fit what can be fitted now. False if there was nothing of the kind."""
-        store = Store(plan.config.output)
-        made = len(freeze_rates(store, plan.config, pilot, plan.chunks))
-        finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
-        for name in plan.missing_fits:
-            needs = "fragility" if name == "predictor" else "encode"
-            if needs not in finished and not getattr(plan.config, name).file:
-                continue
-            with RowProgress(self.console, 0, name, "fitted") as progress:
-                record = fit(store, plan.config, pilot, name, name in self.refit, device(), progress.of)
-            _give_back_memory()
-            self.console.print(
-                f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → {record.path}",
-                highlight=False,
-            )
-            doubt = _doubt(record)
-            if doubt:
-                self.console.print(Text(f"{name}: {doubt}", style="yellow"))
-            self.refit.discard(name)
-            made += 1
-        return made > 0
+    def _work_on(self, plan: Plan) -> None:
+        with RunProgress(self.console, plan) as progress:
+            for event in self.where.launch(plan, self.record.folder):
+                self.record.log(event.model_dump_json())
+                progress.see(event)
+                if event.kind == "failed":
+                    self.failures.append(f"{event.where}: {event.error}")
 
 
-def _doubt(record: FitRecord) -> str:
-    """What makes a fit doubtful, in words; empty if nothing does."""
-    constant = record.numbers.get("constant_dimensions", 0.0)
-    if record.name == "predictor" and record.rows < FEW_SCORED:
-        return (
-            f"{counted(record.rows, 'sentence')} with a fragility are few; {FEW_SCORED} or more give weights to rely "
-            "on: raise fragility.sample, or fit.rows"
-        )
-    if record.name == "scaler" and constant:
-        return (
-            f"{constant:.0f} dimensions have an interquartile range of 0 and are left as they are by the noise of "
-            "fragility; does one sentence make up most of the pilot?"
-        )
-    return ""
+def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
+    """Close the books, the record, and write the report. Raises `CorpusError` if something is left."""
+    complete = _close_books(console, plan, worst=3) and not failures
+    record.close({"done": complete, "failures": failures, "seconds": round(seconds, 1)})
+    try:
+        _report(console, plan)
+    except PipelineError as error:
+        if complete:
+            raise
+        console.print(Text(f"no report: {error}"))  # what stopped the run matters more
+    if not complete:
+        raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
+    console.print(f"Done in {seconds:.0f} s.", highlight=False)
 
 
 def _give_back_memory() -> None:

@@ -12,16 +12,21 @@ import yaml
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
-from pipeline.patience import take_repeated
 from pipeline.state import View, save_recipes
 from pipeline.store import Store
 
+STARTS = "starts"  # marks of tasks that were begun, below a run's folder
+
 
 class RunRecord:
-    """One run's folder."""
+    """One run's folder. `reopened`: that of a run under way, on another machine, instead of a new one."""
 
-    def __init__(self, store: Store, config: RunConfig, view: View) -> None:
+    def __init__(self, store: Store, config: RunConfig, view: View, reopened: str | None = None) -> None:
         self.store = store
+        self._events: list[str] = []
+        if reopened:
+            self.folder = reopened
+            return
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         self.folder = f"{layout.RUNS}/{now}-{secrets.token_hex(3)}"
         header = {"layout": layout.LAYOUT_VERSION, "name": config.name}
@@ -30,7 +35,6 @@ class RunRecord:
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         store.write(f"{self.folder}/corpus.yaml", text.encode())
         self.see(view)
-        self._events: list[str] = []
 
     def see(self, view: View) -> None:
         """Readers open this view from now on: more has been decided."""
@@ -43,12 +47,10 @@ class RunRecord:
 
     def close(self, summary: dict[str, Any]) -> None:
         """Write the events and the summary; the marks of started tasks have served."""
-        for path in self.store.find(self.folder):
-            if "/starts/" in path:
-                self.store.delete(path)
-        self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
-        repeated = take_repeated()  # by this process, and in no receipt
-        summary = summary | ({"storage_retries": repeated} if repeated else {})
+        for path in self.store.find(f"{self.folder}/{STARTS}"):
+            self.store.delete(path)
+        if self._events:
+            self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
         self.store.write(f"{self.folder}/summary.json", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
 

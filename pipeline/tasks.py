@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError, PipelineError, StartError, StorageError
+from pipeline.errors import AsideError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.receipts import ChunkReceipt, PartRef
-from pipeline.remote import public
+from pipeline.runs import STARTS
 from pipeline.segmenting import ChunkSegmenter
 from pipeline.store import Store
 from pipeline.worker import PartWorker
@@ -46,7 +48,7 @@ class Event(BaseModel):
 
 
 class SegmentTask:
-    """Chunk → events, one a part and one for the chunk. `folder`: where the run counts starts."""
+    """Chunk → events, one a part and one for the chunk. `folder`: the run's, where starts are marked."""
 
     def __init__(self, config: RunConfig, folder: str, device: str) -> None:
         self._config = config
@@ -57,25 +59,31 @@ class SegmentTask:
     def __call__(self, chunk: Chunk) -> Iterator[Event]:
         """Segment a chunk."""
         try:
-            self._starts.count(chunk.id)
-            self._segmenter = self._segmenter or ChunkSegmenter(self._config, self._device)
-            for item in self._segmenter.run(chunk):
-                if isinstance(item, ChunkReceipt):
-                    yield Event(
-                        kind="chunk",
-                        where=chunk.path,
-                        rows=item.sentences,
-                        documents=item.documents_in,
-                        bytes=item.bytes_read,
-                    )
-                else:
-                    yield Event(kind="segmented", where=item.ref.part, ref=item.ref, rows=item.rows)
+            with self._starts.marked(chunk.id):
+                yield from self._segment(chunk)
         except Exception as error:
             yield failure(chunk.path, error)
 
+    def _segment(self, chunk: Chunk) -> Iterator[Event]:
+        self._segmenter = self._segmenter or ChunkSegmenter(self._config, self._device)
+        for item in self._segmenter.run(chunk):
+            if isinstance(item, ChunkReceipt):
+                yield Event(
+                    kind="chunk",
+                    where=chunk.path,
+                    rows=item.sentences,
+                    documents=item.documents_in,
+                    bytes=item.bytes_read,
+                )
+            else:
+                yield Event(kind="segmented", where=item.ref.part, ref=item.ref, rows=item.rows)
+
 
 class PartTask:
-    """A part → an event; makes the part up to date. May be called from several threads."""
+    """A part → an event; makes the part up to date. May be called from several threads.
+
+    A part that was on a worker when it died is tried alone, so that no other is blamed for what one of them did.
+    """
 
     def __init__(self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...]) -> None:
         self._config = config
@@ -83,34 +91,86 @@ class PartTask:
         self._device = device
         self._stages = stages
         self._loading = threading.Lock()
+        self._lane = _Lane()
         self._worker: PartWorker | None = None
 
     def __call__(self, ref: PartRef) -> Event:
         """Visit a part."""
         try:
-            self._starts.count(ref.part)
-            with self._loading:
-                self._worker = self._worker or PartWorker(self._config, self._device, self._stages)
-            visit = self._worker.visit(ref)
+            with self._lane.enter(alone=self._starts.died_in(ref.part) > 0), self._starts.marked(ref.part):
+                with self._loading:
+                    self._worker = self._worker or PartWorker(self._config, self._device, self._stages)
+                visit = self._worker.visit(ref)
         except Exception as error:
             return failure(ref.part, error)
         return Event(kind="part", where=visit.part, rows=visit.rows, computed=visit.computed)
 
 
 class _Starts:
-    """Counts how often a run began each task, so that one that kills its worker is set aside, not tried for ever."""
+    """Marks of what is being worked on, in the run's folder; one that a worker finds at its start is of one that died.
+
+    So a part that kills its worker is set aside, not tried for ever.
+    """
 
     def __init__(self, config: RunConfig, folder: str) -> None:
         self._store = Store(config.output)
-        self._folder = folder
+        self._folder = f"{folder}/{STARTS}"
+        self._deaths = Counter(path.rpartition("/")[2].rpartition("-")[0] for path in self._store.listing(self._folder))
 
-    def count(self, name: str) -> None:
-        """Raises `CorpusError` at the fourth start in one run."""
-        if not any(self._store.create(f"{self._folder}/starts/{name}-{number}", b"") for number in range(MAX_STARTS)):
-            raise CorpusError(
+    def died_in(self, name: str) -> int:
+        """How many workers had died in it when this one began."""
+        return self._deaths[name]
+
+    @contextmanager
+    def marked(self, name: str) -> Iterator[None]:
+        """While a part or chunk is worked on. Raises `AsideError` if three workers have died in it."""
+        for number in range(MAX_STARTS):
+            mark = f"{self._folder}/{name}-{number}"
+            if self._store.create(mark, b""):
+                break
+        else:
+            raise AsideError(
                 f"{name} killed its worker {MAX_STARTS} times and is set aside for this run; look for the cause "
                 "(memory?) in the machine's log, then run again"
             )
+        try:
+            yield
+        finally:  # it is over, well or not; only a process that dies leaves its mark
+            self._store.delete(mark)
+
+
+class _Lane:
+    """Lets many in at once, or one alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = 0  # inside or waiting
+
+    @contextmanager
+    def enter(self, *, alone: bool) -> Iterator[None]:
+        """Wait until there is nobody else inside, or nobody who wants to be alone."""
+        with self._changed:
+            if alone:
+                self._alone += 1
+                self._changed.wait_for(lambda: self._inside == 0)
+            else:
+                self._changed.wait_for(lambda: self._alone == 0)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._alone -= alone
+                self._changed.notify_all()
+
+
+def forgive(store: Store, run: str, chunks: Collection[str]) -> None:
+    """Take away the marks of these chunks and their parts: whoever worked on them was stopped, and did not die."""
+    for path in store.listing(f"{run}/{STARTS}"):
+        if path.rpartition("/")[2].partition("-")[0] in chunks:
+            store.delete(path)
 
 
 def failure(where: str, error: BaseException) -> Event:
@@ -120,9 +180,7 @@ def failure(where: str, error: BaseException) -> Event:
     return Event(
         kind="failed",
         where=where,
-        error=public(
-            text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}"
-        ),  # ours say it all
-        detail=public("".join(traceback.format_exception(error))),
+        error=text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}",  # ours are sentences
+        detail="".join(traceback.format_exception(error)),
         fatal=isinstance(error, (StorageError, StartError)),
     )

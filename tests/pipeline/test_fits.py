@@ -19,7 +19,7 @@ from pipeline.fits.fitting import fit
 from pipeline.fits.pilot import pilot_of
 from pipeline.fits.records import FitRecord, read_record
 from pipeline.plan import make_plan
-from pipeline.running import Wishes
+from pipeline.running import Where, Wishes
 from pipeline.running import run as run_corpus
 from pipeline.runs import newest_config
 from pipeline.store import Store
@@ -37,7 +37,7 @@ NO_WISHES = Wishes()
 def run(path: Path, *overrides: str, wishes: Wishes = NO_WISHES) -> str:
     """`pipeline run` in this process; what it printed."""
     shown = io.StringIO()
-    run_corpus(Console(file=shown, width=160), load_config(path, overrides), wishes, launch, lambda: "cpu")
+    run_corpus(Console(file=shown, width=160), load_config(path, overrides), wishes, Where(launch, lambda: "cpu"))
     return shown.getvalue()
 
 
@@ -200,7 +200,7 @@ def test_a_refit_that_is_not_finished_hides_nothing(make_config: MakeConfig) -> 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_corpus(Console(file=io.StringIO()), load_config(path), Wishes(refit=("rvq",)), launch, killed)
+        run_corpus(Console(file=io.StringIO()), load_config(path), Wishes(refit=("rvq",)), Where(launch, killed))
     corpus = Corpus(str(path.parent / "out"))
     assert "codes" in corpus.columns and corpus.table("codes").num_rows == corpus.rows
     (summary,) = [one for one in (path.parent / "out/runs").glob("*/summary.json") if "interrupted" in one.read_text()]

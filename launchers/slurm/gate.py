@@ -1,0 +1,102 @@
+"""A gate: the job between two phases. It closes the one before, decides what is next from receipts, and queues it.
+
+It may be started again at any moment: a phase whose jobs are recorded is not queued again, and one that was queued
+twice costs nothing but idle tasks, because ranges are claimed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from launchers.slurm import jobs
+from launchers.slurm.submit import pipeline_command, read_wishes, submit_gate
+from pipeline.config import RunConfig
+from pipeline.errors import CorpusError, PipelineError
+from pipeline.leases import Lease
+from pipeline.lock import CANCEL
+from pipeline.phase import failures_of, phase_folder, read_done, read_order, write_phase
+from pipeline.running import finish, plan_run
+from pipeline.runs import RunRecord, newest_config, newest_view
+from pipeline.steps import Step, next_step
+from pipeline.store import Store
+
+JOBS = "jobs.json"
+
+
+def gate(console: Console, url: str, run: str, number: int, folder: Path, held: str) -> None:
+    """Decide what phase `number` of a run is. `held`: the file of the run's lock.
+
+    Raises `CorpusError` if the run ends here, and not well.
+    """
+    store = Store(url)
+    lock = Lease.of(store, held)
+    if not store.exists(f"{run}/corpus.yaml"):
+        raise CorpusError(f"this node does not see {run} of {url}: the output must be where all nodes see it")
+    config = RunConfig.model_validate_json(json.dumps(newest_config(store)))
+    record = RunRecord(store, config, newest_view(store), reopened=run)
+    here = phase_folder(run, number)
+    if store.exists(f"{here}/{JOBS}") or store.exists(f"{run}/summary.json"):
+        return  # this gate was started again, after it had done its work
+    try:
+        _decide(console, config, record, number, folder, lock)
+    except BaseException as error:
+        if isinstance(error, PipelineError) and not store.exists(f"{run}/summary.json"):
+            record.close({"done": False, "failures": [str(error)]})
+            lock.release()
+        raise
+
+
+def _decide(console: Console, config: RunConfig, record: RunRecord, number: int, folder: Path, lock: Lease) -> None:
+    store, run = record.store, record.folder
+    if store.exists(f"{run}/{CANCEL}"):
+        record.close({"done": False, "interrupted": True})
+        lock.release()
+        return
+    wishes = read_wishes(store, run)
+    last, refit, failures = _phases_before(store, run, number, set(wishes.refit))
+    chunks = [chunk for chunk, _ in newest_view(store).chunks]
+    plan, _ = plan_run(config, wishes, refit, chunks)
+    if not refit:
+        record.see(plan.view)
+    try:
+        step = next_step(plan, last)
+    except CorpusError as error:
+        failures.append(str(error))
+        step = Step("finish", plan)
+    if step.kind == "finish":
+        started = store.modified(f"{run}/corpus.yaml")
+        try:
+            finish(console, plan, record, failures if plan.to_launch else [], time.time() - started)
+        finally:
+            lock.release()
+        return
+    here = phase_folder(run, number)
+    order = write_phase(store, here, step.plan, step.kind, refit)
+    console.print(f"phase {number}, {step.kind}: {order.chunks} chunks in {order.ranges} claims", highlight=False)
+    tasks = min(config.launcher.tasks, order.ranges)
+    array = jobs.submit(
+        pipeline_command("worker", store.url, here), config.launcher, folder, f"{step.kind}-{number}", tasks=tasks
+    )
+    after = submit_gate(config, store, run, number + 1, folder, array, lock)
+    store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
+
+
+def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
+    """(what the phase before had to do, what is still to be fitted anew, what failed and is not mended)."""
+    if number == 1:
+        return "", refit, []
+    folders = [phase_folder(run, one) for one in range(1, number)]
+    order = read_order(store, folders[-1])
+    for folder in folders:
+        if read_order(store, folder).kind == "fit":
+            refit = refit - {name for done in read_done(store, folder) for name in done.fitted}
+    done = list(read_done(store, folders[-1]))
+    lost = order.ranges - len(done)
+    failures = failures_of(done)
+    if lost:
+        failures.append(f"{lost} of {order.ranges} claims of phase {number - 1} were not finished by its workers")
+    return "" if order.kind == "fit" else order.todo, refit, failures

@@ -1,0 +1,73 @@
+"""A run handed to SLURM: a chain of jobs, each of which decides the next from receipts.
+
+    gate 1 → array of phase 1 → gate 2 → array of phase 2 → … → the last gate closes the books
+
+An array's tasks claim ranges of chunks by leases, so they need no plan and may come, go and be started again. A gate
+follows its array however that ended (`afterany`). The first gate is alone in the queue: it runs on a node of the
+cluster, so a node that does not see the corpus or has other code is found before anything else is queued.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launchers.slurm import jobs
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.leases import Lease
+from pipeline.lock import hold, me
+from pipeline.remote import is_remote
+from pipeline.running import Submit, Wishes
+from pipeline.runs import RunRecord
+from pipeline.store import Store
+
+WISHES = "wishes.json"
+
+
+def submission(config: RunConfig, wishes: Wishes) -> Submit:
+    """What hands a run over. Raises `ConfigError` in words if SLURM is not here, or refuses these settings."""
+    jobs.check(config.launcher)
+    folder = _jobs_root(config)
+
+    def submit(record: RunRecord, lease: Lease) -> None:
+        asked = {"only": wishes.only, "until": wishes.until, "refit": list(wishes.refit)}
+        record.store.write(f"{record.folder}/{WISHES}", json.dumps(asked).encode())
+        submit_gate(config, record.store, record.folder, 1, folder / Path(record.folder).name, (), lease)
+
+    return submit
+
+
+def read_wishes(store: Store, run: str) -> Wishes:
+    """The options of the command that a run was submitted by."""
+    asked = json.loads(store.read(f"{run}/{WISHES}"))
+    return Wishes(asked["only"], asked["until"], tuple(asked["refit"]))
+
+
+def submit_gate(
+    config: RunConfig, store: Store, run: str, number: int, folder: Path, after: Sequence[str], lock: Lease
+) -> tuple[str, ...]:
+    """Queue the gate that decides what phase `number` is; the run's lock is held by these jobs from now on."""
+    command = pipeline_command("gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path)
+    ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
+    hold(lock, me(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
+    return ids
+
+
+def pipeline_command(*arguments: str) -> list[str]:
+    """This very program on another machine."""
+    return [sys.executable, "-m", "pipeline.cli", *arguments]
+
+
+def _jobs_root(config: RunConfig) -> Path:
+    """Where scripts and logs go: a folder that all nodes see."""
+    if config.launcher.folder:
+        return Path(config.launcher.folder).expanduser().absolute()
+    if is_remote(config.output):
+        raise ConfigError(
+            "launcher.folder is missing: the output is an object store, so give a folder that all nodes see, for the "
+            "jobs' scripts and logs, e.g. --set launcher.folder=$HOME/pipeline-jobs"
+        )
+    return Path(config.output.removeprefix("file://")) / "jobs"

@@ -1,0 +1,196 @@
+"""A task of an array: claims ranges of a phase, one after the other, and brings their chunks up to date on this node.
+
+What it holds it keeps by heartbeats; what it finished stands in receipts. So it may be killed, preempted or started
+again at any moment: another task, or the next phase, does what is left, and only the parts in flight are done twice.
+It stops claiming when its time is nearly over, and when it is asked to stop it lets go of its claim at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from launchers import launch
+from launchers.devices import devices
+from launchers.slurm import jobs
+from launchers.slurm.submit import read_wishes
+from pipeline.errors import CorpusError
+from pipeline.heart import Heart
+from pipeline.leases import BEATS, Lease, Leases
+from pipeline.lock import CANCEL, me
+from pipeline.phase import Done, plan_of_range, read_order
+from pipeline.running import plan_run
+from pipeline.runs import newest_view
+from pipeline.steps import decide, next_step
+from pipeline.store import Store
+from pipeline.tasks import Event, forgive
+
+NEAR = 64  # claims that are tried for, in random order, so that tasks that start together do not meet
+SPARE_SECONDS = 180.0  # with less time left nothing more is claimed
+
+
+class Task:
+    """One worker of a phase. `folder`: the phase's, `runs/<run>/phase-<n>`."""
+
+    def __init__(self, console: Console, url: str, folder: str) -> None:
+        self.console = console
+        self.store = Store(url)
+        self.folder = folder
+        self.run = folder.rpartition("/")[0]
+        self.order = read_order(self.store, folder)
+        self.config = self.order.resolved()
+        self.seconds = self.config.launcher.lease_seconds
+        self.name = jobs.this_task() or f"{socket.gethostname()}-{me()['pid']}"
+        self.out_of_time = False
+        self._state: dict[str, Any] = me(worker=self.name, range=None, parts=0, sentences=0, last_error="")
+        self._events: list[str] = []
+        self._lease: Lease | None = None
+        self._chunks: set[str] = set()  # of the range in work
+        self._writing = threading.Lock()
+
+    def work(self) -> None:
+        """Until nothing can be claimed. Raises `CorpusError` for what would fail everywhere."""
+        signal.signal(signal.SIGUSR2, self._near_the_limit)
+        mine = self._before()
+        rng = random.Random(self.name)
+        with Heart(self._beat, self.seconds / BEATS) as heart:
+            try:
+                with self._engine():
+                    while (lease := self._claim(rng, mine)) is not None:
+                        self._do(lease)
+            except KeyboardInterrupt:
+                self._let_go()
+                self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
+        if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
+            jobs.requeue()
+
+    def _engine(self) -> contextlib.AbstractContextManager[None]:
+        """What stays up over all ranges."""
+        if self.order.kind == "fit" or self.config.launcher.inside == "inline":
+            return contextlib.nullcontext()
+        from launchers.local import ray_on_this_machine
+
+        return ray_on_this_machine()
+
+    def _near_the_limit(self, number: int, frame: FrameType | None) -> None:
+        self.out_of_time = True
+        raise KeyboardInterrupt
+
+    def _claim(self, rng: random.Random, mine: Lease | None) -> Lease | None:
+        leases = Leases(self.store, f"{self.folder}/claims", self.seconds)
+        leases.look()
+        names = [name for name in map(name_of, range(self.order.ranges)) if f"{name}.done" not in leases.files]
+        left = jobs.seconds_left()
+        if names and left is not None and left < SPARE_SECONDS:
+            self.out_of_time = True
+            return None
+        near = names[:NEAR]
+        rng.shuffle(near)
+        return leases.first_free([*near, *names[NEAR:]], me(worker=self.name), mine)
+
+    def _do(self, lease: Lease) -> None:
+        started = time.monotonic()
+        with self._writing:
+            self._lease, self._events = lease, []
+            self._state |= {"range": lease.name, "generation": lease.generation, "range_since": _now()}
+        self._tell()
+        failures: list[dict[str, str]] = []
+        fitted: list[str] = []
+        chunks = parts = sentences = 0
+        if self.order.kind == "fit":
+            fitted = self._fit()
+        else:
+            for event in self._events_of(int(lease.name)):
+                if event.kind == "failed":
+                    failures.append({"where": event.where, "error": event.error})
+                    if event.fatal:
+                        self._let_go()
+                        raise CorpusError(f"{event.where}: {event.error}")
+                elif event.kind == "chunk":
+                    chunks += 1
+                elif event.kind == "part":
+                    parts += 1
+                    sentences += event.rows
+        done = Done(worker=self.name, chunks=chunks, parts=parts, sentences=sentences, failures=failures,
+                    fitted=fitted, seconds=round(time.monotonic() - started, 3), ended=time.time())  # fmt: skip
+        self._tell()
+        self.store.create(f"{self.folder}/claims/{lease.name}.done", done.model_dump_json().encode())
+        with self._writing:
+            self._lease = None
+
+    def _events_of(self, number: int) -> Iterator[Event]:
+        plan = plan_of_range(self.store, self.folder, self.order, number)
+        self._chunks = {one.chunk.id for one in plan.chunks}
+        for event in launch(plan, self.run):
+            with self._writing:
+                line = {"time": _now(), "worker": self.name} | event.model_dump(exclude_defaults=True)
+                self._events.append(json.dumps(line, ensure_ascii=False))
+                if event.kind == "part":
+                    self._state["parts"] += 1
+                    self._state["sentences"] += event.rows
+                elif event.kind == "failed":
+                    self._state["last_error"] = f"{event.where}: {event.error}"
+            yield event
+
+    def _fit(self) -> list[str]:
+        chunks = [chunk for chunk, _ in newest_view(self.store).chunks]
+        plan, _ = plan_run(self.config, read_wishes(self.store, self.run), self.order.refit, chunks)
+        step = next_step(plan, "")
+        return decide(self.console, step, self.order.refit, lambda: devices()[0]) if step.kind == "fit" else []
+
+    def _beat(self) -> str | None:
+        if self.store.exists(f"{self.run}/{CANCEL}"):
+            return "cancelled"
+        lease = self._lease
+        self._tell()
+        if lease and not lease.beat() and lease is self._lease:
+            return f"claim {lease.name} was taken over by another worker"
+        return None
+
+    def _tell(self) -> None:
+        """What this worker does, and what happened in its range, for those who watch."""
+        with self._writing:
+            lease, events = self._lease, "\n".join(self._events)
+            state = json.dumps(self._state | {"beat": _now()}, ensure_ascii=False)
+        self.store.write(f"{self.folder}/workers/{self.name}.json", state.encode())
+        if lease and events:
+            name = f"{lease.name}-{lease.generation:03d}"
+            self.store.write(f"{self.folder}/events/{name}.jsonl", f"{events}\n".encode())
+
+    def _let_go(self) -> None:
+        """Of the claim: whoever comes next need not wait, and no part is blamed for the stop."""
+        self._tell()
+        lease, self._lease = self._lease, None
+        if lease:
+            forgive(self.store, self.run, self._chunks)
+            lease.release()
+
+    def _before(self) -> Lease | None:
+        """The lease that this very task held before it was started again: nobody else can hold it for it."""
+        path = f"{self.folder}/workers/{self.name}.json"
+        if not self.store.exists(path):
+            return None
+        state = json.loads(self.store.read(path))
+        if state.get("range") is None:
+            return None
+        return Lease(self.store, f"{self.folder}/claims", state["range"], state["generation"])
+
+
+def name_of(number: int) -> str:
+    """A range's name."""
+    return f"{number:05d}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,110 @@
+"""Workers that share nothing but the corpus bring it up to date together, whoever of them dies."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load_config
+from pipeline.phase import failures_of, phase_folder, ranges_of, read_done, read_order, write_phase
+from pipeline.plan import make_plan
+from pipeline.runs import RunRecord
+from pipeline.store import Store
+from tests.conftest import MakeConfig, data_digests
+from tests.pipeline.test_cli import PIPELINE
+from tests.pipeline.test_plan import bring_up_to_date
+
+
+def order_phase(path: Path, *overrides: str) -> tuple[Store, str, str]:
+    """A main pass for workers: the store, the run's folder, the phase's."""
+    plan = make_plan(load_config(path, overrides))
+    store = Store(plan.config.output)
+    record = RunRecord(store, plan.config, plan.view)
+    folder = phase_folder(record.folder, 1)
+    write_phase(store, folder, plan, "main", ())
+    return store, record.folder, folder
+
+
+def start_worker(store: Store, folder: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PIPELINE, "worker", store.url, folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_ranges_become_smaller_towards_the_end() -> None:
+    cuts = ranges_of(1000, 50, 4)
+    assert cuts[0] == (0, 50) and cuts[-1][1] == 1000
+    assert all(one[1] == two[0] for one, two in pairwise(cuts))
+    sizes = [end - start for start, end in cuts]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
+    assert ranges_of(0, 50, 4) == []
+
+
+SLURM = {"kind": "slurm", "inside": "inline", "chunks_per_claim": 2, "tasks": 2, "lease_seconds": 2}
+
+
+def many_chunks(make_config: MakeConfig) -> Path:
+    return make_config(
+        segment={"method": "spacy-capped", "max_chars": 20}, chunk_bytes=1 << 16, launcher=SLURM, part_sentences=100
+    )
+
+
+def test_two_workers_share_the_ranges(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = many_chunks(make_config)
+    bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
+    store, run, folder = order_phase(path)
+    workers = [start_worker(store, folder) for _ in range(2)]
+    shown = [worker.communicate(timeout=120)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], shown
+    order, done = read_order(store, folder), list(read_done(store, folder))
+    assert len(done) == order.ranges >= 2 and not failures_of(done)
+    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+    assert sum(one.parts for one in done) == len(store.listing("documents"))
+    assert not store.listing(f"{run}/starts")
+    events = [json.loads(line) for path in store.find(f"{folder}/events") for line in store.read(path).splitlines()]
+    assert {event["kind"] for event in events} == {"chunk", "segmented", "part"}
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign: signal.Signals) -> None:
+    path = many_chunks(make_config)
+    bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
+    store, run, folder = order_phase(path)
+    moments = random.Random(sign)
+    for _ in range(3):
+        worker = start_worker(store, folder)
+        marks = len(store.find("receipts"))
+        while len(store.find("receipts")) == marks and worker.poll() is None:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.1))
+        worker.send_signal(sign)
+        shown, _ = worker.communicate(timeout=60)
+        if sign == signal.SIGTERM:
+            assert worker.returncode == 0 and "what is finished is kept" in shown, shown
+            assert not store.listing(f"{run}/starts"), "a part is blamed for the stop"
+    started = time.monotonic()
+    last = start_worker(store, folder)
+    shown, _ = last.communicate(timeout=120)
+    assert last.returncode == 0, shown
+    if len(list(read_done(store, folder))) < read_order(store, folder).ranges:  # its lease had not expired yet
+        assert sign == signal.SIGKILL and time.monotonic() - started < 60
+        time.sleep(SLURM["lease_seconds"])  # type: ignore[arg-type]
+        assert start_worker(store, folder).wait(120) == 0
+    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+
+
+def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None:
+    store, _, folder = order_phase(many_chunks(make_config))
+    order = read_order(store, folder)
+    store.write(f"{folder}/order.json", order.model_copy(update={"recipes": "0" * 64}).model_dump_json().encode())
+    worker = start_worker(store, folder)
+    shown, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 1 and "would make other results" in " ".join(shown.split()), shown
+    assert not store.find("receipts")
