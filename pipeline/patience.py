@@ -1,18 +1,19 @@
 """Requests to object stores are repeated until they are answered, and each repetition is counted.
 
-Who repeats what. On S3, s3fs and botocore would each repeat a request up to five times and tell no one: s3fs is told to
-ask once, botocore to ask four times with its `standard` backoff (exponential, random, with a budget that an outage uses
-up), and an event of botocore counts. That is the level where it must happen: a listing of millions of files is
-thousands of requests, and one refused page must not begin it anew. Above that, `patiently` repeats a whole operation of
-a store: bodies that break off while they are read, outages longer than botocore's patience, and other stores. gcsfs
-repeats each request up to six times, and Azure's client three times, on their own and not counted; what they give up is
-repeated and counted here.
+Who repeats what. On S3, s3fs and botocore would each repeat a request up to five times, aiohttp once, and tell no one.
+s3fs and aiohttp are told to ask once, botocore to ask four times with its `standard` backoff (exponential, random, with
+a budget that an outage uses up), and an event of botocore counts. That is the level where it must happen: a listing of
+millions of files is thousands of requests, and one refused page must not begin it anew. Above that, `patiently` repeats
+a whole operation of a store: bodies that break off while they are read, outages longer than botocore's patience, and
+other stores. gcsfs repeats each request up to six times, and Azure's client three times, on their own and not counted;
+what they give up is repeated and counted here.
 
 Cost: nothing while a store answers; a store that is down is waited for two minutes, then it is an error.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -57,11 +58,8 @@ _KINDS = {  # kinds of errors of the clients, none of which need be installed
     "TimeoutError",
 }
 
-_S3 = ("s3://", "s3a://")
-
 _counting = threading.Lock()
 _repeated: Counter[str] = Counter()
-_taken = 0
 
 
 def count(operation: str) -> None:
@@ -70,18 +68,10 @@ def count(operation: str) -> None:
         _repeated[operation] += 1
 
 
-def repetitions() -> int:
-    """How many there were in this process."""
-    with _counting:
-        return _taken + _repeated.total()
-
-
 def take_repeated() -> Counter[str]:
     """What this process repeated since it was last asked, by operation: each repetition is told once."""
-    global _taken
     with _counting:
         taken = _repeated.copy()
-        _taken += taken.total()
         _repeated.clear()
     return taken
 
@@ -119,24 +109,34 @@ def may_pass(error: BaseException) -> bool:
     return False
 
 
-def tells_all(url: str) -> bool:
-    """Whether every repetition of a request to this store is counted."""
-    return url.startswith(_S3)
-
-
 def filesystem(url: str) -> tuple[Any, str]:
     """The filesystem of a store and the path in it: it remembers no listings, and counts what it repeats on S3."""
     if url.startswith(("gs://", "gcs://", "az://", "abfs://", "abfss://")):
         fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
-    elif url.startswith(_S3):
+    elif url.startswith(("s3://", "s3a://")):
         retries = {"mode": "standard", "total_max_attempts": S3_ATTEMPTS}
-        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, config_kwargs={"retries": retries})
+        config = {"retries": retries, "http_session_cls": _asking_once()}
+        fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, config_kwargs=config)
         fs.retries = 1
         # fsspec shares clients that are made alike, so it may be there already
         fs.s3.meta.events.register("needs-retry.s3", _count_repeated, unique_id="counted")
     else:
         fs, path = fsspec.core.url_to_fs(url)
     return fs, str(path)
+
+
+@functools.cache  # one class, by which fsspec knows clients that are made alike
+def _asking_once() -> type:
+    """Connections of the S3 client that leave it to botocore to repeat a request when they break."""
+    from aiobotocore.httpsession import AIOHTTPSession
+
+    class AskingOnce(AIOHTTPSession):  # type: ignore[misc]
+        async def _get_session(self, proxy_url: str | None) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._retry_connection = False
+            return session
+
+    return AskingOnce
 
 
 def _count_repeated(attempts: int, operation: Any, **_: Any) -> None:

@@ -130,7 +130,7 @@ class Store:
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file unless the name exists. True for the one writer that made it.
 
-        On object stores, give data that no other writer has: by that, one whose answer was lost knows its own file.
+        Give data that no other writer has: on object stores, one whose answer was lost knows its own file by that.
         """
         if self._local:
             with self._writing(path, data) as temporary:
@@ -139,11 +139,7 @@ class Store:
                 except FileExistsError:
                     return temporary.stat().st_nlink > 1
             return True
-        before = patience.repetitions()
-        if self._create(path, data):
-            return True
-        lost = patience.repetitions() > before or not patience.tells_all(self.url)
-        return lost and self._holds(path, data)
+        return self._create(path, data) or (bool(data) and self._holds(path, data))
 
     @_asks
     def _create(self, path: str, data: bytes) -> bool:

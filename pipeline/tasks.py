@@ -5,6 +5,7 @@ Descriptors and events are small JSON texts; embeddings never travel, they go fr
 
 from __future__ import annotations
 
+import secrets
 import threading
 import traceback
 from collections import Counter
@@ -126,7 +127,7 @@ class _Starts:
         """While a part or chunk is worked on. Raises `AsideError` if three workers have died in it."""
         for number in range(MAX_STARTS):
             mark = f"{self._folder}/{name}-{number}"
-            if self._store.create(mark, b""):
+            if self._store.create(mark, secrets.token_bytes(8)):
                 break
         else:
             raise AsideError(
