@@ -243,6 +243,36 @@ def worker(corpus: str, phase: str) -> None:
 
 
 @app.command()
+def purge(
+    where: CorpusPlace,
+    ids: Annotated[
+        str, typer.Option(metavar="FILE", help="doc_ids, one a line, or Parquet with a column doc_id; any URL")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would go")] = False,
+) -> None:
+    """Remove documents for good, by their doc_id.
+
+    From now on no reader shows them: inspect, select, export, report, fits.
+    The next `pipeline run` writes the parts that held them anew and deletes
+    every file that was, also results of older settings and the quarantine of
+    those chunks; its books count them as dropped: purged. Documents that come
+    later under such an id are left out too.
+
+    Input files, exports and copies are not touched. Ids that are in no document
+    are named. pipeline inspect --columns doc_id,text --to FILE lists ids.
+
+    Examples:
+
+      pipeline purge runs/sample --ids ids.txt --dry-run
+
+      pipeline purge s3://mine/corpus --ids s3://mine/to-purge.parquet
+    """
+    from pipeline.purge import purge as purge_documents
+
+    purge_documents(out, open_corpus(where), ids, dry_run)
+
+
+@app.command()
 def quarantine(
     where: CorpusPlace,
     reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,

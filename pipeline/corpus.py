@@ -18,7 +18,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.errors import CorpusError
@@ -27,6 +26,7 @@ from pipeline.part_reader import ROW_COLUMNS, Batch, Column, PartReader, columns
 from pipeline.runs import newest_view
 from pipeline.state import ChunkState, PartState, View, read_state
 from pipeline.store import Store
+from pipeline.tombstones import Tombstones, read_tombstones
 from stages.arrow import embedding_matrix
 
 
@@ -40,6 +40,11 @@ class Corpus:
         self.url = url
         self.store = Store(url)
         self.view = view or newest_view(self.store)
+
+    @cached_property
+    def tombstones(self) -> Tombstones:
+        """What was purged, when it is first asked for."""
+        return read_tombstones(self.store)
 
     @cached_property
     def chunks(self) -> list[ChunkState]:
@@ -59,7 +64,7 @@ class Corpus:
     @property
     def rows(self) -> int:
         """Sentences in all parts."""
-        return sum(part.rows for part in self._states.values())
+        return sum(self._rows(part) for part in self._states.values())
 
     @cached_property
     def catalogue(self) -> dict[str, Column]:
@@ -92,7 +97,7 @@ class Corpus:
             if not tables:
                 raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
             return pa.concat_tables(tables)
-        with self._reader(part) as reader:
+        with self.reader(part) as reader:
             names = self._checked(columns or tuple(self.columns), reader.columns, f"part {reader.part}")
             return reader.read(names)
 
@@ -108,19 +113,18 @@ class Corpus:
         """
         names = self._checked(columns, self.catalogue, self.url)
         for part in self.parts:
-            with self._reader(part) as reader:
+            with self.reader(part) as reader:
                 yield from reader.batches(names, where)
 
     def schema(self, *columns: str) -> pa.Schema:
         """The declared schema of what `batches` gives."""
-        with self._reader(0) as reader:
+        with self.reader(0) as reader:
             return reader.schema(self._checked(columns, self.catalogue, self.url))
 
     def documents(self, part: str | int) -> pa.Table:
         """Documents of a part: id, language, split, source, first row, rows and the metadata that was kept."""
-        (file,) = [one for one in self.state_of(part).receipts["segment"].files if one.family == "documents"]
-        with self.store.open(file.path) as handle:
-            return pq.read_table(handle)
+        with self.reader(part) as reader:
+            return reader.documents()
 
     def embeddings(self, part: str | int) -> npt.NDArray[np.float16]:
         """(rows, dim) float16 of a part; no Python object is made for a row."""
@@ -137,9 +141,16 @@ class Corpus:
             raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
         return self._states[part]
 
-    def _reader(self, part: str | int) -> PartReader:
+    def reader(self, part: str | int) -> PartReader:
+        """Reads columns of a part; use it in a `with` statement."""
         state = self.state_of(part)
-        return PartReader(self.store, state.ref.part, state.receipts)
+        return PartReader(self.store, state.ref.part, state.receipts, self.tombstones.of(state.chunk))
+
+    def _rows(self, state: PartState) -> int:
+        if not self.tombstones.of(state.chunk):
+            return state.rows
+        with self.reader(state.ref.part) as reader:
+            return reader.rows
 
     def _checked(self, columns: tuple[str, ...], available: dict[str, Column], where: str) -> tuple[str, ...]:
         for column in columns:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from pipeline import layout
 from pipeline.books import ATTEMPT
 from pipeline.corpus import Corpus
 from pipeline.errors import CorpusError
 from pipeline.fits.records import read_record
+from pipeline.state import ChunkState
 
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
@@ -54,12 +56,17 @@ def _live(corpus: Corpus) -> set[str]:
     for path in corpus.view.fits.values():
         live |= {path, read_record(corpus.store, path).path}
     for chunk in corpus.chunks:
-        if chunk.receipt:
-            live.add(layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint))
-            if chunk.receipt.quarantine:
-                live.add(chunk.receipt.quarantine.path)
-        for part in chunk.parts:
-            for stage, receipt in part.receipts.items():
-                live.add(layout.receipt_path(stage, receipt.part, receipt.fingerprint))
-                live.update(file.path for file in receipt.files)
+        live.update(live_files(chunk))
     return live
+
+
+def live_files(chunk: ChunkState) -> Iterator[str]:
+    """Receipts of a chunk and its parts, and the files that they name."""
+    if chunk.receipt:
+        yield layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint)
+        if chunk.receipt.quarantine:
+            yield chunk.receipt.quarantine.path
+    for part in chunk.parts:
+        for stage, receipt in part.receipts.items():
+            yield layout.receipt_path(stage, receipt.part, receipt.fingerprint)
+            yield from (file.path for file in receipt.files)

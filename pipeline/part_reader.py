@@ -1,8 +1,9 @@
 """One part of a corpus, its families read side by side: whole, or a row group at a time.
 
 Families of a part have the same rows in the same row groups, so a column of any family is read on its own; documents
-and their metadata are brought to their sentences by `doc`. Memory: the row groups asked for, and the wanted columns of
-the part's documents.
+and their metadata are brought to their sentences by `doc`. Purged documents are not there: rows and documents are
+numbered without them, as they will be once the part is written again. Memory: the row groups asked for, and the wanted
+columns of the part's documents.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
@@ -76,11 +80,15 @@ class Batch:
 
 
 class PartReader:
-    """Reads a part; use it in a `with` statement. `receipts`: what vouches for the part, by stage."""
+    """Reads a part; use it in a `with` statement. `receipts`: what vouches for the part, by stage.
 
-    def __init__(self, store: Store, part: str, receipts: dict[str, Receipt]) -> None:
+    purged: ids of documents of its chunk that must not be seen any more (`Tombstones.of`).
+    """
+
+    def __init__(self, store: Store, part: str, receipts: dict[str, Receipt], purged: frozenset[str]) -> None:
         self.part = part
-        self.rows = receipts[SEGMENT].rows
+        self._stored = receipts[SEGMENT].rows
+        self._purged = purged
         self.columns = columns_of({column for receipt in receipts.values() for column in receipt.columns})
         self._store = store
         self._files = {file.family: file for receipt in receipts.values() for file in receipt.files}
@@ -95,10 +103,20 @@ class PartReader:
             file.close(force=True)
         self._open.clear()
 
+    @cached_property
+    def rows(self) -> int:
+        """Sentences."""
+        return self._stored if self._left is None else int(self._left.sum())
+
     @property
     def groups(self) -> int:
         """Number of row groups."""
-        return -(-self.rows // layout.ROW_GROUP_ROWS)
+        return -(-self._stored // layout.ROW_GROUP_ROWS)
+
+    def bounds(self, group: int | None) -> tuple[int, int]:
+        """First row of a row group and the one after its last, or of all."""
+        low, high = self._stored_bounds(group)
+        return (low, high) if self._left is None else (int(self._left[:low].sum()), int(self._left[:high].sum()))
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
         """Declared fields of the named columns, with the real types of vectors."""
@@ -109,8 +127,7 @@ class PartReader:
 
         Raises `CorpusError` for a file that is damaged or has other row groups.
         """
-        first = 0 if group is None else group * layout.ROW_GROUP_ROWS
-        rows = self.rows if group is None else min(layout.ROW_GROUP_ROWS, self.rows - first)
+        first, end = self._stored_bounds(group)
         found: dict[str, pa.ChunkedArray] = {}
         of_documents = [name for name in names if self.columns[name].family == "documents"]
         for family in dict.fromkeys(self.columns[name].family for name in names):
@@ -122,16 +139,24 @@ class PartReader:
             doc = found["doc"] if "doc" in found else self._read("sentences", ["doc"], group)["doc"]
             found |= {name: self._document_column(name).take(doc) for name in of_documents}
         if PART in names:
-            found[PART] = pa.repeat(self.part, rows)
+            found[PART] = pa.repeat(self.part, end - first)
         if ROW in names:
-            found[ROW] = pa.array(np.arange(first, first + rows))
-        return pa.table({name: found[name] for name in names}, schema=self.schema(names))
+            found[ROW] = pa.array(np.arange(first, end))
+        table = pa.table({name: found[name] for name in names}, schema=self.schema(names))
+        left = self._left
+        return table if left is None else self._numbered(table.filter(pa.array(left[first:end])), left)
+
+    def documents(self) -> pa.Table:
+        """All columns of the part's documents."""
+        table = self._read("documents", None, None)
+        left = self._left
+        return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
 
     def batches(self, names: Sequence[str], where: Condition | None = None) -> Iterator[Batch]:
         """Row group after row group. With a condition, the other columns are read only where some row satisfies it."""
         for group in range(self.groups):
-            rows = min(layout.ROW_GROUP_ROWS, self.rows - group * layout.ROW_GROUP_ROWS)
-            yield Batch(rows, self._where(names, where, group) if where else self.read(names, group))
+            first, end = self.bounds(group)
+            yield Batch(end - first, self._where(names, where, group) if where else self.read(names, group))
 
     def _where(self, names: Sequence[str], where: Condition, group: int) -> pa.Table:
         read = tuple(dict.fromkeys((*where.columns, ROW)))
@@ -139,12 +164,42 @@ class PartReader:
         kept = np.sort(tested.filter(where.expression)[ROW].to_numpy())
         if not len(kept):
             return self.schema(names).empty_table()
-        places = pa.array(kept - group * layout.ROW_GROUP_ROWS)
+        places = pa.array(kept - self.bounds(group)[0])
         others = self.read([name for name in names if name not in read], group)
         tables = {name: tested if name in read else others for name in names}
         return pa.table({name: table[name].take(places) for name, table in tables.items()}, schema=self.schema(names))
 
-    def _read(self, family: str, names: list[str], group: int | None) -> pa.Table:
+    def _stored_bounds(self, group: int | None) -> tuple[int, int]:
+        if group is None:
+            return 0, self._stored
+        return group * layout.ROW_GROUP_ROWS, min((group + 1) * layout.ROW_GROUP_ROWS, self._stored)
+
+    @cached_property
+    def _gone(self) -> pa.ChunkedArray:
+        """(documents) Which of them were purged."""
+        ids = self._read("documents", ["doc_id"], None)["doc_id"]
+        return pc.is_in(ids, value_set=pa.array(sorted(self._purged), pa.string()))
+
+    @cached_property
+    def _left(self) -> npt.NDArray[np.bool_] | None:
+        """(stored rows) Which of them are to be seen; None if all are."""
+        if not self._purged or not pc.any(self._gone).as_py():
+            return None
+        rows = self._read("documents", ["rows"], None)["rows"].to_numpy()
+        left: npt.NDArray[np.bool_] = np.repeat(~self._gone.to_numpy(), rows)
+        return left
+
+    def _numbered(self, table: pa.Table, left: npt.NDArray[np.bool_]) -> pa.Table:
+        """Rows and documents that are left, numbered without the others."""
+        rows = np.cumsum(left) - 1
+        documents = np.cumsum(~self._gone.to_numpy()) - 1
+        for name, numbers in (("doc", documents), (ROW, rows), ("first_row", rows)):
+            if name in table.column_names:
+                place, kind = table.column_names.index(name), table.field(name)
+                table = table.set_column(place, kind, pa.array(numbers[table[name].to_numpy()], kind.type))
+        return table
+
+    def _read(self, family: str, names: list[str] | None, group: int | None) -> pa.Table:
         try:
             with in_words(self._store.url):
                 opened = self._file(family)
@@ -163,11 +218,11 @@ class PartReader:
             found = opened.metadata
             groups = [found.row_group(group).num_rows for group in range(found.num_row_groups)]
             steps = range(0, file.rows, layout.ROW_GROUP_ROWS)
-            if family != "documents" and groups != [min(layout.ROW_GROUP_ROWS, self.rows - at) for at in steps]:
+            if family != "documents" and groups != [min(layout.ROW_GROUP_ROWS, self._stored - at) for at in steps]:
                 raise CorpusError(
                     f"{self._store.url}/{file.path} has {found.num_rows} rows in {found.num_row_groups} row groups; "
-                    f"part {self.part} has {self.rows} rows in groups of {layout.ROW_GROUP_ROWS}: delete its receipt, "
-                    "run again"
+                    f"part {self.part} has {self._stored} rows in groups of {layout.ROW_GROUP_ROWS}: delete its "
+                    "receipt, run again"
                 )
         return self._open[family]
 

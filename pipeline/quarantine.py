@@ -8,6 +8,7 @@ of the first on. That bounds it to about 60 MB of memory a chunk; who wants a wh
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import pyarrow as pa
 
@@ -16,13 +17,18 @@ from pipeline.inputs import Document, Rejected
 from pipeline.inputs.documents import short
 from pipeline.recipes import SEGMENT
 
+PURGED = "purged"
 LISTED = 10_000  # records of a chunk that have a row of their own
 
 
 class ChunkBooks:
-    """Books of one chunk. Costs about 150 bytes for each document that brings its own id."""
+    """Books of one chunk. Costs about 150 bytes for each document that brings its own id.
 
-    def __init__(self) -> None:
+    purged: ids that are dropped with the reason `purged`, whatever else there is to say of their records.
+    """
+
+    def __init__(self, purged: Collection[str] = ()) -> None:
+        self.purged = purged
         self.kept = 0
         self.dropped: Counter[str] = Counter()
         self.quarantined: Counter[str] = Counter()
@@ -35,15 +41,24 @@ class ChunkBooks:
     def reject(self, item: Rejected) -> None:
         """Count what the reader refused; quarantined records are listed."""
         self.bytes_unreadable += item.bytes_unreadable
-        if item.kind == "dropped":
+        if item.doc_id in self.purged:
+            self.dropped[PURGED] += item.records
+        elif item.kind == "dropped":
             self.dropped[item.reason] += item.records
         else:
             self._list(item, "input")
 
     def quarantine(self, document: Document, reason: str, error: str) -> None:
         """Set a document aside with its text."""
+        if document.doc_id in self.purged:
+            self.dropped[PURGED] += 1
+            return
         payload = document.text.encode()
         self._list(Rejected.of(document.doc_id, document.record, reason, error, payload), SEGMENT)
+
+    def drop(self, document: Document, reason: str) -> None:
+        """Count a document of which nothing is kept; the reason is `purged` if it was."""
+        self.dropped[PURGED if document.doc_id in self.purged else reason] += 1
 
     def is_first(self, document: Document) -> bool:
         """Whether no document before had the same id; a later one is set aside."""
@@ -60,7 +75,6 @@ class ChunkBooks:
             _row(first, stage)
             | {
                 "records": self._more[stage, reason],
-                "doc_id": None,
                 "error": f"{first.error} (this record and all later ones of the chunk with the same reason)",
             }
             for (stage, reason), first in self._rest.items()

@@ -87,8 +87,10 @@ def _listed(corpus: Corpus, state: ChunkState) -> Iterator[Bad]:
     if not (state.receipt and state.receipt.quarantine):
         return
     with corpus.store.open(state.receipt.quarantine.path) as handle:
-        table: pa.Table = pq.read_table(handle, columns=["record", "records", "reason", "error", "payload"])
+        table: pa.Table = pq.read_table(handle, columns=["record", "records", "doc_id", "reason", "error", "payload"])
     for row in table.to_pylist():
+        if row["doc_id"] in corpus.tombstones.ids:
+            continue
         place = _location(state.chunk) + row["record"][len(state.chunk.path) :]
         yield Bad(place, row["records"], row["reason"], row["error"], row["payload"])
 

@@ -1,4 +1,4 @@
-"""What each result depends on, from the configuration alone: recipes of stages, fingerprints of chunks and parts."""
+"""What each result depends on, before anything is read: recipes of stages, fingerprints of chunks and parts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pipeline.errors import starting
 from pipeline.fingerprint import fingerprint
 from pipeline.fits.frozen import Frozen
 from pipeline.inputs import Chunk, InputSettings, LangDetect
+from pipeline.store import Store
+from pipeline.tombstones import Tombstones, read_tombstones
 from stages import language
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import load_card
@@ -21,10 +23,11 @@ _WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; 
 
 @dataclass(frozen=True)
 class Recipes:
-    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order."""
+    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order; and what was purged."""
 
     segment: dict[str, dict[str, Any]]
     stages: dict[str, dict[str, Any]]
+    tombstones: Tombstones
 
     @classmethod
     def of(cls, config: RunConfig) -> Recipes:
@@ -32,12 +35,15 @@ class Recipes:
         return cls(
             segment={str(one.name): _segment(config, one) for one in config.input},
             stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
+            tombstones=read_tombstones(Store(config.output)),
         )
 
     def chunk_fingerprint(self, chunk: Chunk) -> str:
-        """What the segmentation of a chunk depends on: its recipe and the bytes it stands for."""
+        """What the segmentation of a chunk depends on: its recipe, the bytes it stands for, what was purged of it."""
         recipe = fingerprint(self.segment[chunk.input])
-        return fingerprint([recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp])
+        purged = self.tombstones.of(chunk.id)
+        of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
+        return fingerprint([*of_chunk, sorted(purged)] if purged else of_chunk)
 
 
 def segment_recipe(config: RunConfig) -> dict[str, Any]:

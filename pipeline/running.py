@@ -26,6 +26,7 @@ from pipeline.leases import BEATS, Lease
 from pipeline.lock import CANCEL, hold, me, take_lock
 from pipeline.plan import Plan, make_plan
 from pipeline.progress import RunProgress
+from pipeline.purge import erase
 from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.runs import RunRecord, check_corpus, newest_is
 from pipeline.show import counted, show_books, show_open, show_quality, show_rows, show_scores
@@ -239,11 +240,13 @@ def _report(console: Console, plan: Plan) -> None:
 def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
     """Show the books and the quality. True if everything that the plan may do is on disk and balances."""
     corpus = Corpus(plan.config.output, plan.view)
-    swept = sweep(corpus.store, corpus.chunks)
+    swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
     books = keep_books(corpus.store, corpus.chunks)
     show_books(console, books, f"{plan.config.name} in {plan.config.output}")
     if swept:
         console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
+    if erased:
+        console.print(f"removed {counted(erased, 'file')} of chunks that held purged documents")
     if "autobleu" in corpus.columns:
         quality = measure(corpus, SHOWN_ROWS)
         show_quality(console, quality, corpus_bleu_of(books), lengths=False)

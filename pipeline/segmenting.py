@@ -57,11 +57,15 @@ class Segmentation:
 
 @dataclass
 class _Part:
-    """The open part: rows of documents and pieces of the sentence table, in order."""
+    """The open part: rows of documents and pieces of the sentence table, in order.
+
+    purged: rows that count towards its end but are not in it, so that other parts stay as they are.
+    """
 
     documents: dict[str, list[object]]
     sentences: list[pa.Table] = field(default_factory=list)
     rows: int = 0
+    purged: int = 0
     counts: dict[str, float] = field(default_factory=dict)
     since: float = field(default_factory=time.perf_counter)
 
@@ -88,20 +92,13 @@ class ChunkSegmenter:
         started = time.perf_counter()
         print_of_chunk = self.recipes.chunk_fingerprint(chunk)
         recipe = fingerprint(self.recipes.segment[chunk.input])
-        books = ChunkBooks()
+        books = ChunkBooks(self.recipes.tombstones.ids)
         self._warned = []
         parts: list[Receipt] = []
-        part = self._open()
-        for batch in _batches(self._documents(chunk, books)):
-            for document, number, table, counts in self._segment(batch, books):
-                self._add(part, document, number, table, counts)
-                if part.rows >= self.config.part_sentences:
-                    parts.append(self._close(part, chunk, print_of_chunk, recipe, len(parts)))
-                    yield _segmentation(parts[-1])
-                    part = self._open()
-        if part.rows:
-            parts.append(self._close(part, chunk, print_of_chunk, recipe, len(parts)))
-            yield _segmentation(parts[-1])
+        for number, part in enumerate(self._parts(chunk, books)):
+            if part.rows:  # of one whose documents were all purged, only the number is left
+                parts.append(self._close(part, chunk, print_of_chunk, recipe, number))
+                yield _segmentation(parts[-1])
         counted = count_documents(chunk)
         quarantine = None
         listed = books.table()
@@ -130,6 +127,20 @@ class ChunkSegmenter:
         )
         yield commit_chunk(self.store, receipt)
 
+    def _parts(self, chunk: Chunk, books: ChunkBooks) -> Iterator[_Part]:
+        part = self._open()
+        for batch in _batches(self._documents(chunk, books)):
+            for document, number, table, counts in self._segment(batch, books):
+                if document.doc_id in books.purged:
+                    part.purged += table.num_rows
+                    part.counts = summed([part.counts, counts])  # of the whole batch
+                else:
+                    self._add(part, document, number, table, counts)
+                if part.rows + part.purged >= self.config.part_sentences:
+                    yield part
+                    part = self._open()
+        yield part
+
     def _documents(self, chunk: Chunk, books: ChunkBooks) -> Iterator[Document]:
         settings = next(one for one in self.config.input if one.name == chunk.input)
         for item in read_documents(chunk, settings, self.config.split, self.card.languages):
@@ -144,6 +155,7 @@ class ChunkSegmenter:
         """Documents of the batch that have text, with their sentences; the batch's counts go with the first one.
 
         A document of more than `max_document_sentences` comes as numbered sub-documents, which may be in several parts.
+        One that was purged comes too: its sentences count towards the ends of parts.
         """
         try:
             with listening() as warned:
@@ -164,10 +176,10 @@ class ChunkSegmenter:
         }
         limit = self.config.segment.max_document_sentences
         for document, (first, last) in zip(batch, pairwise(edges.tolist()), strict=True):
-            if first == last:
-                books.dropped["no text"] += 1
-                continue
-            books.kept += 1
+            if first == last or document.doc_id in books.purged:
+                books.drop(document, "no text")
+            else:
+                books.kept += 1
             for number, start in enumerate(range(first, last, limit)):
                 yield document, number, table.slice(start, min(limit, last - start)), counts
                 counts = {}

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.select.selection import PartSelection, Selection
 from stages.arrow import embedding_matrix
 
@@ -59,8 +58,8 @@ def pieces_of(selection: Selection, chosen: PartSelection) -> Iterator[Pieces]:
     done = seen = 0  # pieces given, sentences read
     with selection.reader(chosen.part) as reader:
         for group in range(reader.groups):
-            low = group * layout.ROW_GROUP_ROWS
-            begin, end = np.searchsorted(rows, [low, low + layout.ROW_GROUP_ROWS])
+            low, high = reader.bounds(group)
+            begin, end = np.searchsorted(rows, [low, high])
             if begin == end:
                 continue
             waiting.append(reader.read(("text", "embedding"), group).take(pa.array(rows[begin:end] - low)))

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pipeline.part_reader import PartReader
 from pipeline.state import ChunkState, PartState
 from pipeline.store import Store
+from pipeline.tombstones import read_tombstones
 from stages.arrow import embedding_matrix
 from stages.encode.settings import NON_FINITE
 
@@ -54,7 +55,7 @@ class PilotSample:
     """The finite rows of the pilot's parts with u below the rate that gives about `wanted` of them."""
 
     def __init__(self, store: Store, pilot: Pilot, wanted: int) -> None:
-        self._store, self._parts = store, pilot.parts
+        self._store, self._parts, self._tombstones = store, pilot.parts, read_tombstones(store)
         counts = [part.receipts["encode"].counts for part in self._parts]
         self.rows = int(sum(part.rows for part in self._parts) - sum(one["non_finite"] for one in counts))
         self._rate = min(1.0, wanted / max(1, self.rows))
@@ -62,7 +63,8 @@ class PilotSample:
     def batches(self, *columns: str) -> Iterator[pa.Table]:
         """Row group after row group."""
         for part in self._parts:
-            with PartReader(self._store, part.ref.part, part.receipts) as reader:
+            purged = self._tombstones.of(part.chunk)
+            with PartReader(self._store, part.ref.part, part.receipts, purged) as reader:
                 for batch in reader.batches([*columns, "u", "status"]):
                     table = batch.table
                     below = pc.less(table["u"], self._rate)

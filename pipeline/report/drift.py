@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from pipeline.corpus import Corpus
 from pipeline.fits.records import FitRecord, fitted_scaler
-from pipeline.part_reader import PartReader
 from pipeline.receipts import summed
 from pipeline.report.fits import RELATIVE_ERROR, Drift
 from pipeline.state import PartState
@@ -89,7 +88,7 @@ def _sample(corpus: Corpus, parts: list[PartState], *columns: str) -> pa.Table:
     """Finite rows of the first row groups of parts, about `ROWS`."""
     tables, rows = [], 0
     for part in parts:
-        with PartReader(corpus.store, part.ref.part, part.receipts) as reader:
+        with corpus.reader(part.ref.part) as reader:
             table = reader.read([*columns, "status"], group=0)
         tables.append(table.filter(pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
         rows += tables[-1].num_rows

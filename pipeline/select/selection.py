@@ -130,12 +130,13 @@ class Selection:
             digests: dict[str, str] = {}
             for receipt in self._states[part].receipts.values():
                 digests |= receipt.columns
-            parts[part] = [digests[key] for key in keys]
+            purged = self.corpus.tombstones.of(self._states[part].chunk)
+            parts[part] = [digests[key] for key in keys] + sorted(purged)
         return fingerprint([self.settings.meaningful(), keys, parts])
 
     def reader(self, part: str) -> PartReader:
         """Reads columns of a part; use it in a `with` statement."""
-        return PartReader(self.corpus.store, part, self._states[part].receipts)
+        return self.corpus.reader(part)
 
     def part(self, part: str) -> PartSelection:
         """Raises `ConfigError` if the condition leaves open what null means, where there is null."""
