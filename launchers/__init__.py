@@ -37,10 +37,11 @@ def where(config: RunConfig, wishes: Wishes) -> Where:
         from launchers.slurm.submit import submission
 
         submit = submission(config, wishes)
-    return Where(launch, lambda: devices()[0], submit, _jobs_alive)
+    return Where(launch, lambda: devices()[0], submit, jobs_alive)
 
 
-def _jobs_alive(jobs: Sequence[str]) -> bool:
+def jobs_alive(jobs: Sequence[str]) -> bool:
+    """Whether SLURM still has one of these jobs."""
     from launchers.slurm.jobs import alive
 
     return alive(jobs)

@@ -267,9 +267,10 @@ def purge(
 
       pipeline purge s3://mine/corpus --ids s3://mine/to-purge.parquet
     """
+    from launchers import jobs_alive
     from pipeline.purge import purge as purge_documents
 
-    purge_documents(out, open_corpus(where), ids, dry_run)
+    purge_documents(out, open_corpus(where), ids, dry_run, jobs_alive)
 
 
 @app.command()

@@ -6,17 +6,19 @@ files away. A run of this machine holds its lock by heartbeats and by its proces
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import CorpusError
-from pipeline.leases import Lease, Leases
+from pipeline.heart import Heart
+from pipeline.leases import BEATS, Lease, Leases
 from pipeline.store import Store
 
 FOLDER = "lock"
@@ -57,6 +59,18 @@ def take_lock(
         ask_to_stop(store, leases.holder(NAME).get("run", ""))
     leases.forget_older(lease)
     return lease
+
+
+@contextlib.contextmanager
+def locked(store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool]) -> Iterator[None]:
+    """The lock of a corpus for something that is no run. Raises `CorpusError` if a run holds it."""
+    seconds = 120.0
+    lease = take_lock(store, seconds, me(launcher=doing), jobs_alive=jobs_alive)
+    try:
+        with Heart(lambda: None if lease.beat() else "taken over", seconds / BEATS):
+            yield
+    finally:
+        lease.release()
 
 
 def hold(lease: Lease, who: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ time; the run, the chunks that were hit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import fsspec
@@ -24,6 +25,7 @@ from pipeline.books import ATTEMPT
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, visible
 from pipeline.gc import live_files
+from pipeline.lock import locked
 from pipeline.remote import in_words
 from pipeline.show import counted
 from pipeline.state import ChunkState, in_parallel
@@ -50,9 +52,19 @@ class Found:
         return set().union(*self.hits.values())
 
 
-def purge(console: Console, corpus: Corpus, file: str, dry_run: bool) -> None:
-    """Purge the documents whose ids a file lists. Raises `ConfigError` for a file that lists none."""
+def purge(
+    console: Console, corpus: Corpus, file: str, dry_run: bool, jobs_alive: Callable[[Sequence[str]], bool]
+) -> None:
+    """Purge the documents whose ids a file lists. `jobs_alive`: whether SLURM has one of these jobs.
+
+    Raises `ConfigError` for a file that lists none, `CorpusError` while a run is under way.
+    """
     ids = read_ids(file)
+    with contextlib.nullcontext() if dry_run else locked(corpus.store, "purge", jobs_alive):
+        _purge(console, corpus, file, ids, dry_run)
+
+
+def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool) -> None:
     found = find(corpus, ids)
     console.print(
         f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "

@@ -19,6 +19,7 @@ from pipeline.books import keep_books
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.export import Wishes, export_corpus
+from pipeline.lock import locked
 from pipeline.plan import make_plan
 from pipeline.progress import RowProgress
 from pipeline.purge import purge
@@ -42,7 +43,7 @@ def purged(out: Path, *ids: str, dry_run: bool = False) -> str:
     file = out.parent / "ids.txt"
     file.write_text("".join(f"{one}\n" for one in ids), "utf-8")
     console = Console(file=io.StringIO(), width=200)
-    purge(console, Corpus(str(out)), str(file), dry_run)
+    purge(console, Corpus(str(out)), str(file), dry_run, lambda jobs: False)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -224,6 +225,15 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
         assert wrong.returncode == 2 and words in wrong.stderr, wrong
 
 
+def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:
+    run(make_config(autobleu=None, encode=None))
+    with locked(Store(str(tmp_path / "out")), "test", lambda jobs: False):
+        with pytest.raises(CorpusError, match="is being worked on"):
+            purged(tmp_path / "out", "any")
+        assert "in no document: any" in purged(tmp_path / "out", "any", dry_run=True)
+    assert "tombstones/" in purged(tmp_path / "out", "any")
+
+
 def test_a_damaged_tombstone_stops_every_reader(make_config: MakeConfig, tmp_path: Path) -> None:
     run(path := make_config(autobleu=None, encode=None))
     purged(tmp_path / "out", sample_documents("libreoffice-deu", 1)[0]["id"])
@@ -235,4 +245,4 @@ def test_a_damaged_tombstone_stops_every_reader(make_config: MakeConfig, tmp_pat
         run(path)
     tombstone.unlink()
     with pytest.raises(ConfigError, match="give a text file"):
-        purge(QUIET, Corpus(str(tmp_path / "out")), str(tmp_path / "nothing"), True)
+        purge(QUIET, Corpus(str(tmp_path / "out")), str(tmp_path / "nothing"), True, lambda jobs: False)
