@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
@@ -20,9 +21,10 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, StartError
 from pipeline.fingerprint import fingerprint
 from pipeline.fits.frozen import FitRef, Frozen
+from pipeline.identity import differences, identity
 from pipeline.inputs import Chunk
 from pipeline.plan import Plan
 from pipeline.state import View, read_state
@@ -39,7 +41,7 @@ class Order(BaseModel):
     config: dict[str, Any]
     fits: dict[str, dict[str, str]]
     rates: dict[str, float]
-    recipes: str  # digest of the recipes by which results are fingerprinted: code, settings and models
+    identity: dict[str, str]  # of whoever ordered it, so that a worker with other code or models is refused
     ranges: int
     chunks: int
     parts: int  # that wait for a visit
@@ -106,7 +108,7 @@ def write_phase(
         config=plan.config.model_dump(mode="json"),
         fits={name: dataclasses.asdict(ref) for name, ref in plan.config.frozen.fits.items()},
         rates=dict(plan.config.frozen.rates),
-        recipes=recipes_digest(plan.view),
+        identity=identity(plan.config),
         ranges=len(cuts),
         chunks=len(chunks),
         parts=len(plan.parts_to_visit()),
@@ -133,24 +135,25 @@ def read_order(store: Store, folder: str) -> Order:
 
 
 def plan_of_range(store: Store, folder: str, order: Order, number: int) -> Plan:
-    """What a range lacks now, as its receipts say. Raises `CorpusError` if this machine would make other results."""
+    """What a range lacks now, as its receipts say."""
     config = order.resolved()
     with store.open(f"{folder}/work.parquet") as file:
         table = pq.ParquetFile(file).read_row_group(number)
     pairs = zip(table["chunk"].to_pylist(), table["fingerprint"].to_pylist(), strict=True)
     expected = [(Chunk.from_json(text), digest) for text, digest in pairs]
     view = View.of(config, [chunk for chunk, _ in expected])
-    if view.chunks != expected or recipes_digest(view) != order.recipes:
-        raise CorpusError(
-            "this machine would make other results than the one that ordered them (another version of the code, of a "
-            "library or of a model's files): install the same on all nodes"
-        )
+    assert view.chunks == expected, "the same code and recipes give other fingerprints"
     return Plan(config, view, order.stages, read_state(store, view), {}, ())
 
 
-def recipes_digest(view: View) -> str:
-    """What results are fingerprinted by, but for the data."""
-    return fingerprint([view.segment, view.stages])
+def check_identity(ordered: dict[str, str], config: RunConfig) -> None:
+    """Raises `StartError` if this place would make other results than the one that ordered them."""
+    found = differences(ordered, identity(config))
+    if found:
+        raise StartError(
+            f"{socket.gethostname()} would make other results than the machine that ordered them: {'; '.join(found)}; "
+            "install the same everywhere, or run again from here"
+        )
 
 
 def todo_of(plan: Plan) -> str:
@@ -168,3 +171,10 @@ def read_done(store: Store, folder: str) -> Iterator[Done]:
 def failures_of(done: Sequence[Done]) -> list[str]:
     """In words, each once."""
     return list(dict.fromkeys(f"{one['where']}: {one['error']}" for range_ in done for one in range_.failures))
+
+
+def last_errors(store: Store, folder: str) -> Iterator[str]:
+    """What the workers of a phase ended with, if not well."""
+    for path in store.listing(f"{folder}/workers"):
+        if error := json.loads(store.read(path)).get("last_error"):
+            yield error

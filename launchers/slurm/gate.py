@@ -18,7 +18,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, PipelineError
 from pipeline.leases import Lease
 from pipeline.lock import CANCEL
-from pipeline.phase import failures_of, phase_folder, read_done, read_order, write_phase
+from pipeline.phase import failures_of, last_errors, phase_folder, read_done, read_order, write_phase
 from pipeline.running import finish, plan_run
 from pipeline.runs import RunRecord, newest_config, newest_view
 from pipeline.steps import Step, next_step
@@ -56,7 +56,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         record.close({"done": False, "interrupted": True})
         lock.release()
         return
-    wishes = read_wishes(store, run)
+    wishes = read_wishes(store, run, config)
     last, refit, failures = _phases_before(store, run, number, set(wishes.refit))
     chunks = [chunk for chunk, _ in newest_view(store).chunks]
     plan, _ = plan_run(config, wishes, refit, chunks)
@@ -98,5 +98,6 @@ def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tupl
     lost = order.ranges - len(done)
     failures = failures_of(done)
     if lost:
+        failures += sorted(set(last_errors(store, folders[-1])))
         failures.append(f"{lost} of {order.ranges} claims of phase {number - 1} were not finished by its workers")
     return "" if order.kind == "fit" else order.todo, refit, failures

@@ -17,8 +17,10 @@ from pathlib import Path
 from launchers.slurm import jobs
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.identity import identity
 from pipeline.leases import Lease
 from pipeline.lock import hold, me
+from pipeline.phase import check_identity
 from pipeline.remote import is_remote
 from pipeline.running import Submit, Wishes
 from pipeline.runs import RunRecord
@@ -33,16 +35,19 @@ def submission(config: RunConfig, wishes: Wishes) -> Submit:
     folder = _jobs_root(config)
 
     def submit(record: RunRecord, lease: Lease) -> None:
-        asked = {"only": wishes.only, "until": wishes.until, "refit": list(wishes.refit)}
+        asked = {
+            "only": wishes.only, "until": wishes.until, "refit": list(wishes.refit), "identity": identity(config)
+        }  # fmt: skip
         record.store.write(f"{record.folder}/{WISHES}", json.dumps(asked).encode())
         submit_gate(config, record.store, record.folder, 1, folder / Path(record.folder).name, (), lease)
 
     return submit
 
 
-def read_wishes(store: Store, run: str) -> Wishes:
-    """The options of the command that a run was submitted by."""
+def read_wishes(store: Store, run: str, config: RunConfig) -> Wishes:
+    """The options of the command that a run was submitted by. Raises `StartError` where code or models are others."""
     asked = json.loads(store.read(f"{run}/{WISHES}"))
+    check_identity(asked["identity"], config)
     return Wishes(asked["only"], asked["until"], tuple(asked["refit"]))
 
 

@@ -24,12 +24,14 @@ from rich.console import Console
 from launchers import launch
 from launchers.devices import devices
 from launchers.slurm import jobs
+from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_wishes
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, PipelineError
 from pipeline.heart import Heart
+from pipeline.launcher_settings import seconds_of
 from pipeline.leases import BEATS, Lease, Leases
 from pipeline.lock import CANCEL, me
-from pipeline.phase import Done, plan_of_range, read_order
+from pipeline.phase import Done, check_identity, plan_of_range, read_order
 from pipeline.running import plan_run
 from pipeline.runs import newest_view
 from pipeline.steps import decide, next_step
@@ -53,6 +55,7 @@ class Task:
         self.seconds = self.config.launcher.lease_seconds
         self.name = jobs.this_task() or f"{socket.gethostname()}-{me()['pid']}"
         self.out_of_time = False
+        self._progress = 0  # chunks and parts finished since this process began
         self._state: dict[str, Any] = me(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
         self._lease: Lease | None = None
@@ -61,19 +64,33 @@ class Task:
 
     def work(self) -> None:
         """Until nothing can be claimed. Raises `CorpusError` for what would fail everywhere."""
-        signal.signal(signal.SIGUSR2, self._near_the_limit)
+        signal.signal(WARNING, self._near_the_limit)
         mine = self._before()
+        try:
+            check_identity(self.order.identity, self.config)
+            with Heart(self._beat, self.seconds / BEATS) as heart:
+                try:
+                    self._claim_and_do(mine)
+                except KeyboardInterrupt:
+                    self._let_go()
+                    self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
+            if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
+                if not self._progress:
+                    raise CorpusError(
+                        f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer one, or "
+                        "smaller parts (part_sentences)"
+                    )
+                jobs.requeue()
+        except PipelineError as error:
+            self._state["last_error"] = str(error)
+            self._tell()
+            raise
+
+    def _claim_and_do(self, mine: Lease | None) -> None:
         rng = random.Random(self.name)
-        with Heart(self._beat, self.seconds / BEATS) as heart:
-            try:
-                with self._engine():
-                    while (lease := self._claim(rng, mine)) is not None:
-                        self._do(lease)
-            except KeyboardInterrupt:
-                self._let_go()
-                self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
-        if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
-            jobs.requeue()
+        with self._engine():
+            while (lease := self._claim(rng, mine)) is not None:
+                self._do(lease)
 
     def _engine(self) -> contextlib.AbstractContextManager[None]:
         """What stays up over all ranges."""
@@ -92,7 +109,8 @@ class Task:
         leases.look()
         names = [name for name in map(name_of, range(self.order.ranges)) if f"{name}.done" not in leases.files]
         left = jobs.seconds_left()
-        if names and left is not None and left < SPARE_SECONDS:
+        spare = min(SPARE_SECONDS, seconds_of(self.config.launcher.time) / 4)
+        if names and left is not None and left < spare:
             self.out_of_time = True
             return None
         near = names[:NEAR]
@@ -117,7 +135,9 @@ class Task:
                     if event.fatal:
                         self._let_go()
                         raise CorpusError(f"{event.where}: {event.error}")
-                elif event.kind == "chunk":
+                    continue
+                self._progress += 1
+                if event.kind == "chunk":
                     chunks += 1
                 elif event.kind == "part":
                     parts += 1
@@ -145,7 +165,7 @@ class Task:
 
     def _fit(self) -> list[str]:
         chunks = [chunk for chunk, _ in newest_view(self.store).chunks]
-        plan, _ = plan_run(self.config, read_wishes(self.store, self.run), self.order.refit, chunks)
+        plan, _ = plan_run(self.config, read_wishes(self.store, self.run, self.config), self.order.refit, chunks)
         step = next_step(plan, "")
         return decide(self.console, step, self.order.refit, lambda: devices()[0]) if step.kind == "fit" else []
 

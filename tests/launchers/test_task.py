@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load_config
-from pipeline.phase import failures_of, phase_folder, ranges_of, read_done, read_order, write_phase
+from pipeline.phase import failures_of, last_errors, phase_folder, ranges_of, read_done, read_order, write_phase
 from pipeline.plan import make_plan
 from pipeline.runs import RunRecord
 from pipeline.store import Store
@@ -103,8 +103,10 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
 def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None:
     store, _, folder = order_phase(many_chunks(make_config))
     order = read_order(store, folder)
-    store.write(f"{folder}/order.json", order.model_copy(update={"recipes": "0" * 64}).model_dump_json().encode())
+    changed = order.model_copy(update={"identity": order.identity | {"torch": "1.0"}})
+    store.write(f"{folder}/order.json", changed.model_dump_json().encode())
     worker = start_worker(store, folder)
     shown, _ = worker.communicate(timeout=60)
-    assert worker.returncode == 1 and "would make other results" in " ".join(shown.split()), shown
+    assert worker.returncode == 1 and "instead of 1.0" in " ".join(shown.split()), shown
+    assert any("torch is" in error for error in last_errors(store, folder))
     assert not store.find("receipts")
