@@ -11,7 +11,7 @@ from pipeline.tasks import Event, PartTask, SegmentTask
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Visit waiting parts, then segment chunks and visit their parts as they appear; a fatal event is the last."""
+    """Visit waiting parts, then segment chunk after chunk and visit its parts; a fatal event is the last."""
     for event in _events(plan, folder):
         yield event
         if event.fatal:
@@ -27,7 +27,10 @@ def _events(plan: Plan, folder: str) -> Iterator[Event]:
     chunks = plan.chunks_to_segment()
     segment = SegmentTask(plan.config, folder, devices()[0]) if chunks else None
     for chunk in chunks:
+        parts = []
         for event in segment(chunk) if segment else ():
             yield event
-            if event.ref and visit:
-                yield visit(event.ref)
+            parts += [event.ref] if event.ref else []
+        for ref in parts:  # after the chunk, which is not to blame if one of them kills this process
+            if visit:
+                yield visit(ref)

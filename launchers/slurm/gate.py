@@ -23,8 +23,10 @@ from pipeline.running import finish, plan_run
 from pipeline.runs import RunRecord, newest_config, newest_view
 from pipeline.steps import Step, next_step
 from pipeline.store import Store
+from pipeline.tasks import MAX_STARTS
 
 JOBS = "jobs.json"
+DEATHS = MAX_STARTS + 1  # phases in a row whose workers may die without a word: a part is set aside in the last
 
 
 def gate(console: Console, url: str, run: str, number: int, folder: Path, held: str) -> None:
@@ -86,18 +88,20 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
 
 
 def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
-    """(what the phase before had to do, what is still to be fitted anew, what failed and is not mended)."""
+    """(what brought nothing when it was launched last, what is still to be fitted anew, what failed in that phase)."""
     if number == 1:
         return "", refit, []
     folders = [phase_folder(run, one) for one in range(1, number)]
-    order = read_order(store, folders[-1])
-    for folder in folders:
-        if read_order(store, folder).kind == "fit":
+    orders = [read_order(store, folder) for folder in folders]
+    for order, folder in zip(orders, folders, strict=True):
+        if order.kind == "fit":
             refit = refit - {name for done in read_done(store, folder) for name in done.fitted}
     done = list(read_done(store, folders[-1]))
-    lost = order.ranges - len(done)
     failures = failures_of(done)
+    lost = orders[-1].ranges - len(done)
+    errors = sorted(set(last_errors(store, folders[-1])))
     if lost:
-        failures += sorted(set(last_errors(store, folders[-1])))
-        failures.append(f"{lost} of {order.ranges} claims of phase {number - 1} were not finished by its workers")
-    return "" if order.kind == "fit" else order.todo, refit, failures
+        failures += [*errors, f"{lost} of {orders[-1].ranges} claims of phase {number - 1} were not finished"]
+    last = orders[-1].todo
+    died = lost and not errors and [order.todo for order in orders[-DEATHS:]] != [last] * DEATHS
+    return "" if orders[-1].kind == "fit" or died else last, refit, failures

@@ -1,0 +1,44 @@
+"""Runs on the SLURM of tests/slurm/start.sh: how tests configure them, and wait for their end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+SLURM: dict[str, Any] = {
+    "kind": "slurm",
+    "inside": "inline",
+    "tasks": 2,
+    "chunks_per_claim": 1,
+    "lease_seconds": 4,
+    "cpus_per_task": 1,
+    "memory": "2G",
+    "time": "10",
+}
+
+
+def ended(output: Path, seconds: float) -> dict[str, Any]:
+    """The summary of the newest run, once it is there and no job is left."""
+    deadline = time.monotonic() + seconds
+    while True:
+        newest = max(output.glob("runs/*"))
+        if (newest / "summary.json").exists() and not jobs_of(output):
+            summary: dict[str, Any] = json.loads((newest / "summary.json").read_text())
+            return summary
+        assert time.monotonic() < deadline, f"the run has not ended in {seconds} s:\n{logs(output)}"
+        assert jobs_of(output) or (newest / "summary.json").exists(), f"no job is left:\n{logs(output)}"
+        time.sleep(0.5)
+
+
+def jobs_of(output: Path) -> list[str]:
+    """Jobs and tasks of a corpus that run or wait: their ids. SLURM shows where their logs go."""
+    shown = subprocess.run(["squeue", "-h", "-r", "-o", "%i|%o|%Z"], capture_output=True, text=True, check=True)
+    return [line.partition("|")[0] for line in shown.stdout.splitlines() if str(output) in line]
+
+
+def logs(output: Path) -> str:
+    """Ends of all logs."""
+    return "\n".join(f"== {log.name}\n{log.read_text()[-1500:]}" for log in sorted(output.glob("jobs/*/*.log")))
