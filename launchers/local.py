@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launchers import ray_data
+from launchers.devices import devices
 from pipeline.interrupts import heed_sigterm
 from pipeline.plan import Plan
 from pipeline.tasks import Event
@@ -59,6 +60,7 @@ def ray_on_this_machine() -> Iterator[None]:
                     ray.init(
                         address="local",
                         num_cpus=_allowed_cpus(),
+                        num_gpus=devices().count("cuda"),  # those that torch can use
                         object_store_memory=OBJECT_STORE,
                         include_dashboard=False,
                         log_to_driver=False,

@@ -1,94 +1,140 @@
-"""Ray Data in the Ray that this process has joined: a pool of CPU actors segments, one actor a device visits parts.
+"""Ray Data in the Ray that this process has joined: descriptors → actors that segment → actors that visit → events.
 
 Only descriptors (JSON texts of about 100 bytes) go through Ray; sentences and embeddings go through storage, so the
-object store stays empty and a killed run loses at most the parts in flight. `target_max_block_size = 1` makes every
-descriptor flow on at once.
+object store stays empty. `target_max_block_size = 1` makes what an actor yields flow on at once. Cost: 20 to 40 ms a
+block, so small parts go several to a block.
+
+An actor that dies is started again wherever there is room; what it had in flight Ray drops, and the next round repeats
+it. (Ray's own retries stay with that very actor, which may wait for ever for a node that is gone.)
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from launchers.devices import devices
-from pipeline.config import RunConfig
-from pipeline.inputs import Chunk
+from launchers.actors import Segment, Segmenting, Visit, Visiting, packed, unpacked
+from launchers.pools import Node, pools
+from pipeline.errors import CorpusError
+from pipeline.launcher_settings import LauncherSettings
 from pipeline.plan import Plan
 from pipeline.receipts import PartRef
 from pipeline.recipes import SEGMENT
 from pipeline.tasks import Event, PartTask, SegmentTask, failure
 
-Batch = dict[str, Any]
-
 WAVE = 10_000  # descriptors given to Ray at once
-SEGMENTERS_SHARE = 0.2  # of each GPU, where SaT computes beside the encoder
-SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
+BLOCK_SENTENCES = 50_000  # of the parts in one block
+BLOCK_ITEMS = 64
+BYTES_A_SENTENCE = 40  # of a chunk as it is stored, roughly
+PATIENCE = 24 * 3600.0  # seconds without any event (GPUs may be late) after which Ray Data gives up
+ROUNDS = 5  # in a row that bring nothing, after which what is left is given up
 
 
-class _Segment:
-    """Chunk descriptors → events; part descriptors go through."""
+@dataclass(frozen=True)
+class Work:
+    """What is done, wherever: makers of tasks for a device (no `visit`: only segmenting), and how to share a cluster.
 
-    def __init__(self, config: RunConfig, folder: str, device: str, nice: int) -> None:
-        os.nice(nice)
-        if config.segment.uses_sat and device == "cpu":
-            import torch
+    `grow`: nodes that join meanwhile get actors too.
+    """
 
-            torch.set_num_threads(1)  # one process a core segments already
-        self._task = SegmentTask(config, folder, device)
-
-    def __call__(self, batch: Batch) -> Iterator[Batch]:
-        for text in batch["item"]:
-            item = json.loads(text)
-            if "chunk" in item:
-                for event in self._task(Chunk.from_json(item["chunk"])):
-                    yield _row({"event": event.model_dump_json()})
-            else:
-                yield _row(item)
+    segment: Callable[[str], Segmenting]
+    visit: Callable[[str], Visiting] | None
+    settings: LauncherSettings
+    sat: bool = False
+    grow: bool = False
 
 
-class _Visit:
-    """Part descriptors and `segmented` events → events; others go through."""
+@dataclass(frozen=True)
+class Item:
+    """What to do, and about how many sentences it stands for."""
 
-    def __init__(self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...], threads: int) -> None:
-        if device == "cpu":
-            import torch
-
-            torch.set_num_threads(threads)
-        self._task = PartTask(config, folder, device, stages)
-
-    def __call__(self, batch: Batch) -> Iterator[Batch]:
-        for text in batch["item"]:
-            item = json.loads(text)
-            if "part" in item:
-                yield _row({"event": self._task(PartRef.model_validate(item["part"])).model_dump_json()})
-                continue
-            yield _row(item)
-            event = Event.model_validate_json(item["event"])
-            if event.kind == "segmented" and event.ref:
-                yield _row({"event": self._task(event.ref).model_dump_json()})
+    descriptor: dict[str, Any]
+    sentences: int
 
 
-def _row(item: dict[str, Any]) -> Batch:
-    return {"item": np.asarray([json.dumps(item)], dtype=object)}
+def run(plan: Plan, folder: str, *, grow: bool = False) -> Iterator[Event]:
+    """Do what the plan says, yield events as they come back; a fatal event is the last. `grow`: as in `Work`."""
+    config = plan.config
+    work = Work(
+        segment=partial(SegmentTask, config, folder),
+        visit=partial(_part_task, plan, folder) if any(stage != SEGMENT for stage in plan.stages) else None,
+        settings=config.launcher,
+        sat=config.segment.uses_sat,
+        grow=grow,
+    )
+    rows = {part.ref.part: part.rows for one in plan.chunks for part in one.parts}
+    items = {ref.part: _part_item(ref, rows[ref.part]) for ref in plan.parts_to_visit()}
+    for chunk in plan.chunks_to_segment():
+        items[chunk.id] = Item({"chunk": chunk.to_json()}, chunk.bytes // BYTES_A_SENTENCE)
+    yield from flow(items, work)
 
 
-def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Send the descriptors through, yield events as they come back; a fatal event is the last."""
-    items = [json.dumps({"part": ref.model_dump()}) for ref in plan.parts_to_visit()]
-    items += [json.dumps({"chunk": chunk.to_json()}) for chunk in plan.chunks_to_segment()]
-    for start in range(0, len(items), WAVE):
-        for event in _wave(plan, folder, items[start : start + WAVE]):
+def _part_task(plan: Plan, folder: str, device: str) -> PartTask:
+    return PartTask(plan.config, folder, device, plan.stages)
+
+
+def _part_item(ref: PartRef, rows: int) -> Item:
+    return Item({"part": ref.model_dump()}, rows)
+
+
+def flow(items: dict[str, Item], work: Work) -> Iterator[Event]:
+    """Items by the part's name or the chunk's id → events, until each has its last one; a fatal event is the last."""
+    source = iter(items.items())
+    while wave := dict(islice(source, WAVE)):
+        for event in _wave(wave, work):
             yield event
             if event.fatal:
                 return
 
 
-def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
+def _wave(left: dict[str, Item], work: Work) -> Iterator[Event]:
+    """Round after round, until nothing is left. A chunk is done when all its parts have come, too."""
+    seen: set[tuple[str, str]] = set()
+    parts: dict[str, int] = {}  # of finished chunks
+    came: dict[str, set[str]] = {}  # parts of a chunk that came
+    idle = 0
+    first = True
+    while left:
+        idle += 1
+        try:
+            for row in _round(list(left.values()), work, at_once=not first):
+                idle = 0
+                event = Event.model_validate_json(row["event"])
+                chunk = row.get("of", "")
+                if event.kind == "segmented" and event.ref:
+                    came.setdefault(chunk, set()).add(event.where)
+                    if work.visit and ("part", event.where) not in seen:
+                        left[event.where] = _part_item(event.ref, event.rows)
+                elif event.kind == "chunk":
+                    parts[chunk] = row["parts"]
+                else:
+                    left.pop(chunk or event.where, None)
+                if parts.get(chunk) == len(came.get(chunk, ())):
+                    left.pop(chunk, None)
+                mark = (event.kind, event.where if event.ref or not chunk else chunk)
+                if mark not in seen:
+                    seen.add(mark)
+                    yield event
+        except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
+            yield failure("Ray", error)
+            return
+        first = False
+        if left and idle == ROUNDS:
+            words = f"workers died {ROUNDS} times before any of {len(left)} parts and chunks was done; see Ray's logs"
+            yield failure("Ray", CorpusError(words))
+            return
+
+
+def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str, Any]]:
+    """Send the items through new pools of what the cluster has now, yield the rows that come back.
+
+    `at_once`: each alone, and back at once, for those that may be the death of their actor.
+    """
     import ray
     from ray.data import ActorPoolStrategy
 
@@ -96,44 +142,73 @@ def _wave(plan: Plan, folder: str, items: list[str]) -> Iterator[Event]:
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = PATIENCE
+    context.max_errored_blocks = -1  # what an actor that died had in flight
     for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    cpus = max(1, int(resources.get("CPU", 1)))
-    found = devices()
-    flight = plan.config.launcher.parts_in_flight
-    on_gpus = plan.config.segment.uses_sat and found[0] != "cpu"
-    segmenters = min(plan.config.launcher.segmenters or (2 * len(found) if on_gpus else max(1, cpus - 1)), len(items))
-    shared = SEGMENTERS_SHARE if on_gpus else 0.0
-    data: ray.data.Dataset = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
+    found = pools(_nodes(), work.settings, work.sat)
+    flight = work.settings.parts_in_flight
+    blocks = [[item.descriptor] for item in items] if at_once else _blocks(items, 4 * flight * found.visitors)
+
+    def pool(size: int, **options: Any) -> ActorPoolStrategy:
+        size = min(size, len(blocks))
+        return ActorPoolStrategy(min_size=size, max_size=None if work.grow else size, **options)
+
+    data: ray.data.Dataset = ray.data.from_arrow([packed(block) for block in blocks])
     data = data.map_batches(
-        _Segment,
-        fn_constructor_args=(plan.config, folder, found[0], SHARED_NICE if found[0] == "cpu" else 0),
-        batch_size=1,
-        compute=ActorPoolStrategy(size=segmenters, max_tasks_in_flight_per_actor=1),
-        num_cpus=0.5 * cpus / segmenters,  # half of the machine to each pool: neither can starve the other
-        num_gpus=shared * len(found) / segmenters,
+        Segment,
+        fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=pool(found.segmenters, max_tasks_in_flight_per_actor=1),
+        num_cpus=found.segmenter_cpus,
+        num_gpus=found.segmenter_gpus,
+        ray_remote_args_fn=_of_actors,
     )
-    if any(stage != SEGMENT for stage in plan.stages):
+    if work.visit:
         data = data.map_batches(
-            _Visit,
-            fn_constructor_args=(plan.config, folder, found[0], plan.stages, cpus),
-            batch_size=1,
-            compute=ActorPoolStrategy(
-                size=len(found),
+            Visit,
+            fn_constructor_args=(partial(work.visit, found.device), found.device, found.threads, at_once),
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=pool(
+                found.visitors,
                 max_tasks_in_flight_per_actor=flight,
                 max_concurrent_calls_per_actor=flight,
                 enable_true_multi_threading=True,
             ),
-            num_cpus=0.5 * cpus / len(found),
-            num_gpus=1 - shared if found[0] != "cpu" else 0,
+            num_cpus=found.visitor_cpus,
+            num_gpus=found.visitor_gpus,
+            ray_remote_args_fn=_of_actors,
         )
-    try:
-        # not `iter_rows`, whose threads outlive it: one that calls Ray after `ray.shutdown` ends this process, code 1
-        for bundle in data.iter_internal_ref_bundles():
-            for block in ray.get(bundle.block_refs):
-                for text in block["item"].to_pylist():
-                    yield Event.model_validate_json(json.loads(text)["event"])
-    except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
-        yield failure("Ray", error)
+    # not `iter_rows`, whose threads outlive it: one that calls Ray after `ray.shutdown` ends this process, code 1
+    for bundle in data.iter_internal_ref_bundles():
+        for block in ray.get(bundle.block_refs):
+            yield from unpacked(block)
+
+
+def _of_actors() -> dict[str, Any]:
+    """One that dies is started again, and what it had in flight is dropped."""
+    return {"max_restarts": -1, "max_task_retries": 0}
+
+
+def _nodes() -> list[Node]:
+    import ray
+
+    alive: list[dict[str, Any]] = [one["Resources"] for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
+    return [Node(one.get("CPU", 0.0), int(one.get("GPU", 0))) for one in alive]
+
+
+def _blocks(items: list[Item], least: int) -> list[list[dict[str, Any]]]:
+    """Neighbours together, as long as there are at least so many blocks and none is large."""
+    most = min(BLOCK_ITEMS, math.ceil(len(items) / least))
+    blocks: list[list[dict[str, Any]]] = []
+    room = 0
+    for item in items:
+        if not blocks or len(blocks[-1]) >= most or item.sentences > room:
+            blocks.append([])
+            room = BLOCK_SENTENCES
+        blocks[-1].append(item.descriptor)
+        room -= item.sentences
+    return blocks

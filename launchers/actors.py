@@ -1,0 +1,113 @@
+"""The two kinds of actors that Ray Data feeds: one segments chunks, one visits parts; both get and give items.
+
+An item is a descriptor ({"part": …} or {"chunk": …}) or an event ({"event": …}, with the chunk that it is of and how
+many parts that had so far). Items travel as JSON, many in one value, which Ray Data cannot cut in pieces; actors send
+them on by the half second, so that small parts cost Ray little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.inputs import Chunk
+from pipeline.receipts import PartRef
+from pipeline.tasks import Event
+
+Segmenting = Callable[[Chunk], Iterator[Event]]
+Visiting = Callable[[PartRef], Event]
+
+ITEMS = "items"
+FLUSH_SECONDS = 0.5
+SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
+
+
+class Segment:
+    """Chunk descriptors → events; part descriptors go through. `make` loads what segments."""
+
+    def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
+        if device == "cpu":
+            import torch
+
+            os.nice(SHARED_NICE)
+            torch.set_num_threads(1)  # one process a core segments already
+        self._task = make()
+        self._at_once = at_once
+
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        """Items → items."""
+        out = _Outbox(self._at_once)
+        for item in unpacked(batch):
+            if "chunk" not in item or "event" in item:
+                yield from out.add(item)
+                continue
+            chunk = Chunk.from_json(item["chunk"])
+            parts = 0
+            for event in self._task(chunk):
+                parts += event.kind == "segmented"
+                yield from out.add({"event": event.model_dump_json(), "of": chunk.id, "parts": parts})
+        yield from out.rest()
+
+
+class Visit:
+    """Part descriptors and `segmented` events → events; others go through. May be called from several threads."""
+
+    def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:
+        if device == "cpu":
+            import torch
+
+            torch.set_num_threads(threads)
+        self._task = make()
+        self._at_once = at_once
+
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        """Items → items."""
+        out = _Outbox(self._at_once)
+        for item in unpacked(batch):
+            if "event" in item:
+                yield from out.add(item)
+                ref = Event.model_validate_json(item["event"]).ref
+            else:
+                ref = PartRef.model_validate(item["part"])
+            if ref:
+                event = self._task(ref)
+                if event.fatal:
+                    event = event.model_copy(update={"error": f"{event.error} (on {platform.node()})"})
+                yield from out.add({"event": event.model_dump_json()})
+        yield from out.rest()
+
+
+def packed(items: list[dict[str, Any]]) -> pa.Table:
+    """A block of these items."""
+    return pa.table({ITEMS: [json.dumps(items)]})
+
+
+def unpacked(block: pa.Table) -> Iterator[dict[str, Any]]:
+    """The items of a block."""
+    for text in block[ITEMS].to_pylist():
+        yield from json.loads(text)
+
+
+class _Outbox:
+    """Items that were not sent on yet."""
+
+    def __init__(self, at_once: bool) -> None:
+        self._items: list[dict[str, Any]] = []
+        self._wait = 0.0 if at_once else FLUSH_SECONDS
+        self._sent = time.monotonic()
+
+    def add(self, item: dict[str, Any]) -> Iterator[pa.Table]:
+        self._items.append(item)
+        if time.monotonic() - self._sent >= self._wait:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.Table]:
+        if self._items:
+            yield packed(self._items)
+        self._items, self._sent = [], time.monotonic()

@@ -1,0 +1,82 @@
+"""How many actors a Ray cluster carries, and what each takes of it.
+
+With GPUs there is a visitor for each, and CPU-only nodes segment. Without, each node has visitors that use all its
+cores. Half of the CPUs is booked by either pool, whatever is used: so neither pool can starve the other, and one CPU a
+node is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.launcher_settings import LauncherSettings
+
+SAT_SHARE = 0.2  # of each GPU, where SaT segments beside the encoder
+SAT_SEGMENTERS = 2  # a GPU
+
+
+@dataclass(frozen=True)
+class Node:
+    """What Ray may give away of a node."""
+
+    cpus: float
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Actors that visit and actors that segment, with the CPUs and GPUs that one of them books.
+
+    `threads`: of a visitor on a CPU. `devices`: of all visitors and of all segmenters, "cpu" or "cuda".
+    """
+
+    visitors: int
+    visitor_cpus: float
+    visitor_gpus: float
+    threads: int
+    segmenters: int
+    segmenter_cpus: float
+    segmenter_gpus: float
+    device: str
+    segmenter_device: str
+
+
+def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools:
+    """For these nodes. `sat`: SaT segments, on the GPUs where there are any."""
+    nodes = [node for node in nodes if node.cpus > 0] or [Node(1)]
+    gpus = sum(node.gpus for node in nodes)
+    share = SAT_SHARE if gpus and sat else 0.0
+    if gpus:
+        least = min(node.cpus / node.gpus for node in nodes if node.gpus)
+        visitors, visitor_cpus = [node.gpus for node in nodes], min(1.0, least / 2)
+    else:
+        least = min(node.cpus for node in nodes)
+        visitors, visitor_cpus = [int(node.cpus / least) for node in nodes], least / 2
+    free = [node.cpus - number * visitor_cpus for node, number in zip(nodes, visitors, strict=True)]
+    if share:
+        segmenting = [SAT_SEGMENTERS * node.gpus for node in nodes]
+    else:
+        segmenting = [max(1, int(node.cpus) - 1) for node in nodes]
+    segmenters = settings.segmenters or sum(segmenting)
+    if settings.segmenters:
+        each = sum(free) / segmenters
+    else:
+        each = min(rest / number for rest, number in zip(free, segmenting, strict=True) if number)
+    return Pools(
+        visitors=sum(visitors),
+        visitor_cpus=_rounded(visitor_cpus),
+        visitor_gpus=round(1 - share, 2) if gpus else 0.0,
+        threads=max(1, int(least)),
+        segmenters=segmenters,
+        segmenter_cpus=_rounded(min(1.0, each)),
+        segmenter_gpus=_rounded(share / SAT_SEGMENTERS if share else 0.0),
+        device="cuda" if gpus else "cpu",
+        segmenter_device="cuda" if share else "cpu",
+    )
+
+
+def _rounded(amount: float) -> float:
+    """Down to what Ray can tell apart."""
+    return math.floor(amount * 1000 + 1e-6) / 1000

@@ -1,0 +1,46 @@
+"""What is booked always fits, on every node, and nothing is left without an actor."""
+
+from __future__ import annotations
+
+import pytest
+
+from launchers.pools import Node, pools
+from pipeline.launcher_settings import LauncherSettings
+
+CLUSTERS = {
+    "a laptop": [Node(2)],
+    "two nodes of one CPU": [Node(1), Node(1)],
+    "unequal nodes": [Node(4), Node(16), Node(6)],
+    "a head without CPUs": [Node(0), Node(8), Node(8)],
+    "GPUs": [Node(96, 8), Node(96, 8)],
+    "GPUs, few CPUs": [Node(2, 8)],
+    "GPUs and CPU nodes": [Node(32, 4), Node(64), Node(64)],
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("sat", [False, True])
+@pytest.mark.parametrize("segmenters", [None, 3])
+def test_everything_fits(name: str, sat: bool, segmenters: int | None) -> None:
+    nodes = CLUSTERS[name]
+    found = pools(nodes, LauncherSettings(segmenters=segmenters), sat)
+    gpus = sum(node.gpus for node in nodes)
+    assert found.segmenters >= 1 and (found.segmenters == segmenters or segmenters is None)
+    cpus = found.visitors * found.visitor_cpus + found.segmenters * found.segmenter_cpus
+    assert 0 < cpus <= sum(node.cpus for node in nodes)
+    assert min(found.visitor_cpus, found.segmenter_cpus) > 0
+    if gpus:
+        assert (found.visitors, found.device) == (gpus, "cuda"), "one a GPU"
+        assert found.visitor_gpus > 0.5, "never two on a GPU"
+        assert gpus * found.visitor_gpus + found.segmenters * found.segmenter_gpus <= gpus or segmenters
+    else:
+        busy = [node for node in nodes if node.cpus]
+        assert found.visitors >= len(busy) and found.device == "cpu"
+        assert found.visitors * found.threads <= sum(node.cpus for node in nodes)
+
+
+def test_nodes_of_a_kind_are_used_alike() -> None:
+    found = pools([Node(1), Node(1)], LauncherSettings(), sat=False)
+    assert (found.visitors, found.visitor_cpus, found.segmenters, found.segmenter_cpus) == (2, 0.5, 2, 0.5)
+    found = pools([Node(96, 8)] * 2, LauncherSettings(), sat=True)
+    assert (found.visitors, found.visitor_gpus, found.segmenters, found.segmenter_gpus) == (16, 0.8, 32, 0.1)
