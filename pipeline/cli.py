@@ -274,6 +274,51 @@ def purge(
 
 
 @app.command()
+def retry(
+    config: ConfigPath,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="segment chunks with records in quarantine again")
+    ] = False,
+    reason: Annotated[
+        str | None,
+        typer.Option(metavar="REASON", help="only those with records of this reason (implies --quarantined)"),
+    ] = None,
+    launcher: Annotated[str | None, typer.Option(metavar="KIND", help="as for run")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Try records in quarantine again, after you changed the cause: a library, a limit, a file.
+
+    Their chunks are segmented again and the corpus is brought up to date, as by
+    `pipeline run`; parts that come out the same keep their embeddings and scores.
+    Shows the quarantine before and after, by reason. Parts that a run set aside
+    are tried again, as in every run.
+
+    Where only the input changed, `pipeline run` alone is enough: it sees that.
+
+    Examples:
+
+      pipeline retry corpus.yaml --quarantined
+
+      pipeline retry corpus.yaml --reason "segmentation failed"
+    """
+    from launchers import where
+    from pipeline.retry import retry as retry_chunks
+    from pipeline.running import Wishes
+
+    if not quarantined and reason is None:
+        raise ConfigError(
+            "say what to retry: --quarantined, or --reason REASON; what a run set aside or failed at is tried again by "
+            "pipeline run"
+        )
+    resolved, wishes = load(config, overrides, launcher), Wishes()
+    try:
+        retry_chunks(out, resolved, reason, wishes, where(resolved, wishes))
+    except KeyboardInterrupt:
+        err.print("Interrupted. What is finished is kept: pipeline run goes on.")
+        raise typer.Exit(130) from None
+
+
+@app.command()
 def quarantine(
     where: CorpusPlace,
     reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,

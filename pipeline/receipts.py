@@ -179,6 +179,13 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
     standing = read_chunk_receipt(store, path)
     if receipt.quarantine and receipt.quarantine != standing.quarantine:
         store.delete(receipt.quarantine.path)
+    books = ("parts", "documents_in", "kept", "dropped", "quarantined", "sentences")
+    differing = [name for name in books if getattr(receipt, name) != getattr(standing, name)]
+    if differing:
+        raise CorpusError(
+            f"{path} ({receipt.source}) was written before with other {', '.join(differing)}; the input changed during "
+            "the run, or a retry was cut off: delete that file and run again"
+        )
     return standing
 
 

@@ -103,6 +103,8 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
         "status",
         "inspect",
         "quarantine",
+        "purge",
+        "retry",
         "models",
         "schema",
         "doctor",
