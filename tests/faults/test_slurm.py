@@ -1,0 +1,80 @@
+"""Jobs on SLURM killed, requeued and warned of their time limit at seeded moments: the same corpus in the end.
+
+`PIPELINE_KILLS` (`make faults`) says how often; it is 5 otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+from pipeline.books import keep_books
+from pipeline.corpus import Corpus
+from pipeline.runs import newest_view
+from pipeline.store import Store
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs
+from tests.pipeline.test_cli import pipeline
+
+KILLS = int(os.environ.get("PIPELINE_KILLS", "5"))
+KINDS = {  # what happens to a job: what SLURM is told
+    "its process is killed": ("scancel", "--signal=KILL", "--batch"),
+    "all its processes are killed": ("scancel", "--signal=KILL", "--full"),
+    "it is preempted": ("scontrol", "requeue"),
+    "its time limit is near": ("scancel", "--signal=USR2", "--batch"),
+}
+
+
+def receipts(output: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(output / "receipts"))
+
+
+def running(output: Path) -> list[str]:
+    mine = set(jobs_of(output))
+    shown = subprocess.run(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], capture_output=True, text=True, check=True)
+    return sorted(mine & set(shown.stdout.split()))
+
+
+def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Path, slurm: None) -> None:
+    for name in ("libreoffice-eng", "libreoffice-fra", "libreoffice-rus"):
+        documents = sample_documents(name, 12 + 6 * KILLS)
+        for first in range(0, len(documents), 6):
+            write_jsonl(tmp_path / f"in/{name}-{first}.jsonl", documents[first : first + 6])
+    path = make_config(launcher=SLURM, segment={"method": "spacy-capped", "max_chars": 16}, scaler={})
+    whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
+    assert whole.returncode == 0, whole
+    output = tmp_path / "out"
+    moments = random.Random("SLURM")
+    assert pipeline("run", path).returncode == 0
+    kills = 0
+    while kills < KILLS:
+        if not jobs_of(output):
+            assert not ended(output, 60)["done"], "the run was over before the last kill: use a larger corpus"
+            assert pipeline("run", path).returncode == 0  # resumed
+        before = receipts(output)
+        while jobs_of(output) and receipts(output) < before + moments.randint(1, 6):
+            time.sleep(0.05)
+        there = running(output)
+        if not there:
+            continue
+        command = KINDS[moments.choice(list(KINDS))]
+        done = subprocess.run([*command, moments.choice(there)], capture_output=True, text=True)
+        kills += done.returncode == 0  # not if the job had just ended
+    for _ in range(3):
+        if ended(output, 400)["done"]:
+            break
+        assert pipeline("run", path).returncode == 0  # resumed
+    assert data_digests(output) == data_digests(tmp_path / "whole"), logs(output)
+    store = Store(str(output))
+    corpus = Corpus(str(output), newest_view(store))
+    books = keep_books(store, corpus.chunks)
+    assert books.complete and not books.problems
+    families = {name.partition("/")[0] for name in data_digests(output)}
+    assert sum(len(store.find(family)) for family in families) == len(data_digests(output)), (
+        "killed attempts left files"
+    )
+    assert not jobs_of(output)
+    assert pipeline("run", path, "--launcher", "inline").returncode == 0, "the lock is still held"
