@@ -43,8 +43,8 @@ class Corpus:
 
     @cached_property
     def tombstones(self) -> Tombstones:
-        """What was purged, when it is first asked for."""
-        return read_tombstones(self.store)
+        """What was purged and may still be in files, when it is first asked for."""
+        return read_tombstones(self.store, waiting=True)
 
     @cached_property
     def chunks(self) -> list[ChunkState]:

@@ -88,7 +88,7 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     if found.hits:
         console.print(
             "Now run: pipeline run corpus.yaml (it writes those chunks anew and deletes what they were). Input files, "
-            "exports and copies elsewhere are not touched: they are yours to mend.",
+            "exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are yours.",
             soft_wrap=True,
         )
 

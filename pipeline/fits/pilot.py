@@ -55,7 +55,8 @@ class PilotSample:
     """The finite rows of the pilot's parts with u below the rate that gives about `wanted` of them."""
 
     def __init__(self, store: Store, pilot: Pilot, wanted: int) -> None:
-        self._store, self._parts, self._tombstones = store, pilot.parts, read_tombstones(store)
+        self._store, self._parts = store, pilot.parts
+        self._tombstones = read_tombstones(store, waiting=True)
         counts = [part.receipts["encode"].counts for part in self._parts]
         self.rows = int(sum(part.rows for part in self._parts) - sum(one["non_finite"] for one in counts))
         self._rate = min(1.0, wanted / max(1, self.rows))
