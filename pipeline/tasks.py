@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,9 +20,11 @@ from pipeline.errors import AsideError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.receipts import ChunkReceipt, PartRef
 from pipeline.runs import STARTS
-from pipeline.segmenting import ChunkSegmenter
 from pipeline.store import Store
-from pipeline.worker import PartWorker
+
+if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
+    from pipeline.segmenting import ChunkSegmenter
+    from pipeline.worker import PartWorker
 
 MAX_STARTS = 3
 
@@ -66,6 +68,8 @@ class SegmentTask:
             yield failure(chunk.path, error)
 
     def _segment(self, chunk: Chunk) -> Iterator[Event]:
+        from pipeline.segmenting import ChunkSegmenter
+
         self._segmenter = self._segmenter or ChunkSegmenter(self._config, self._device)
         for item in self._segmenter.run(chunk):
             if isinstance(item, ChunkReceipt):
@@ -99,6 +103,8 @@ class PartTask:
         """Visit a part."""
         try:
             with self._lane.enter(alone=self._starts.died_in(ref.part) > 0), self._starts.marked(ref.part):
+                from pipeline.worker import PartWorker
+
                 with self._loading:
                     self._worker = self._worker or PartWorker(self._config, self._device, self._stages)
                 visit = self._worker.visit(ref)
