@@ -113,10 +113,10 @@ def _short_base() -> str:
 
 def _allowed_cpus() -> int | None:
     """The CPUs that this process may use, where they are fewer than the machine has (as in a SLURM job)."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    allowed = len(os.sched_getaffinity(0))
-    return allowed if allowed < (os.cpu_count() or 1) else None  # None: as Ray counts them, by quotas of containers
+    present = os.cpu_count() or 1
+    given = int(os.environ.get("SLURM_CPUS_ON_NODE", present))  # not every site binds jobs to their CPUs
+    allowed = min(given, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present)
+    return allowed if allowed < present else None  # None: as Ray counts them, by quotas of containers
 
 
 @contextlib.contextmanager
