@@ -143,11 +143,13 @@ def status(
     Example: pipeline status runs/sample
     """
     from pipeline.books import keep_books
+    from pipeline.purge import show_waiting
     from pipeline.show import show_books, show_open
 
     corpus = open_corpus(where)
     books = keep_books(corpus.store, corpus.chunks)
     show_books(out, books, f"{corpus.view.name} in {corpus.url}")
+    show_waiting(out, corpus)
     show_open(out, books)
     if books.problems:
         raise typer.Exit(1)

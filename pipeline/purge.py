@@ -93,6 +93,14 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         )
 
 
+def show_waiting(console: Console, corpus: Corpus) -> None:
+    """What is purged but still in files, if anything."""
+    hits = corpus.tombstones.by_chunk
+    if hits:
+        ids = counted(len(frozenset().union(*hits.values())), "purged id")
+        console.print(f"{ids} to take out of {counted(len(hits), 'chunk')}; no reader shows them: pipeline run does it")
+
+
 def read_ids(file: str) -> set[str]:
     """Ids of a text file, one a line, or of the column doc_id of a Parquet file; any fsspec URL."""
     try:

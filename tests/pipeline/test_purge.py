@@ -219,10 +219,14 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     pq.write_table(pa.table({"doc_id": [sample_documents("libreoffice-deu", 1)[0]["id"]]}), tmp_path / "ids.parquet")
     done = pipeline("purge", path, "--ids", tmp_path / "ids.parquet")
     assert done.returncode == 0 and "1 id: 1 document" in done.stdout and "Now run: pipeline run" in done.stdout, done
+    waiting = "1 purged id to take out of 1 chunk; no reader shows them: pipeline run does it"
+    assert waiting in pipeline("status", out).stdout
     for file, words in (("missing.txt", "there is no such file"), ("empty.txt", "lists no id")):
         (tmp_path / "empty.txt").write_text("\n\n")
         wrong = pipeline("purge", out, "--ids", tmp_path / file)
         assert wrong.returncode == 2 and words in wrong.stderr, wrong
+    run(path)
+    assert "purged id" not in pipeline("status", out).stdout
 
 
 def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:
