@@ -24,7 +24,7 @@ _ADVICE = {
     "ProfileNotFound": "set AWS_PROFILE to a profile of ~/.aws/config, or unset it",
     "EndpointConnectionError": "check the network, and AWS_ENDPOINT_URL if it is no Amazon store",
     "ParamValidationError": "correct the name of the bucket",
-    "PermissionError": "let these credentials list, read and write there, or give others",
+    "PermissionError": "let these credentials list, read and write there, or give others (these may have run out)",
     "FileNotFoundError": "make the bucket, or correct its name",
     "ValueError": "correct the address of the store",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -103,32 +104,38 @@ def slurm() -> None:
         (pytest.fail if os.environ.get("PIPELINE_TESTS_NEED_SLURM") else pytest.skip)(message)
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """A bucket at a real S3 endpoint, served by moto on this machine's loopback."""
+@contextlib.contextmanager
+def moto(log: Path) -> Iterator[str]:
+    """The address of a real S3 endpoint on this machine's loopback, served by moto."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + 60
+            while socket.socket().connect_ex(("127.0.0.1", port)):
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A bucket at a real S3 endpoint."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    log = (tmp_path / "moto.log").open("wb")
-    server = subprocess.Popen(
-        [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "moto.log").read_text()
-            time.sleep(0.1)
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
+    clients = fsspec.get_filesystem_class("s3")
+    with moto(tmp_path / "moto.log") as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        clients.clear_instance_cache()
         fsspec.filesystem("s3").mkdir("corpus")
-        yield "s3://corpus"
-    finally:
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        server.terminate()
-        server.wait()
-        log.close()
+        try:
+            yield "s3://corpus"
+        finally:
+            clients.clear_instance_cache()

@@ -1,0 +1,204 @@
+"""A bad S3: a proxy on loopback that delays requests, refuses some, loses some answers, and may go away for a while.
+
+    with S3Proxy(endpoint, refused=0.01, lost=0.01) as proxy:   # its address: proxy.url
+        ...
+    assert proxy.faults["lost"]
+
+    python -m tests.faults.s3_proxy http://127.0.0.1:5000 --latency 0.05 --refused 0.01    (prints its address)
+
+`refused`: the share of requests answered by 503 SlowDown and not carried out. `lost`: carried out, but the connection
+ends before the answer. `broken`: the answer's body ends in the middle. The draws are seeded; which request gets which
+depends on their order. Cost: a thread a connection, and a copy of what goes through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+SLOW_DOWN = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n'
+    b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+)
+EXPIRED = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n'
+    b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+)
+BETWEEN_TWO_HOPS = {"connection", "keep-alive", "transfer-encoding", "expect"}
+
+
+class S3Proxy:
+    """Serves from `with` to its end. `faults`: how often each kind happened; `requests`: how many came."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        latency: float = 0.0,
+        refused: float = 0.0,
+        lost: float = 0.0,
+        broken: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.target = urlsplit(target)
+        self.latency = latency
+        self.shares = {"refused": refused, "lost": lost, "broken": broken}
+        self.faults: Counter[str] = Counter()
+        self.requests = 0
+        self._random = random.Random(f"bad S3 {seed}")
+        self._drawing = threading.Lock()
+        self.expired = False  # from when this is true, the credentials of every request have run out
+        self._gone_until = 0.0
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+
+    @property
+    def url(self) -> str:
+        """Its address, for AWS_ENDPOINT_URL."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> S3Proxy:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def go_away(self, seconds: float) -> None:
+        """From now on every connection ends without an answer, and nothing is carried out."""
+        self._gone_until = time.monotonic() + seconds
+
+    def draw(self, command: str) -> str:
+        """What becomes of the next request: the name of a fault, or nothing."""
+        with self._drawing:
+            self.requests += 1
+            place = self._random.random()
+            if time.monotonic() < self._gone_until:
+                fault = "gone"
+            elif self.expired:
+                fault = "expired"
+            else:
+                fault = ""
+                for name, share in self.shares.items():
+                    if place < share:
+                        fault = name
+                        break
+                    place -= share
+            if fault == "broken" and command != "GET":
+                fault = "lost"  # the other answers have no body
+            if fault:
+                self.faults[fault] += 1
+            return fault
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    proxy: S3Proxy
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that are killed end their connections: nothing to report."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    upstream: http.client.HTTPConnection | None = None
+
+    def _pass_on(self) -> None:
+        proxy = self.server.proxy
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        time.sleep(proxy.latency)
+        fault = proxy.draw(self.command)
+        if fault == "gone":
+            self._hang_up()
+            return
+        if fault == "refused":
+            self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN)
+            return
+        if fault == "expired":
+            self._answer(403, [("Content-Type", "application/xml")], EXPIRED)
+            return
+        if not self.upstream:
+            self.upstream = http.client.HTTPConnection(str(proxy.target.hostname), proxy.target.port, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in BETWEEN_TWO_HOPS}
+        self.upstream.request(self.command, self.path, body or None, headers)
+        answer = self.upstream.getresponse()
+        content = answer.read()
+        if fault == "lost":
+            self._hang_up()
+        else:
+            kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in BETWEEN_TWO_HOPS]
+            self._answer(answer.status, kept, content, broken=fault == "broken")
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815 (http.server names them)
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, broken: bool = False) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() != "content-length" or self.command == "HEAD":
+                self.send_header(name, value)
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content[: len(content) // 2] if broken else content)
+        if broken:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def finish(self) -> None:
+        """The connection is over, and that to the store with it."""
+        if self.upstream:
+            self.upstream.close()
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def elsewhere(*arguments: str) -> Iterator[str]:
+    """The address of such a proxy in a process of its own, which takes no time from this one."""
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "tests.faults.s3_proxy", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.s3_proxy", description="A bad S3 on loopback.")
+    parser.add_argument("target", help="address of the S3 behind it")
+    for name in ("latency", "refused", "lost", "broken"):
+        parser.add_argument(f"--{name}", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    with S3Proxy(**vars(parser.parse_args())) as proxy:
+        print(proxy.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

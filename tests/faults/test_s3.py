@@ -1,0 +1,245 @@
+"""Runs whose corpus lies on a bad S3: the same corpus as on a good disk, or an end in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from pipeline import patience
+from pipeline.books import Books, keep_books
+from pipeline.corpus import Corpus
+from pipeline.errors import StorageError
+from pipeline.store import Store
+from pipeline.tasks import failure
+from tests.conftest import MakeConfig, data_digests
+from tests.faults.s3_proxy import S3Proxy
+from tests.pipeline.test_cli import PIPELINE, pipeline
+from tests.pipeline.test_plan import bring_up_to_date
+
+SMALL_PARTS = {"autobleu": None, "segment": {"method": "spacy-capped", "max_chars": 40}}
+
+
+@pytest.fixture
+def bad(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., S3Proxy]]:
+    """Puts a bad proxy before the bucket, for this process and those that it starts."""
+    good = os.environ["AWS_ENDPOINT_URL"]
+    proxies: list[S3Proxy] = []
+
+    def start(**faults: float) -> S3Proxy:
+        proxies.append(S3Proxy(good, **faults).__enter__())
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxies[0].url)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()  # of clients with the good address
+        return proxies[0]
+
+    yield start
+    for proxy in proxies:
+        proxy.__exit__()
+
+
+def books_of(url: str) -> Books:
+    corpus = Corpus(url)
+    books = keep_books(corpus.store, corpus.chunks)
+    assert books.complete and not books.problems, books.problems
+    return books
+
+
+@pytest.fixture
+def expected(make_config: MakeConfig, tmp_path: Path) -> dict[str, str]:
+    """The corpus on a good disk."""
+    bring_up_to_date(make_config(**SMALL_PARTS), f"output={tmp_path / 'good'}")
+    return data_digests(tmp_path / "good")
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_the_same_corpus_and_every_repetition_counted(
+    make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy], launcher: str
+) -> None:
+    proxy = bad(refused=0.03, lost=0.03, broken=0.02)
+    path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
+    run = pipeline("run", path, "--launcher", launcher)
+    assert run.returncode == 0, run
+    assert proxy.faults["refused"] > 0 and proxy.faults["lost"] > 0, proxy.faults
+    faults = proxy.faults.total()
+    proxy.shares.clear()
+    assert data_digests(f"{bucket}/corpus") == expected
+    books = books_of(f"{bucket}/corpus")
+    (summary,) = (one for one in Store(f"{bucket}/corpus").find("runs") if one.endswith("summary.json"))
+    of_driver = json.loads(Store(f"{bucket}/corpus").read(summary)).get("storage_retries", {})
+    counted = books.repeated + sum(of_driver.values())
+    # every fault brings one repetition; not told: what happened after the last receipt, or while closing the run
+    assert 0.5 * faults < counted <= faults, (counted, proxy.faults)
+    assert f"storage     {books.repeated} requests had to be repeated" in " ".join(run.stdout.split("\n")), run.stdout
+
+
+def test_a_store_that_goes_away_for_a_while(
+    make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
+) -> None:
+    proxy = bad()
+    path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
+    process = subprocess.Popen(
+        [PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_until(lambda: proxy.requests > 150 or process.poll() is not None)
+    proxy.go_away(8.0)
+    shown, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and proxy.faults["gone"] >= 3, (shown, proxy.faults)
+    assert data_digests(f"{bucket}/corpus") == expected
+    assert books_of(f"{bucket}/corpus").repeated > 0
+
+
+def test_killed_while_it_writes_and_resumed(
+    make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
+) -> None:
+    proxy = bad(latency=0.005, refused=0.02, lost=0.02)
+    path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
+    moments = random.Random("kill on S3")
+    for _ in range(3):
+        before = proxy.requests
+        process = subprocess.Popen(
+            [PIPELINE, "run", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        after = before + moments.randint(120, 260)
+        wait_until(lambda after=after, process=process: proxy.requests > after or process.poll() is not None)
+        assert process.poll() is None, "the run was over before the kill: use a larger corpus"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    last = pipeline("run", path)
+    assert last.returncode == 0, last
+    proxy.shares.clear()
+    assert data_digests(f"{bucket}/corpus") == expected
+    books_of(f"{bucket}/corpus")
+
+
+def test_bytes_that_change_behind_a_receipt(make_config: MakeConfig, bucket: str, expected: dict[str, str]) -> None:
+    url = f"{bucket}/corpus"
+    path = make_config(**SMALL_PARTS, output=url)
+    assert pipeline("run", path).returncode == 0
+    store = Store(url)
+    for family in ("embeddings", "sentences"):
+        name = store.find(family)[1]
+        data = bytearray(store.read(name))
+        data[len(data) // 2] ^= 1
+        store.write(name, bytes(data))
+        found = pipeline("verify", url)
+        assert found.returncode == 1 and name in found.stdout, found
+        assert pipeline("verify", url, "--repair").returncode == 1
+        again = pipeline("run", path)
+        assert again.returncode == 0, again
+        assert data_digests(url) == expected
+    assert pipeline("verify", url).returncode == 0
+
+
+def test_credentials_that_run_out_stop_the_run(
+    make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
+) -> None:
+    proxy = bad()
+    path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
+    process = subprocess.Popen(
+        [PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_until(lambda: proxy.requests > 150 or process.poll() is not None)
+    proxy.expired = True
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in shown, shown
+    assert "(PermissionError); let these credentials" in " ".join(shown.split())
+    assert proxy.faults["expired"] < 20, "it went on asking"
+    proxy.expired = False
+    assert pipeline("run", path).returncode == 0
+    assert data_digests(f"{bucket}/corpus") == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "bucket_name", "words"),
+    [
+        ("AWS_ACCESS_KEY_ID", None, "corpus", "NoCredentialsError); give credentials: environment variables"),
+        ("AWS_DEFAULT_REGION", "us-east-1", "nobodys", "(FileNotFoundError); make the bucket, or correct its name"),
+    ],
+)
+def test_a_store_that_cannot_be_used(
+    make_config: MakeConfig,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str | None,
+    bucket_name: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    if value is None:
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        monkeypatch.delenv(variable)
+    started = time.monotonic()
+    run = pipeline("run", make_config(output=f"s3://{bucket_name}/corpus"))
+    shown = " ".join((run.stdout + run.stderr).split())
+    assert run.returncode in (1, 2) and words in shown and "Traceback" not in shown, run
+    assert time.monotonic() - started < 30
+
+
+def test_whose_answer_was_lost_knows_its_own_file(bucket: str, bad: Callable[..., S3Proxy]) -> None:
+    proxy = bad(lost=0.2, seed=2)
+    store = Store(f"{bucket}/corpus")
+    made = [store.create(f"a/{number}", f"mine {number}".encode()) for number in range(12)]
+    assert all(made) and proxy.faults["lost"] >= 2
+    again = [store.create(f"a/{number}", b"theirs") for number in range(12)]
+    assert not any(again)
+    assert [store.read(f"a/{number}") for number in range(12)] == [f"mine {number}".encode() for number in range(12)]
+
+
+def test_of_many_writers_one_wins_though_answers_are_lost(bucket: str, bad: Callable[..., S3Proxy]) -> None:
+    bad(lost=0.2, refused=0.1)
+    store = Store(f"{bucket}/corpus")
+    store.find("")
+    for round_ in range(5):
+        won: list[bytes] = []
+
+        def write(data: bytes, name: str = f"one-{round_}", won: list[bytes] = won) -> None:
+            if store.create(name, data):
+                won.append(data)
+
+        writers = [threading.Thread(target=write, args=(b"%d" % number,)) for number in range(6)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        assert won == [store.read(f"one-{round_}")]
+
+
+def test_row_groups_are_read_though_bodies_break_off(
+    make_config: MakeConfig, bucket: str, bad: Callable[..., S3Proxy]
+) -> None:
+    path = make_config(output=f"{bucket}/corpus", autobleu=None)
+    bring_up_to_date(path)
+    expected = Corpus(f"{bucket}/corpus").table("text", "embedding")
+    proxy = bad(broken=0.1)
+    assert Corpus(f"{bucket}/corpus").table("text", "embedding").equals(expected)
+    assert proxy.faults["broken"] > 0
+
+
+def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = bad()
+    store = Store(f"{bucket}/corpus")
+    store.write("a", b"1")
+    patience.take_repeated()
+    monkeypatch.setattr(patience, "PATIENCE", 1.0)
+    proxy.go_away(60)
+    with pytest.raises(StorageError, match="check the network and try again: what is finished is kept") as caught:
+        store.read("a")
+    assert failure("part", caught.value).fatal
+    assert patience.take_repeated()["read"] >= 1
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
