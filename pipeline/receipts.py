@@ -173,6 +173,7 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
     wrong = receipt.balance()
     if wrong:
         raise CorpusError(wrong)
+    receipt = receipt.model_copy(update={"counts": receipt.counts | _repeated()})
     path = layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint)
     if store.create(path, receipt.model_dump_json().encode()):
         return receipt
