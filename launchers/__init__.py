@@ -22,6 +22,10 @@ def launch(plan: Plan, folder: str) -> Iterator[Event]:
         from launchers import inline
 
         return inline.run(plan, folder)
+    if kind == "ray":
+        from launchers import cluster
+
+        return cluster.run(plan, folder)
     from launchers import local
 
     return local.run(plan, folder)
@@ -37,7 +41,16 @@ def where(config: RunConfig, wishes: Wishes) -> Where:
         from launchers.slurm.submit import submission
 
         submit = submission(config, wishes)
+    if config.launcher.kind == "ray":
+        from launchers.cluster import checked_address
+
+        checked_address(config)
     return Where(launch, lambda: devices()[0], submit, jobs_alive)
+
+
+def is_ray_job(config: RunConfig) -> bool:
+    """Whether the run is to be submitted to a cluster's dashboard, not to be followed from here."""
+    return config.launcher.kind == "ray" and (config.launcher.address or "").startswith(("http://", "https://"))
 
 
 def jobs_alive(jobs: Sequence[str]) -> bool:

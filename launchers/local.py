@@ -56,7 +56,7 @@ def ray_on_this_machine() -> Iterator[None]:
     try:
         with _privacy():
             try:
-                with _without_native_log():
+                with without_native_log():
                     ray.init(
                         address="local",
                         num_cpus=_allowed_cpus(),
@@ -120,7 +120,7 @@ def _allowed_cpus() -> int | None:
 
 
 @contextlib.contextmanager
-def _without_native_log() -> Iterator[None]:
+def without_native_log() -> Iterator[None]:
     """Ray's C++ part announces its log level on stderr, whatever that level is; its errors are raised in Python."""
     sys.stderr.flush()
     kept = os.dup(2)

@@ -54,6 +54,10 @@ def run(
         list[str] | None,
         typer.Option("--refit", metavar="NAME", help="fit anew on the present pilot: scaler, predictor or rvq"),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="ray: auto or HOST:6379 joins that cluster, http://HOST:8265 submits a job"),
+    ] = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="though another run holds the corpus: ask that one to stop")
     ] = False,
@@ -75,12 +79,16 @@ def run(
 
       pipeline run corpus.yaml --refit scaler --refit rvq
     """
-    from launchers import where
+    from launchers import is_ray_job, where
     from pipeline.running import Wishes
     from pipeline.running import run as run_corpus
 
     wishes = Wishes(only, until, refit or (), take_over)
-    resolved = load(config, overrides, launcher)
+    resolved = load(config, [*(overrides or []), *([f"launcher.address={address}"] if address else [])], launcher)
+    if is_ray_job(resolved):
+        from launchers.ray_job import run_as_job
+
+        raise typer.Exit(run_as_job(out, resolved, wishes))
     try:
         run_corpus(out, resolved, wishes, where(resolved, wishes))
     except KeyboardInterrupt:

@@ -10,13 +10,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+import fsspec
+
 from pipeline.config import RunConfig
+from pipeline.errors import PipelineError
 from pipeline.fingerprint import fingerprint
 from pipeline.recipes import Recipes
+from pipeline.store import Store
 
 PACKAGES = ("pipeline", "stages", "launchers")
 LIBRARIES = (
@@ -46,6 +51,28 @@ def differences(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
         for name in names
         if ours.get(name) != theirs.get(name)
     ]
+
+
+def obstacles(config: RunConfig, ours: dict[str, str], mark: str, token: bytes, inputs: Sequence[str]) -> list[str]:
+    """Why this place cannot work for a run, a line each; empty if it can.
+
+    `ours`: the identity where the run was started; `mark`: a file in the corpus, which holds `token`; `inputs`: files.
+    """
+    try:
+        found = differences(ours, identity(config))
+        store = Store(config.output)
+        if not store.exists(mark) or store.read(mark) != token:
+            found.append(
+                f"it does not see {config.output} as it is elsewhere: use a folder that all nodes share, or an object "
+                "store"
+            )
+        for url in inputs:
+            fs, path = fsspec.core.url_to_fs(url)
+            if not fs.exists(path):
+                found.append(f"it does not see {url}: put inputs where all nodes see them")
+    except (PipelineError, ValueError, OSError) as error:
+        found = [str(error)]
+    return found
 
 
 @functools.cache

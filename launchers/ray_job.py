@@ -1,0 +1,73 @@
+"""A run as a Ray job: the cluster's head gets the resolved corpus.yaml and a command line, and is followed from here.
+
+The driver runs on the cluster, so this machine may go away. Nothing is pickled, and no credentials travel: a token of
+the dashboard comes from the environment (RAY_AUTH_MODE, RAY_AUTH_TOKEN), those of object stores from the cluster's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import tempfile
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from launchers.cluster import TOKEN_HINT, checked_address
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.running import Wishes
+
+INTERRUPTED = 130
+
+
+def run_as_job(console: Console, config: RunConfig, wishes: Wishes) -> int:
+    """Submit, follow, and return the exit code of the run. Ctrl-C stops following, not the run.
+
+    Raises `ConfigError` if no dashboard answers at the address, or it refuses.
+    """
+    from ray.job_submission import JobSubmissionClient
+
+    address = checked_address(config)
+    try:
+        client = JobSubmissionClient(address)
+        with tempfile.TemporaryDirectory() as folder:
+            content = {key: value for key, value in config.model_dump(mode="json").items() if value is not None}
+            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+            Path(folder, "corpus.yaml").write_text(text, "utf-8")
+            job = client.submit_job(entrypoint=shlex.join(command(wishes)), runtime_env={"working_dir": folder})
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        said = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"launcher.address: cannot submit a job at {address} ({said}); give the address of the cluster's "
+            f"dashboard, and its token: {TOKEN_HINT}"
+        ) from error
+    console.print(f"submitted as {job} to {address}", highlight=False)
+
+    async def follow() -> None:
+        async for lines in client.tail_job_logs(job):
+            console.print(Text.from_ansi(lines), end="")
+
+    try:
+        asyncio.run(follow())
+        info = client.get_job_info(job)
+    except KeyboardInterrupt:
+        console.print(
+            f"No longer followed; the run goes on.\n  ray job logs --address {address} --follow {job}   follow it\n"
+            f"  ray job stop --address {address} {job}            stop it; what is finished is kept",
+            highlight=False,
+        )
+        return INTERRUPTED
+    console.print(f"{job}: {info.status}", highlight=False)
+    return 0 if str(info.status) == "SUCCEEDED" else info.driver_exit_code or 1
+
+
+def command(wishes: Wishes) -> list[str]:
+    """What the cluster's head is to do, beside the corpus.yaml."""
+    options = ["--only", wishes.only] if wishes.only else []
+    options += ["--until", wishes.until] if wishes.until else []
+    options += [word for name in wishes.refit for word in ("--refit", name)]
+    options += ["--take-over"] if wishes.take_over else []
+    return ["python", "-m", "pipeline.cli", "run", "corpus.yaml", "--launcher", "ray", "--address", "auto", *options]

@@ -1,0 +1,181 @@
+"""A real cluster of two nodes on this machine, one CPU each, with a token: killed, grown, unequal, and sent a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, MakeConfig, data_digests
+from tests.pipeline.test_cli import PIPELINE
+
+RAY = str(Path(PIPELINE).parent / "ray")
+GROW = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from launchers.cluster import _joined
+from launchers.ray_data import Work, flow
+from pipeline.launcher_settings import LauncherSettings
+from tests.launchers.test_cluster import SlowVisitor
+from tests.launchers.test_ray_data import NoSegmenter, part_item
+
+marks = Path(sys.argv[2])
+with _joined(sys.argv[1]):
+    work = Work(partial(NoSegmenter, marks, ""), partial(SlowVisitor, marks), LauncherSettings(), grow=True)
+    for event in flow(dict(map(part_item, range(150))), work):
+        assert event.kind == "part", event
+        print(event.where, flush=True)
+"""
+
+
+class SlowVisitor:
+    """Takes a second for a part, and leaves a file named after the node it is on."""
+
+    def __init__(self, marks: Path, device: str) -> None:
+        import ray
+
+        (marks / ray.get_runtime_context().get_node_id()).touch()
+
+    def __call__(self, ref: object) -> object:
+        from pipeline.tasks import Event
+
+        time.sleep(1)
+        return Event(kind="part", where=ref.part)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """Nodes as process groups of their own, so that a whole node can be killed."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.port, self.dashboard = free_port(), free_port()
+        self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        path = f"{Path(PIPELINE).parent}:{os.environ['PATH']}"
+        self.environment = clean | self.token | {"PYTHONPATH": str(ROOT), "PATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.start("--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
+                   f"--dashboard-port={self.dashboard}")  # fmt: skip
+        self.address = f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
+        self.wait_for(1)
+
+    def start(self, *options: str, **variables: str) -> subprocess.Popen[bytes]:
+        command = [RAY, "start", "--block", "--num-cpus=1", "--object-store-memory=100000000", *options,
+                   f"--dashboard-agent-listen-port={free_port()}"]  # fmt: skip
+        node = subprocess.Popen(
+            command, env=self.environment | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        self.nodes.append(node)
+        return node
+
+    def join(self, **variables: str) -> subprocess.Popen[bytes]:
+        return self.start(f"--address={self.address}", **variables)
+
+    def kill(self, node: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+
+    def wait_for(self, nodes: int) -> None:
+        """Until so many nodes are alive."""
+        code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
+        code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
+        command = [sys.executable, "-c", code, self.address, str(nodes)]
+        subprocess.run(command, env=self.environment, check=True, timeout=120, capture_output=True)
+
+    def python(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *arguments], env=self.environment, cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(folder)
+        try:
+            yield cluster
+        finally:
+            for node in cluster.nodes:
+                cluster.kill(node)
+
+
+def run(cluster: Cluster, path: Path, *options: str) -> tuple[int, str]:
+    done = cluster.python("-m", "pipeline.cli", "run", str(path), "--launcher", "ray", *options)
+    shown, _ = done.communicate(timeout=300)
+    return done.returncode, shown
+
+
+def test_a_node_is_killed_and_the_corpus_is_the_same(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 30})
+    assert subprocess.run([PIPELINE, "run", path, "--set", f"output={tmp_path / 'whole'}"], check=False).returncode == 0
+    second = cluster.join()
+    cluster.wait_for(2)
+    process = cluster.python("-m", "pipeline.cli", "run", str(path), "--launcher", "ray", "--address", cluster.address)
+    deadline = time.monotonic() + 200
+    while not list((tmp_path / "out/receipts/encode").rglob("*.json")) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    cluster.kill(second)
+    shown, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, shown
+    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+
+
+def test_a_node_that_joins_late_works_too(cluster: Cluster, tmp_path: Path) -> None:
+    process = cluster.python("-c", GROW, cluster.address, str(tmp_path))
+    assert process.stdout and process.stdout.readline()
+    late = cluster.join()
+    shown, _ = process.communicate(timeout=300)
+    cluster.kill(late)
+    assert process.returncode == 0, shown
+    assert len(shown.splitlines()) == 149
+    assert len(list(tmp_path.iterdir())) == 2, "the late node did nothing"
+
+
+def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
+    for package in ("pipeline", "stages", "launchers", "conf"):
+        shutil.copytree(ROOT / package, tmp_path / "old" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "old/stages/device.py").open("a") as file:
+        file.write("# of yesterday\n")
+    cluster.wait_for(1)
+    other = cluster.join(PYTHONPATH=str(tmp_path / "old"))
+    cluster.wait_for(2)
+    code, shown = run(cluster, make_config(), "--address", cluster.address)
+    cluster.kill(other)
+    assert code == 1 and "cannot take part" in shown and "code is " in shown and socket.gethostname() in shown, shown
+    assert not list((tmp_path / "out").glob("documents/*")), "work was done"
+
+
+def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")
+    assert code == 0 and "SUCCEEDED" in shown and "Done in" in shown, shown
+    assert any(name.startswith("embeddings/") for name in data_digests(tmp_path / "out"))
+    code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--only", "rvq")
+    assert code == 2 and "--only rvq" in shown, shown
+
+
+def test_an_address_is_needed(make_config: MakeConfig) -> None:
+    done = subprocess.run([PIPELINE, "run", make_config(), "--launcher", "ray"], capture_output=True, text=True)
+    assert done.returncode == 2 and "there is no address: give --address" in done.stderr, done
