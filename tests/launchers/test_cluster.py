@@ -1,4 +1,4 @@
-"""A real cluster of two nodes on this machine, one CPU each, with a token: killed, grown, unequal, and sent a job."""
+"""A real cluster of two nodes on this machine, one CPU each, with a token: killed, unequal, and sent a job."""
 
 from __future__ import annotations
 
@@ -21,38 +21,6 @@ from tests.conftest import ROOT, MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE
 
 RAY = str(Path(PIPELINE).parent / "ray")
-GROW = """
-import sys, time
-from functools import partial
-from pathlib import Path
-from launchers.cluster import _joined
-from launchers.ray_data import Work, flow
-from pipeline.launcher_settings import LauncherSettings
-from tests.launchers.test_cluster import SlowVisitor
-from tests.launchers.test_ray_data import NoSegmenter, part_item
-
-marks = Path(sys.argv[2])
-with _joined(sys.argv[1]):
-    work = Work(partial(NoSegmenter, marks, ""), partial(SlowVisitor, marks), LauncherSettings(), grow=True)
-    for event in flow(dict(map(part_item, range(150))), work):
-        assert event.kind == "part", event
-        print(event.where, flush=True)
-"""
-
-
-class SlowVisitor:
-    """Takes a second for a part, and leaves a file named after the node it is on."""
-
-    def __init__(self, marks: Path, device: str) -> None:
-        import ray
-
-        (marks / ray.get_runtime_context().get_node_id()).touch()
-
-    def __call__(self, ref: object) -> object:
-        from pipeline.tasks import Event
-
-        time.sleep(1)
-        return Event(kind="part", where=ref.part)
 
 
 def free_port() -> int:
@@ -140,17 +108,6 @@ def test_a_node_is_killed_and_the_corpus_is_the_same(cluster: Cluster, make_conf
     shown, _ = process.communicate(timeout=300)
     assert process.returncode == 0, shown
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
-
-
-def test_a_node_that_joins_late_works_too(cluster: Cluster, tmp_path: Path) -> None:
-    process = cluster.python("-c", GROW, cluster.address, str(tmp_path))
-    assert process.stdout and process.stdout.readline()
-    late = cluster.join()
-    shown, _ = process.communicate(timeout=300)
-    cluster.kill(late)
-    assert process.returncode == 0, shown
-    assert len(shown.splitlines()) == 149
-    assert len(list(tmp_path.iterdir())) == 2, "the late node did nothing"
 
 
 def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
