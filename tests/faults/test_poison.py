@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.faults.slurm_runs import SLURM, ended
+from tests.faults.slurm_runs import SLURM, ended, preempt_a_task
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
 POISON = os.pathsep.join([str(Path(__file__).parent / "poison"), str(ROOT)])
 LAUNCHERS: dict[str, dict[str, Any]] = {
     "local": {"kind": "local", "parts_in_flight": 3},
     "slurm": SLURM | {"inside": "local", "tasks": 1},
-    "slurm-inline": SLURM | {"tasks": 2},  # the whole task dies
+    "slurm-inline": SLURM | {"tasks": 2},  # the whole task dies, and others are preempted
 }
 
 
@@ -44,6 +44,8 @@ def test_only_the_poison_is_set_aside(
         env=os.environ | {"PYTHONPATH": POISON},
     )
     output = tmp_path / "out"
+    if kind == "slurm-inline":
+        preempt_a_task(output)
     summary = (
         ended(output, 240)
         if kind.startswith("slurm")

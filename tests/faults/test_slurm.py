@@ -16,7 +16,7 @@ from pipeline.corpus import Corpus
 from pipeline.runs import newest_view
 from pipeline.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs
+from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
 from tests.pipeline.test_cli import pipeline
 
 KILLS = int(os.environ.get("PIPELINE_KILLS", "5"))
@@ -30,12 +30,6 @@ KINDS = {  # what happens to a job: what SLURM is told
 
 def receipts(output: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(output / "receipts"))
-
-
-def running(output: Path) -> list[str]:
-    mine = set(jobs_of(output))
-    shown = subprocess.run(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], capture_output=True, text=True, check=True)
-    return sorted(mine & set(shown.stdout.split()))
 
 
 def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Path, slurm: None) -> None:
