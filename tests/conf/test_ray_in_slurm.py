@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from launchers.slurm.site import ask
-from tests.conftest import ROOT
+from tests.conftest import ROOT, MakeConfig, data_digests
+from tests.pipeline.test_cli import pipeline
 
 pytestmark = [
     pytest.mark.usefixtures("slurm"),
@@ -100,34 +101,28 @@ def run(folder: Path, options: list[str], arguments: list[str], **environment: s
     return facts["ExitCode"].partition(":")[0], (folder / f"{job}.log").read_text()
 
 
-def looked(log: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(log.partition("FOUND ")[2].partition("\n")[0])
-    return found
-
-
-@pytest.mark.parametrize("tasks", [1, 2])
-def test_a_private_cluster_and_the_exit_code_of_its_command(
-    alone: Path, second_network: None, tmp_path: Path, tasks: int
-) -> None:
+def test_a_private_cluster_and_the_exit_code_of_its_command(alone: Path, tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
-    code, log = run(
-        tmp_path,
-        [f"--ntasks-per-node={tasks}"],
-        ["a b.yaml", "--only", "encode"],
-        RAY=str(alone),
-        PIPELINE=f"{sys.executable} {tmp_path / 'look.py'}",
-    )
+    look = f"{sys.executable} {tmp_path / 'look.py'}"
+    code, log = run(tmp_path, [], ["a b.yaml", "--only", "encode"], RAY=str(alone), PIPELINE=look)
     assert code == "3", log
-    found = looked(log)
-    address = str(found["argv"][-1]).partition("=")[2]  # type: ignore[index]
-    assert found["argv"][:-1] == ["run", "a b.yaml", "--only", "encode", "--launcher", "ray", "--set"]  # type: ignore[index]
-    assert len(found["nodes"]) == tasks and address.partition(":")[0] in found["nodes"]  # type: ignore[arg-type, operator]
-    assert not found["dashboard"] and found["private"] == ["0o700"] * tasks
+    found = json.loads(log.partition("FOUND ")[2].partition("\n")[0])
+    *words, address = found["argv"]
+    assert words == ["run", "a b.yaml", "--only", "encode", "--launcher", "ray", "--set"]
+    assert address.startswith("launcher.address=127.0.0.1:") and found["nodes"] == ["127.0.0.1"]
+    assert {one.rpartition(":")[0] for one in found["listening"]} <= {"127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"}
+    assert not found["dashboard"] and found["private"] == ["0o700"]
     assert "STRANGER True" in log, "who has no token is not let in"
-    if tasks == 1:
-        assert {str(one).rpartition(":")[0] for one in found["listening"]} <= {
-            "127.0.0.1",
-            "[::ffff:127.0.0.1]",
-            "[::1]",
-        }  # type: ignore[attr-defined]
     assert not list(Path("/tmp").glob(f"ray-{found['job']}-*")), "nothing is left behind"
+
+
+def test_a_run_on_two_nodes_gives_the_same_corpus(
+    alone: Path, second_network: None, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = make_config(autobleu=None)
+    here = pipeline("run", path, "--set", f"output={tmp_path / 'here'}")
+    assert here.returncode == 0, here
+    code, log = run(tmp_path, ["--ntasks-per-node=2"], [str(path)], RAY=str(alone))
+    assert code == "0" and "On worker node" in log, log
+    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "here")
+    assert next((tmp_path / "out").glob("runs/*/summary.json"))
