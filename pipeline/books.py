@@ -1,22 +1,27 @@
 """The books of a corpus: everything that went in is in a part, dropped with a reason, or in quarantine.
 
-Read from receipts alone, after the work, so that what a worker claimed does not matter, only what it committed.
+Read from receipts (or the ledgers that sum them up) alone, after the work, so that what a worker claimed does not
+matter, only what it committed.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pipeline import layout
-from pipeline.receipts import REPEATED, summed
+from pipeline.receipts import REPEATED
 from pipeline.recipes import SEGMENT
-from pipeline.state import ChunkState
+from pipeline.standing import LISTED_PARTS
+from pipeline.state import ChunkState, problems_in, total_of
 from pipeline.store import Store
+from pipeline.sums import CHUNK, Sums, below, busy, counted, stages_of
 
 # a data file, or what `Store.write` had of it when it was killed; files that people put beside them are not ours
 ATTEMPT = re.compile(r"\.?(?P<part>[0-9a-f-]+)\.(?P<fingerprint>[0-9a-f]{8})-[0-9a-f]{6}\.parquet(\.[0-9a-f]{8}\.tmp)?")
+
+ONE_LISTING = 100_000  # parts whose files are listed at once
 
 
 @dataclass
@@ -52,74 +57,75 @@ class Books:
         return not self.open_chunks and not self.open_parts
 
 
-def keep_books(store: Store, chunks: list[ChunkState]) -> Books:
-    """Add up the receipts of a view and check that they agree with each other and with the files that are there."""
-    books = Books()
-    present = {family: set(store.find(family)) for family in ("documents", *layout.ROW_FAMILIES, "quarantine")}
-    for chunk in chunks:
-        receipt = chunk.receipt
-        if not receipt:
-            books.open_chunks += 1
-            continue
-        books.chunks += 1
-        books.documents_in += receipt.documents_in
-        books.kept += receipt.kept
-        books.dropped.update(receipt.dropped)
-        books.quarantined.update(receipt.quarantined)
-        books.sentences += receipt.sentences
-        books.bytes_read += receipt.bytes_read
-        books.bytes_unreadable += receipt.bytes_unreadable
-        _check_chunk(books, chunk)
-        files = [receipt.quarantine] if receipt.quarantine else []
-        for part in chunk.parts:
-            books.parts += 1
-            books.open_parts.update(part.missing)
-            for stage, done in part.receipts.items():
-                files += done.files
-                books.warnings.update(f"{stage}: {text}" for text in done.warnings)
-                books.rows[stage] += done.rows
-                books.counts[stage] = summed([books.counts.get(stage, {}), done.counts])
-                busy = sum(value for key, value in done.seconds.items() if key != "wait")
-                books.seconds[stage] = books.seconds.get(stage, 0.0) + busy
-                if done.rows != part.rows:
-                    books.problems.append(f"{stage} of part {part.ref.part} has {done.rows} rows, not {part.rows}")
-        for file in files:
-            books.data_bytes[file.family] += file.bytes
-            if file.path not in present[file.family]:
-                books.problems.append(
-                    f"{file.path} is missing, though a receipt vouches for it; delete that receipt, run again"
-                )
+def keep_books(store: Store, chunks: Sequence[ChunkState]) -> Books:
+    """Add up the receipts of a view and check that they agree with each other.
+
+    Of at most 20 000 parts it is also checked that their files are there; of more, `pipeline verify` does that.
+    """
+    books = _books_of(total_of(chunks))
+    books.problems = problems_in(chunks)
+    if books.parts <= LISTED_PARTS:
+        books.problems += _missing_files(store, chunks)
     return books
 
 
-def _check_chunk(books: Books, chunk: ChunkState) -> None:
-    receipt = chunk.receipt
-    if not receipt:
-        return
-    wrong = receipt.balance()
-    if wrong:
-        books.problems.append(wrong)
-    rows = sum(part.rows for part in chunk.parts)
-    if rows != receipt.sentences:
-        books.problems.append(f"chunk {receipt.chunk} counts {receipt.sentences} sentences, its parts {rows}")
-    segmented = [part.receipts[SEGMENT].counts for part in chunk.parts]
-    documents = sum(one["documents"] - one.get("split_documents", 0) for one in segmented)
-    if documents != receipt.kept:
-        books.problems.append(f"chunk {receipt.chunk} kept {receipt.kept} documents, its parts hold {documents:.0f}")
+def _books_of(total: Sums) -> Books:
+    def chunk(name: str) -> int:
+        return int(total.get(f"{CHUNK}/{name}", 0))
+
+    books = Books(
+        chunks=chunk("chunks"),
+        documents_in=chunk("documents_in"),
+        kept=chunk("kept"),
+        dropped=counted(total, CHUNK, "dropped"),
+        quarantined=counted(total, CHUNK, "quarantined"),
+        sentences=chunk("sentences"),
+        parts=chunk("parts"),
+        bytes_read=chunk("bytes_read"),
+        bytes_unreadable=chunk("bytes_unreadable"),
+        open_chunks=int(total.get(f"{SEGMENT}/left", 0)),
+        data_bytes=counted(total, CHUNK, "bytes"),
+    )
+    for stage in stages_of(total):
+        books.data_bytes.update(counted(total, stage, "bytes"))
+        books.warnings.update({f"{stage}: {text}": parts for text, parts in counted(total, stage, "warnings").items()})
+        left = int(total.get(f"{stage}/left", 0))
+        if left and stage != SEGMENT:
+            books.open_parts[stage] = left
+        if f"{stage}/parts" in total:
+            books.rows[stage] = int(total[f"{stage}/rows"])
+            books.counts[stage] = below(total, stage, "counts")
+            books.seconds[stage] = busy(below(total, stage, "seconds"))
+    return books
 
 
-def sweep(store: Store, chunks: list[ChunkState]) -> int:
+def _missing_files(store: Store, chunks: Sequence[ChunkState]) -> Iterator[str]:
+    present: dict[str, set[str]] = {}
+    for one in chunks:
+        files = [one.receipt.quarantine] if one.receipt and one.receipt.quarantine else []
+        files += [file for part in one.parts for done in part.receipts.values() for file in done.files]
+        for file in files:
+            if file.path not in present.setdefault(file.family, set(store.find(file.family))):
+                yield f"{file.path} is missing, though a receipt vouches for it; delete that receipt, run again"
+
+
+def sweep(store: Store, chunks: Sequence[ChunkState]) -> int:
     """Delete data files of finished work that no receipt names (a killed attempt left them). Returns how many.
 
-    Safe beside other writers: once a receipt stands, no other attempt at the same part and fingerprint can win.
+    Of chunks that are in no ledger yet: call it before they are folded; `pipeline gc` sees all. Safe beside other
+    writers: once a receipt stands, no other attempt at the same part and fingerprint can win. Cost: one listing of each
+    family, by pieces where there are many parts.
     """
     named: set[str] = set()
     finished: set[tuple[str, str, str]] = set()
+    every = 0
     for chunk in chunks:
-        if chunk.receipt:
-            finished.add(("quarantine", chunk.receipt.chunk, chunk.receipt.fingerprint[:8]))
-            if chunk.receipt.quarantine:
-                named.add(chunk.receipt.quarantine.path)
+        every += chunk.parts_count or 0
+        if chunk.folded or not chunk.receipt:
+            continue
+        finished.add(("quarantine", chunk.receipt.chunk, chunk.receipt.fingerprint[:8]))
+        if chunk.receipt.quarantine:
+            named.add(chunk.receipt.quarantine.path)
         for part in chunk.parts:
             for receipt in part.receipts.values():
                 for file in receipt.files:
@@ -127,9 +133,15 @@ def sweep(store: Store, chunks: list[ChunkState]) -> int:
                     finished.add((file.family, part.ref.part, receipt.fingerprint[:8]))
     gone = 0
     for family in sorted({family for family, _, _ in finished}):
-        for path in store.find(family):
-            attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
-            if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
-                store.delete(path)
-                gone += 1
+        for prefix in prefixes(every):
+            for path in store.find(family, prefix):
+                attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
+                if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
+                    store.delete(path)
+                    gone += 1
     return gone
+
+
+def prefixes(parts: int) -> Sequence[str]:
+    """How names that begin with a hash (or the dot of an unfinished file) are listed, so that memory is bounded."""
+    return [""] if parts <= ONE_LISTING else "0123456789abcdef."

@@ -13,7 +13,7 @@ for batch in corpus.batches("text", "title", where=corpus.condition("autobleu < 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from pipeline.errors import CorpusError
 from pipeline.expression import Condition, parse
 from pipeline.part_reader import ROW_COLUMNS, Batch, Column, PartReader, columns_of, no_column
 from pipeline.runs import newest_view
-from pipeline.state import ChunkState, PartState, View, read_state
+from pipeline.state import PartState, States, View, read_state
 from pipeline.store import Store
 from pipeline.tombstones import Tombstones, read_tombstones
 from stages.arrow import embedding_matrix
@@ -47,30 +47,26 @@ class Corpus:
         return read_tombstones(self.store, waiting=True)
 
     @cached_property
-    def chunks(self) -> list[ChunkState]:
+    def chunks(self) -> States:
         """Chunks of the newest run, in its order."""
         return read_state(self.store, self.view)
 
     @cached_property
-    def _states(self) -> dict[str, PartState]:
-        parts = [part for chunk in self.chunks for part in chunk.parts]
-        return {part.ref.part: part for part in sorted(parts, key=lambda part: part.ref.part)}
-
-    @cached_property
     def parts(self) -> list[str]:
         """Names of the parts, sorted."""
-        return list(self._states)
+        return sorted(part for chunk in self.chunks for part in chunk.part_names())
 
     @property
     def rows(self) -> int:
         """Sentences in all parts."""
-        return sum(self._rows(part) for part in self._states.values())
+        rows = int(self.chunks.total.get("chunk/sentences", 0))
+        touched = [self.chunks.by_id[chunk] for chunk in self.tombstones.by_chunk if chunk in self.chunks.by_id]
+        return rows - sum(part.rows - self._rows(part) for number in touched for part in self.chunks[number].parts)
 
     @cached_property
     def catalogue(self) -> dict[str, Column]:
         """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
-        vouched = [set().union(*(one.columns for one in part.receipts.values())) for part in self._states.values()]
-        return columns_of(set.intersection(*vouched)) if vouched else {}
+        return columns_of(self.chunks.columns) if self.parts else {}
 
     @cached_property
     def columns(self) -> list[str]:
@@ -137,9 +133,15 @@ class Corpus:
             if not -len(names) <= part < len(names):
                 raise CorpusError(f"{self.url} has {len(names)} parts; there is no part number {part}")
             part = names[part]
-        if part not in self._states:
-            raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
-        return self._states[part]
+        number = self.chunks.by_id.get(layout.part_owner(part))
+        for state in self._parts_of(number) if number is not None else ():
+            if state.ref.part == part:
+                return state
+        raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
+
+    @lru_cache(64)  # noqa: B019 (parts of a chunk follow each other)
+    def _parts_of(self, number: int) -> list[PartState]:
+        return self.chunks[number].parts
 
     def reader(self, part: str | int) -> PartReader:
         """Reads columns of a part; use it in a `with` statement."""

@@ -15,11 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 
+_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
+
 
 def fingerprint(value: Any) -> str:
     """32 hex digits of a JSON-serialisable value, independent of the order of keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return fingerprint_bytes(value).hex()
+
+
+def fingerprint_bytes(value: Any) -> bytes:
+    """The 16 bytes of a fingerprint."""
+    return hashlib.blake2b(_canonical(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def content_digest(data: bytes | memoryview | pa.Buffer) -> str:

@@ -160,3 +160,8 @@ def chunk_receipt_path(chunk: str, fingerprint: str) -> str:
 def part_name(chunk: str, number: int) -> str:
     """`<chunk>-00000`: parts sort in the order of their documents."""
     return f"{chunk}-{number:05d}"
+
+
+def part_owner(part: str) -> str:
+    """The chunk of a part."""
+    return part.rpartition("-")[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import socket
 import time
@@ -90,15 +91,15 @@ def write_phase(
     store: Store, folder: str, plan: Plan, kind: Literal["pilot", "fit", "main"], refit: Collection[str]
 ) -> Order:
     """Write what workers need to know; the order comes last."""
-    wanted = set(plan.stages)
-    chunks = [one for one in plan.chunks if not one.receipt or any(wanted.intersection(p.missing) for p in one.parts)]
+    count = sum(1 for _ in plan.chunks_to_work_on())
     settings = plan.config.launcher
-    cuts = [(0, 0)] if kind == "fit" else ranges_of(len(chunks), settings.chunks_per_claim, settings.tasks)
+    cuts = [(0, 0)] if kind == "fit" else ranges_of(count, settings.chunks_per_claim, settings.tasks)
     if kind != "fit":
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, _WORK, compression="zstd") as writer:
+            chunks = plan.chunks_to_work_on()
             for start, end in cuts:
-                rows = [(one.chunk.to_json(), one.fingerprint) for one in chunks[start:end]]
+                rows = [(one.chunk.to_json(), one.fingerprint) for one in itertools.islice(chunks, end - start)]
                 columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
                 writer.write_table(pa.table(columns, schema=_WORK))
         store.write(f"{folder}/work.parquet", sink.getvalue())
@@ -110,7 +111,7 @@ def write_phase(
         rates=dict(plan.config.frozen.rates),
         identity=identity(plan.config),
         ranges=len(cuts),
-        chunks=len(chunks),
+        chunks=count,
         parts=len(plan.parts_to_visit()),
         todo=todo_of(plan),
         refit=tuple(sorted(refit)),
@@ -143,7 +144,7 @@ def plan_of_range(store: Store, folder: str, order: Order, number: int) -> Plan:
     expected = [(Chunk.from_json(text), digest) for text, digest in pairs]
     view = View.of(config, [chunk for chunk, _ in expected])
     assert view.chunks == expected, "the same code and recipes give other fingerprints"
-    return Plan(config, view, order.stages, read_state(store, view), {}, ())
+    return Plan(config, view, order.stages, read_state(store, view, ledgers=False), {}, ())
 
 
 def check_identity(ordered: dict[str, str], config: RunConfig) -> None:
@@ -158,7 +159,7 @@ def check_identity(ordered: dict[str, str], config: RunConfig) -> None:
 
 def todo_of(plan: Plan) -> str:
     """A digest of what there is to launch."""
-    return fingerprint(sorted(plan.to_launch))
+    return plan.todo_digest()
 
 
 def read_done(store: Store, folder: str) -> Iterator[Done]:

@@ -6,51 +6,55 @@ reason is what differs between the two recipes (`encode.model: sonar-tiny → so
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
 
 from pipeline import layout
 from pipeline.config import FITS, STAGES, RunConfig
 from pipeline.errors import ConfigError
 from pipeline.expression import parse
-from pipeline.fingerprint import difference, fingerprint
 from pipeline.fits.records import freeze
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.part_reader import ROW_COLUMNS, columns_of
-from pipeline.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
+from pipeline.reasons import StageWork, segment_reasons, stage_reasons
+from pipeline.receipts import PartRef
 from pipeline.recipes import SEGMENT
-from pipeline.state import ChunkState, View, in_parallel, read_state, saved_recipe
+from pipeline.state import ChunkState, States, View, read_state
 from pipeline.store import Store
+from pipeline.sums import CHUNK, Sums, below, busy
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
-NEW = "new"
 SCALER = "scaler"  # the section that only fits
 LATER = "after the fits on the pilot"
 ON_PILOT = "on the pilot"
 
 
-@dataclass
-class StageWork:
-    """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured).
+@dataclass(frozen=True)
+class Refs(Sequence[PartRef]):
+    """Parts of chunks that lack one of these stages, in the order of the chunks."""
 
-    `guessed`: it was not measured, but follows from another stage's.
-    """
+    chunks: Sequence[ChunkState]
+    stages: tuple[str, ...]
 
-    stage: str
-    done: int = 0
-    left: int = 0
-    sentences_done: int = 0
-    sentences_left: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    rate: float | None = None
-    guessed: bool = False
+    def __iter__(self) -> Iterator[PartRef]:
+        return (ref for one in self.chunks for ref in one.waiting(self.stages))
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Time that the known sentences take at the measured rate."""
-        return self.sentences_left / self.rate if self.rate else None
+    def __len__(self) -> int:
+        return sum(one.count_waiting(self.stages)[0] for one in self.chunks)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    @overload
+    def __getitem__(self, index: int) -> PartRef: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PartRef]: ...
+    def __getitem__(self, index: int | slice) -> PartRef | list[PartRef]:
+        return list(self)[index]
 
 
 @dataclass
@@ -60,32 +64,52 @@ class Plan:
     config: RunConfig
     view: View
     stages: tuple[str, ...]  # those that this run may do
-    chunks: list[ChunkState]
+    chunks: Sequence[ChunkState]
     work: dict[str, StageWork]
     missing_fits: tuple[str, ...]  # of this run
 
-    def over(self, chunks: list[ChunkState]) -> Plan:
+    def over(self, chunks: Sequence[ChunkState]) -> Plan:
         """The same work on these chunks only."""
         return replace(self, chunks=chunks)
 
-    def chunks_to_segment(self) -> list[Chunk]:
-        """Chunks without a receipt, in the run's order."""
-        return [one.chunk for one in self.chunks if not one.receipt] if SEGMENT in self.stages else []
+    def chunks_to_work_on(self) -> Iterator[ChunkState]:
+        """Chunks that lack a stage of this run, in its order."""
+        return (one for one in self.chunks if one.lacks(self.stages))
 
-    def parts_to_visit(self) -> list[PartRef]:
-        """Parts that are segmented and lack a stage of this run."""
-        wanted = set(self.stages)
-        return [part.ref for one in self.chunks for part in one.parts if wanted.intersection(part.missing)]
+    def chunks_to_segment(self) -> Sequence[Chunk]:
+        """Chunks without a receipt, in the run's order."""
+        if SEGMENT not in self.stages:
+            return []
+        if isinstance(self.chunks, States):
+            return self.chunks.unsegmented()
+        return [one.chunk for one in self.chunks if not one.segmented]
+
+    def parts_to_visit(self) -> Sequence[PartRef]:
+        """Parts that are segmented and lack a stage of this run; made as they are gone through."""
+        return Refs(self.chunks, self.stages)
+
+    def sentences_to_visit(self) -> int:
+        """Sentences in those parts."""
+        return sum(one.count_waiting(self.stages)[1] for one in self.chunks)
 
     @property
     def nothing_to_do(self) -> bool:
         """Whether everything that this run may do is done."""
-        return not (self.to_launch or self.missing_fits or self.waiting)
+        return not (self.missing_fits or self.waiting or any(True for _ in self.chunks_to_work_on()))
 
     @property
     def to_launch(self) -> set[str]:
         """Ids of the chunks and names of the parts that a launcher would work on now."""
         return {one.id for one in self.chunks_to_segment()} | {ref.part for ref in self.parts_to_visit()}
+
+    def todo_digest(self) -> str:
+        """32 hex digits of `to_launch`, in the order of the run."""
+        digest = hashlib.blake2b(digest_size=16)
+        for one in self.chunks_to_segment():
+            digest.update(one.id.encode())
+        for ref in self.parts_to_visit():
+            digest.update(ref.part.encode())
+        return digest.hexdigest()
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -126,30 +150,44 @@ def make_plan(
     view = View.of(config, chunks)
     store = Store(config.output)
     state = read_state(store, view)
-    work = {stage: StageWork(stage) for stage in stages}
+    work = {stage: _work(state.total, stage) for stage in stages}
     if SEGMENT in work:
-        _segment_work(store, view, state, work[SEGMENT])
-    rows = [part.rows for one in state for part in one.parts]
+        segment_reasons(state, work[SEGMENT])
+    rows, parts = int(state.total.get(f"{CHUNK}/sentences", 0)), int(state.total.get(f"{CHUNK}/parts", 0))
     for stage in stages:
         if stage in view.stages:
-            _stage_work(store, view, state, work[stage])
+            stage_reasons(state, work[stage])
         elif stage == SCALER:
             fitted = int(SCALER in config.frozen.fits)
             work[stage] = StageWork(stage, fitted, 1 - fitted, reasons=Counter({ON_PILOT: 1 - fitted}))
         elif stage != SEGMENT:
-            work[stage] = StageWork(stage, 0, len(rows), 0, sum(rows), Counter({LATER: len(rows)}))
-    _price_fragility(config, state, work)
+            work[stage] = StageWork(stage, 0, parts, 0, rows, Counter({LATER: parts}))
+    _price_fragility(config, state.total, work)
     missing = tuple(name for name in FITS if name in stages and name not in config.frozen.fits)
     return Plan(config, view, stages, state, work, missing)
 
 
-def _price_fragility(config: RunConfig, state: Sequence[ChunkState], work: dict[str, StageWork]) -> None:
+def _work(total: Sums, stage: str) -> StageWork:
+    """How much of a stage is done and left, and how fast it was."""
+    done, seconds = total.get(f"{stage}/rows", 0.0), busy(below(total, stage, "seconds"))
+    if stage == SEGMENT:
+        seconds = total.get(f"{CHUNK}/seconds", 0.0)
+    return StageWork(
+        stage,
+        done=int(total.get(f"{CHUNK}/chunks" if stage == SEGMENT else f"{stage}/parts", 0)),
+        left=int(total.get(f"{stage}/left", 0)),
+        sentences_done=int(done),
+        sentences_left=int(total.get(f"{stage}/waiting", 0)),
+        rate=done / seconds if seconds else None,
+    )
+
+
+def _price_fragility(config: RunConfig, total: Sums, work: dict[str, StageWork]) -> None:
     """Before anything is measured: a sampled sentence costs a decoding for each noise level, at AutoBLEU's speed."""
     todo, settings = work.get("fragility"), config.fragility
     if not todo or not settings or todo.rate or not todo.sentences_left:
         return
-    receipts = [part.receipts["autobleu"] for one in state for part in one.parts if "autobleu" in part.receipts]
-    scored, seconds = sum(one.counts["scored"] for one in receipts), sum(map(_busy, receipts))
+    scored, seconds = total.get("autobleu/counts/scored", 0.0), busy(below(total, "autobleu", "seconds"))
     if scored and seconds:
         sample = config.frozen.rates.get("fragility", settings.sample)
         share = min(1.0, sample.rows / todo.sentences_left) if isinstance(sample, Rows) else sample
@@ -180,79 +218,3 @@ def check_languages(config: RunConfig) -> None:
     ]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
-
-
-def _segment_work(store: Store, view: View, state: Sequence[ChunkState], work: StageWork) -> None:
-    older: dict[str, list[str]] = {}
-    if any(not one.receipt for one in state):
-        for path in store.find("chunks"):
-            older.setdefault(layout.data_owner(path)[0], []).append(path)
-    paths = [path for one in state if not one.receipt for path in older.get(one.chunk.id, [])]
-    found: dict[str, list[ChunkReceipt]] = {}
-    for receipt in in_parallel(lambda path: read_chunk_receipt(store, path), paths):
-        found.setdefault(receipt.chunk, []).append(receipt)
-    seconds = 0.0
-    for one in state:
-        if one.receipt:
-            work.done += 1
-            work.sentences_done += one.receipt.sentences
-            seconds += one.receipt.seconds
-            continue
-        work.left += 1
-        previous = found.get(one.chunk.id)
-        if not previous:
-            work.reasons[NEW] += 1
-            continue
-        last = max(previous, key=lambda receipt: receipt.created)
-        work.sentences_left += last.sentences
-        now = view.segment[one.chunk.input]
-        if last.recipe == fingerprint(now):
-            old = {"stamp": last.stamp, "take": last.take}
-            work.reasons.update(difference(old, {"stamp": one.chunk.stamp, "take": one.chunk.take}, one.chunk.path))
-        else:
-            work.reasons.update(difference(saved_recipe(store, SEGMENT, last.recipe), now) or ["recipe changed"])
-    work.rate = work.sentences_done / seconds if seconds else None
-
-
-def _stage_work(store: Store, view: View, state: Sequence[ChunkState], work: StageWork) -> None:
-    seconds = 0.0
-    waiting: list[tuple[PartRef, int]] = []
-    for one in state:
-        for part in one.parts:
-            if work.stage in part.missing:
-                waiting.append((part.ref, part.rows))
-            else:
-                receipt = part.receipts[work.stage]
-                work.done += 1
-                work.sentences_done += receipt.rows
-                seconds += _busy(receipt)
-    older: dict[str, list[str]] = {}
-    if waiting:
-        for path in store.find(f"receipts/{work.stage}"):
-            older.setdefault(layout.data_owner(path)[0], []).append(path)
-    reasons = in_parallel(lambda entry: _why(store, view, work.stage, older.get(entry[0].part, [])), waiting)
-    sentences = work.sentences_done
-    for (_, rows), (reason, last) in zip(waiting, reasons, strict=True):
-        work.left += 1
-        work.sentences_left += rows
-        work.reasons.update(reason)
-        if last and not work.sentences_done:
-            sentences += last.rows
-            seconds += _busy(last)
-    work.rate = sentences / seconds if seconds else None
-
-
-def _why(store: Store, view: View, stage: str, older: Sequence[str]) -> tuple[list[str], Receipt | None]:
-    """Why a part lacks a stage, and the receipt of its last time."""
-    if not older:
-        return [NEW], None
-    last = max((read_receipt(store, path) for path in older), key=lambda receipt: receipt.created)
-    now = view.stages[stage]
-    if last.recipe != fingerprint(now):
-        return difference(saved_recipe(store, stage, last.recipe), now) or ["recipe changed"], last
-    return [f"{', '.join(sorted(last.inputs))}: the content changed"], last
-
-
-def _busy(receipt: Receipt) -> float:
-    """Seconds of work on a part; waiting for the device is not work."""
-    return sum(value for key, value in receipt.seconds.items() if key != "wait")

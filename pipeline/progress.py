@@ -26,8 +26,7 @@ class RunProgress:
         self._console = console
         self._chunks = len(plan.chunks_to_segment())
         self._visits = any(stage != SEGMENT for stage in plan.stages)
-        waiting = {ref.part for ref in plan.parts_to_visit()}
-        self._segmented = sum(part.rows for one in plan.chunks for part in one.parts if part.ref.part in waiting)
+        self._segmented = plan.sentences_to_visit()
         self._before = self._segmented
         self._chunks_done = 0
         self._visited = 0

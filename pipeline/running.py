@@ -137,9 +137,9 @@ def _nothing_to_do(console: Console, plan: Plan) -> None:
         _report(console, plan)
 
 
-def _chunks(plan: Plan) -> list[Chunk]:
+def _chunks(plan: Plan) -> Sequence[Chunk]:
     """Of the inputs, as they were found when the run began."""
-    return [one.chunk for one in plan.chunks]
+    return plan.view.listed.chunks
 
 
 @dataclass

@@ -12,8 +12,8 @@ import yaml
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
-from pipeline.state import View, save_recipes
 from pipeline.store import Store
+from pipeline.view import VIEW_FILE, View, save_recipes
 
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
 
@@ -34,12 +34,13 @@ class RunRecord:
         check_corpus(store)
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         store.write(f"{self.folder}/corpus.yaml", text.encode())
+        view.write_chunks(store, self.folder)
         self.see(view)
 
     def see(self, view: View) -> None:
-        """Readers open this view from now on: more has been decided."""
+        """Readers open this view, of the same chunks, from now on: more has been decided."""
         save_recipes(self.store, view)
-        self.store.write(f"{self.folder}/view.json", view.to_json().encode())
+        view.write_header(self.store, self.folder)
 
     def log(self, event: str) -> None:
         """Remember an event (one line of JSON)."""
@@ -58,42 +59,49 @@ def check_corpus(store: Store) -> None:
     """Raises `CorpusError` unless the folder is a corpus of this layout."""
     if not store.exists(layout.CORPUS_FILE):
         raise CorpusError(f"{store.url} is no corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run")
-    version = json.loads(store.read(layout.CORPUS_FILE)).get("layout")
-    if version != layout.LAYOUT_VERSION:
+    try:
+        version = json.loads(store.read(layout.CORPUS_FILE))["layout"]
+    except (ValueError, KeyError, TypeError) as error:
         raise CorpusError(
-            f"{store.url} has layout {version}; this version reads layout {layout.LAYOUT_VERSION}: use another output"
+            f"{store.url}/{layout.CORPUS_FILE} is damaged ({type(error).__name__}: {error}); if this folder is a "
+            f"corpus of layout {layout.LAYOUT_VERSION}, delete that file and run its corpus.yaml again: what is "
+            "finished is kept"
+        ) from error
+    if version != layout.LAYOUT_VERSION:
+        newer = isinstance(version, int) and version > layout.LAYOUT_VERSION
+        todo = "install the version that made it, or use another output" if newer else "use another output"
+        raise CorpusError(
+            f"{store.url} has layout {version}; this version reads layout {layout.LAYOUT_VERSION}: {todo}"
         )
 
 
 def newest_view(store: Store) -> View:
     """The view of the newest run. Raises `CorpusError` if there was none."""
-    check_corpus(store)
-    newest = _newest(store)
-    if not newest:
-        raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
-    return View.from_json(newest)
+    return View.read(store, _newest(store))
 
 
 def newest_config(store: Store) -> dict[str, Any]:
     """The resolved corpus.yaml of the newest run, as plain values. Raises `CorpusError` if there was none."""
-    check_corpus(store)
-    for name in reversed(store.folders(layout.RUNS)):
-        if store.exists(f"{layout.RUNS}/{name}/view.json"):
-            return dict(yaml.safe_load(store.read(f"{layout.RUNS}/{name}/corpus.yaml")))
-    raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
+    return dict(yaml.safe_load(store.read(f"{_newest(store)}/corpus.yaml")))
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
     """Whether readers already see this view, and the selection of this configuration, by a run that came to its end."""
-    if not store.exists(layout.CORPUS_FILE) or _newest(store) != view.to_json().encode():
+    runs = [f"{layout.RUNS}/{name}" for name in store.folders(layout.RUNS)]
+    if not store.exists(layout.CORPUS_FILE) or not any(store.exists(f"{run}/{VIEW_FILE}") for run in reversed(runs)):
         return False
-    if not store.exists(f"{layout.RUNS}/{store.folders(layout.RUNS)[-1]}/summary.json"):
+    if store.read(f"{_newest(store)}/{VIEW_FILE}") != view.header().encode():
+        return False
+    if not store.exists(f"{runs[-1]}/summary.json"):
         return False
     select = config.select.model_dump(mode="json") if config.select else None
     return newest_config(store).get("select") == select
 
 
-def _newest(store: Store) -> bytes | None:
-    """The newest run's view; a run that was killed before it wrote one does not count."""
-    paths = (f"{layout.RUNS}/{name}/view.json" for name in reversed(store.folders(layout.RUNS)))
-    return next((store.read(path) for path in paths if store.exists(path)), None)
+def _newest(store: Store) -> str:
+    """Folder of the newest run; one that was killed before it wrote its view does not count."""
+    check_corpus(store)
+    for name in reversed(store.folders(layout.RUNS)):
+        if store.exists(f"{layout.RUNS}/{name}/{VIEW_FILE}"):
+            return f"{layout.RUNS}/{name}"
+    raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from pipeline.books import Books
 from pipeline.errors import STEERS
-from pipeline.plan import Plan, StageWork
+from pipeline.plan import Plan
 from pipeline.quality import QUANTILES, Quality, Row, Score
 from pipeline.quality import Group as QualityGroup
+from pipeline.reasons import StageWork
 
 
 def number(value: float) -> str:

@@ -16,7 +16,8 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan import Plan
 from pipeline.recipes import SEGMENT
-from pipeline.state import ChunkState
+from pipeline.state import ChunkState, total_of
+from pipeline.sums import CHUNK, below, busy, stages_of
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
@@ -58,23 +59,23 @@ class Measured:
     @classmethod
     def of(cls, chunks: Sequence[ChunkState]) -> Measured:
         """Of chunks and parts that are finished."""
-        found = cls()
-        for one in chunks:
-            if one.receipt:
-                found.documents += one.receipt.kept
-                found.sentences += one.receipt.sentences
-                found.bytes_read += one.receipt.bytes_read
-            for part in one.parts:
-                for stage, receipt in part.receipts.items():
-                    rows = int(receipt.counts.get("scored", receipt.rows))
-                    busy = sum(value for key, value in receipt.seconds.items() if key != "wait")
-                    found.rows[stage] += rows
-                    found.seconds[stage] = found.seconds.get(stage, 0.0) + busy
-                    found.parts[stage] += 1
-                    found.devices[stage] = receipt.device
-                    for file in receipt.files:
-                        found.stored[file.family] += file.bytes
-                        found.stored_rows[file.family] += rows if stage in SAMPLED else file.rows
+        total, found = total_of(chunks), cls()
+        found.documents = int(total.get(f"{CHUNK}/kept", 0))
+        found.sentences = int(total.get(f"{CHUNK}/sentences", 0))
+        found.bytes_read = int(total.get(f"{CHUNK}/bytes_read", 0))
+        for stage in stages_of(total):
+            if f"{stage}/parts" not in total:
+                continue
+            every = int(total[f"{stage}/rows"])
+            rows = int(total.get(f"{stage}/counts/scored", every))
+            found.rows[stage] = rows
+            found.seconds[stage] = busy(below(total, stage, "seconds"))
+            found.parts[stage] = int(total[f"{stage}/parts"])
+            found.devices[stage] = max(below(total, stage, "devices"))
+            for family, stored in below(total, stage, "bytes").items():
+                of_documents = int(total[f"{stage}/counts/documents"]) if family == "documents" else every
+                found.stored[family] += int(stored)
+                found.stored_rows[family] += rows if stage in SAMPLED else of_documents
         return found
 
 

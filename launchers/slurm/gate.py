@@ -60,7 +60,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         return
     wishes = read_wishes(store, run, config)
     last, refit, failures = _phases_before(store, run, number, set(wishes.refit))
-    chunks = [chunk for chunk, _ in newest_view(store).chunks]
+    chunks = newest_view(store).listed.chunks
     plan, _ = plan_run(config, wishes, refit, chunks)
     if not refit:
         record.see(plan.view)

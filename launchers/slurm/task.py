@@ -164,7 +164,7 @@ class Task:
             yield event
 
     def _fit(self) -> list[str]:
-        chunks = [chunk for chunk, _ in newest_view(self.store).chunks]
+        chunks = newest_view(self.store).listed.chunks
         plan, _ = plan_run(self.config, read_wishes(self.store, self.run, self.config), self.order.refit, chunks)
         step = next_step(plan, "")
         return decide(self.console, step, self.order.refit, lambda: devices()[0]) if step.kind == "fit" else []

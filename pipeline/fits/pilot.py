@@ -41,11 +41,11 @@ def pilot_of(chunks: Sequence[ChunkState], rows: int) -> Pilot:
     """The pilot; while too little is segmented, so many chunks as will probably be needed."""
     held = 0
     for index, one in enumerate(chunks):
-        if one.receipt is None:
+        if one.sentences is None:
             mean = held / index if index else 0.0
             more = int((rows - held) / mean) + 1 if mean else FIRST_CHUNKS
             return Pilot(list(chunks[: index + more]), False)
-        held += one.receipt.sentences
+        held += one.sentences
         if held >= rows:
             return Pilot(list(chunks[: index + 1]), True)
     return Pilot(list(chunks), True)

@@ -13,11 +13,13 @@ from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.readers import read_documents
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, LangDetect, SplitSettings, resolve_inputs
 from pipeline.inputs.splits import SPLITS
+from pipeline.inputs.table import ChunkTable
 
 __all__ = [
     "CHUNK_BYTES",
     "SPLITS",
     "Chunk",
+    "ChunkTable",
     "Counted",
     "Document",
     "InputError",

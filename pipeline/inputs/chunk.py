@@ -10,7 +10,7 @@ TO_THE_END = -1
 UNREADABLE = "unreadable"  # the format of what was found but cannot be opened, and a reason in the books
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A range of one file. Its id knows only input name, relative path and start, so other files change nothing.
 

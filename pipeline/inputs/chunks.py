@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
@@ -22,6 +25,7 @@ from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
+from pipeline.inputs.table import ChunkTable, batches
 from pipeline.remote import in_words
 
 CHUNK_BYTES = 64 << 20
@@ -33,29 +37,34 @@ class _Footer:
     row_groups: tuple[int, ...]  # stored bytes of each
 
 
-def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
+def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES) -> ChunkTable:
     """The chunks of all inputs. Raises InputError also if two inputs would read the same text of the same file."""
-    chunks: list[Chunk] = []
+    return ChunkTable.from_batches(list(_batches_of(inputs, chunk_bytes)))
+
+
+def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int) -> Iterator[pa.RecordBatch]:
     owners: dict[tuple[str, str], str] = {}
     for settings in inputs:
         with in_words(settings.path):
-            planned = plan_chunks(settings, chunk_bytes)
-        for chunk in planned:
-            column = "" if chunk.format == "text" else settings.text
-            owner = owners.setdefault((_place(chunk), column), chunk.input)
-            if owner != chunk.input:
-                raise InputError(
-                    f"inputs {owner} and {chunk.input} both match {chunk.url}, so its documents would stand in the "
-                    "corpus twice; narrow the `path` of one, or remove it"
-                )
-            chunks.append(chunk)
-    return chunks
+            last = ""
+            for batch in batches(_chunks_of(settings, chunk_bytes)):
+                for url, kind in zip(batch["url"].to_pylist(), batch["format"].to_pylist(), strict=True):
+                    if url != last:  # chunks of a file follow each other
+                        last = url
+                        place = (_place(url, kind), "" if kind == "text" else settings.text)
+                        owner = owners.setdefault(place, settings.input_name)
+                        if owner != settings.input_name:
+                            raise InputError(
+                                f"inputs {owner} and {settings.input_name} both match {url}, so its documents would "
+                                "stand in the corpus twice; narrow the `path` of one, or remove it"
+                            )
+                yield batch
 
 
-def _place(chunk: Chunk) -> str:
-    """The chunk's file: a local one by where links lead."""
-    local = chunk.format != UNREADABLE and chunk.url.startswith("file://")
-    return os.path.realpath(chunk.url.removeprefix("file://")) if local else chunk.url
+def _place(url: str, kind: str) -> str:
+    """The file of a chunk: a local one by where links lead."""
+    local = kind != UNREADABLE and url.startswith("file://")
+    return os.path.realpath(url.removeprefix("file://")) if local else url
 
 
 def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
@@ -64,6 +73,10 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list
     With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
     records count too. Raises InputError if nothing is found, a format cannot be told, or a column is in no file.
     """
+    return list(_chunks_of(settings, chunk_bytes))
+
+
+def _chunks_of(settings: InputSettings, chunk_bytes: int) -> Iterator[Chunk]:
     files = list_files(settings)
     _check_text_files(settings, files)
     parquet = [file for file in files if file.format == "parquet"]
@@ -78,29 +91,31 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list
         for file in files
         for start, end, size in _ranges(file, footers.get(file.path), chunk_bytes)
     )
-    return list(chunks if settings.limit is None else _first(chunks, settings.limit))
+    return chunks if settings.limit is None else _first(chunks, settings.limit)
 
 
-def order_chunks(chunks: Sequence[Chunk], seed: int) -> list[Chunk]:
+def order_chunks(chunks: Sequence[Chunk], seed: int) -> ChunkTable:
     """Seeded random order in which every input advances at the same pace.
 
     Each input's chunks are shuffled and spread over [0, 1) in proportion to their bytes, with a random offset inside
     their own stretch: any beginning of the order holds about the same share of every input's bytes.
     """
-    inputs: dict[str, list[Chunk]] = defaultdict(list)
-    for chunk in chunks:
-        inputs[chunk.input].append(chunk)
-    keyed: list[tuple[float, str, Chunk]] = []
-    for name, members in inputs.items():
+    every = ChunkTable.of(chunks)
+    ids = every.table["id"].combine_chunks()
+    by_id = pc.sort_indices(ids).to_numpy()
+    inputs = every.table["input"].combine_chunks()
+    input_of = inputs.indices.to_numpy()[by_id]
+    weights = np.maximum(every.table["bytes"].to_numpy(), 1)
+    keys = np.empty(len(every))
+    for number, name in enumerate(inputs.dictionary.to_pylist()):
         rng = random.Random(hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=8).digest())
-        members = sorted(members, key=lambda chunk: chunk.id)
-        rng.shuffle(members)
-        weights = [max(chunk.bytes, 1) for chunk in members]
-        total, before = sum(weights), 0
-        for chunk, weight in zip(members, weights, strict=True):
-            keyed.append(((before + rng.random() * weight) / total, chunk.id, chunk))
-            before += weight
-    return [chunk for _, _, chunk in sorted(keyed, key=lambda entry: entry[:2])]
+        shuffled = by_id[input_of == number].tolist()
+        rng.shuffle(shuffled)
+        members = np.asarray(shuffled, np.int64)
+        offsets = np.fromiter((rng.random() for _ in shuffled), np.float64, len(shuffled))
+        ends = np.cumsum(weights[members])
+        keys[members] = ((ends - weights[members]) + offsets * weights[members]) / (ends[-1] if len(ends) else 1)
+    return every.take(by_id[np.argsort(keys[by_id], kind="stable")])
 
 
 def _first(chunks: Iterator[Chunk], limit: int) -> Iterator[Chunk]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.books import Books, keep_books
@@ -13,6 +12,7 @@ from pipeline.quality import corpus_bleu_of
 from pipeline.quarantined import Bad, examples
 from pipeline.remote import public
 from pipeline.report.rows import Rows, read_rows
+from pipeline.sums import Sums, below, busy, stages_of
 
 QUARANTINED = 5  # examples a reason
 
@@ -22,17 +22,17 @@ class StageWork:
     """What one stage took: seconds by step over all parts, devices, and from when to when its receipts are."""
 
     stage: str
-    parts: int = 0
-    rows: float = 0  # sentences that it worked on (those in its sample)
-    seconds: Counter[str] = field(default_factory=Counter)
-    devices: set[str] = field(default_factory=set)
-    first: float = float("inf")
-    last: float = 0.0
+    parts: int
+    rows: float  # sentences that it worked on (those in its sample)
+    seconds: dict[str, float]
+    devices: set[str]
+    first: float
+    last: float
 
     @property
     def busy(self) -> float:
         """Seconds of work, without waiting for another part."""
-        return sum(value for step, value in self.seconds.items() if step != "wait")
+        return busy(self.seconds)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def gather(corpus: Corpus, max_rows: int) -> Gathered:
         rows=read_rows(corpus, max_rows),
         bleu=corpus_bleu_of(books),
         quarantine=examples(corpus, dict(books.quarantined.most_common()), QUARANTINED),
-        work=_work(corpus),
+        work=_work(corpus.chunks.total),
         recipes=[*corpus.view.segment.values(), *stages.values()],
         noise_levels=[float(level) for level in fragility.get("noise_levels", [])],
         configuration=configuration,
@@ -71,18 +71,20 @@ def gather(corpus: Corpus, max_rows: int) -> Gathered:
     )
 
 
-def _work(corpus: Corpus) -> list[StageWork]:
-    found: dict[str, StageWork] = {}
-    for chunk in corpus.chunks:
-        for part in chunk.parts:
-            for stage, receipt in part.receipts.items():
-                one = found.setdefault(stage, StageWork(stage))
-                one.parts += 1
-                one.rows += receipt.counts.get("scored", receipt.rows)
-                one.seconds.update(receipt.seconds)
-                one.devices.add(receipt.device)
-                one.first, one.last = min(one.first, receipt.created), max(one.last, receipt.created)
-    return list(found.values())
+def _work(total: Sums) -> list[StageWork]:
+    return [
+        StageWork(
+            stage,
+            int(total[f"{stage}/parts"]),
+            total.get(f"{stage}/counts/scored", total[f"{stage}/rows"]),
+            below(total, stage, "seconds"),
+            set(below(total, stage, "devices")),
+            total[f"{stage}/first"],
+            total[f"{stage}/last"],
+        )
+        for stage in stages_of(total)
+        if f"{stage}/parts" in total
+    ]
 
 
 def _newest_run(corpus: Corpus) -> tuple[str, str]:

@@ -75,7 +75,7 @@ def select_corpus(console: Console, place: str, corpus: Corpus, rules: Rules) ->
 
 def unfinished(corpus: Corpus) -> int:
     """Chunks of the newest run that are not segmented yet."""
-    return sum(one.receipt is None for one in corpus.chunks)
+    return int(corpus.chunks.total.get("segment/left", 0))
 
 
 def show_selection(console: Console, selection: Selection, counts: Counts) -> None:

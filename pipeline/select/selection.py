@@ -22,13 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline import layout
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.fingerprint import fingerprint
 from pipeline.part_reader import ROW, PartReader
 from pipeline.progress import RowProgress
 from pipeline.select.settings import SelectSettings
-from pipeline.state import PartState
 from stages.encode.settings import NON_FINITE
 
 Ints = npt.NDArray[np.int64]
@@ -118,7 +118,6 @@ class Selection:
         nullable = {column.name for column in corpus.catalogue.values() if column.nullable}
         self._open = self.condition.undecided(nullable) if self.condition else ()
         self.reasons = (NOT_FINITE, *dict.fromkeys(clause.text for clause in self.clauses), WITH_DOCUMENT, TOO_SHORT)
-        self._states: dict[str, PartState] = {one.ref.part: one for chunk in corpus.chunks for one in chunk.parts}
 
     @cached_property
     def digest(self) -> str:
@@ -128,9 +127,9 @@ class Selection:
         parts: dict[str, list[str]] = {}
         for part in self.corpus.parts:
             digests: dict[str, str] = {}
-            for receipt in self._states[part].receipts.values():
+            for receipt in self.corpus.state_of(part).receipts.values():
                 digests |= receipt.columns
-            purged = self.corpus.tombstones.of(self._states[part].chunk)
+            purged = self.corpus.tombstones.of(layout.part_owner(part))
             parts[part] = [digests[key] for key in keys] + sorted(purged)
         return fingerprint([self.settings.meaningful(), keys, parts])
 
