@@ -163,5 +163,5 @@ def part_name(chunk: str, number: int) -> str:
 
 
 def part_owner(part: str) -> str:
-    """The chunk of a part."""
-    return part.rpartition("-")[0]
+    """The chunk of a part, or of a chunk itself."""
+    return part.partition("-")[0]

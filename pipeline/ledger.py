@@ -15,7 +15,7 @@ import functools
 import itertools
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -183,6 +183,24 @@ class Ledgers:
             start = end
         return found
 
+    def rows(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The file and the whole of every wanted row, a row group in memory."""
+        start = 0
+        for path, end in zip(self.files, self._ends.tolist(), strict=True):
+            for table in _rows_of(self._store, path, wanted[start:end]):
+                for row in table.to_pylist():
+                    yield path, row
+            start = end
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Take the other rows away: their files are written anew without them, or deleted if nothing is left."""
+        start = 0
+        for path, end in zip(self.files, self._ends.tolist(), strict=True):
+            if not rows[start:end].all():
+                list(_write(self._store, _regrouped(_rows_of(self._store, path, rows[start:end]))))
+                self._store.delete(path)
+            start = end
+
     def detail(self, row: int) -> Detail:
         """The receipts of a row; those of its row group are kept for the next one."""
         number = int(np.searchsorted(self._ends, row, side="right"))
@@ -229,10 +247,18 @@ def _add_up(table: pa.Table, groups: Ints, found: list[Sums]) -> None:
             sums[key] = sums.get(key, 0.0) + float(added[one])
 
 
+def forget(store: Store, chunks: Collection[str]) -> None:
+    """Take the rows of these chunks out of the ledgers: call it before receipts of theirs are deleted."""
+    ledgers = Ledgers.read(store) if chunks else None
+    if ledgers and len(ledgers):
+        owners = ledgers.columns("chunk")["chunk"].to_pylist()
+        ledgers.keep(np.asarray([one not in chunks for one in owners], np.bool_))
+
+
 def compact(store: Store) -> int:
     """Put small files together, new ones first, so that readers find every row at any moment. Returns how many went.
 
-    Rows that say the same are kept once. Memory: a file of 16 384 chunks, 30 to 250 MB.
+    Of rows that speak of the same results the newest is kept. Memory: a file of 16 384 chunks, 30 to 250 MB.
     """
     small: list[str] = []
     for path in store.find(FOLDER):
@@ -242,7 +268,7 @@ def compact(store: Store) -> int:
     if len(small) < 2:
         return 0
     with contextlib.suppress(LedgerGoneError):  # another process is at it
-        list(_write(store, _regrouped(_distinct(store, small))))
+        list(_write(store, _regrouped(_distinct(store, small[::-1]))))
         for path in small:
             store.delete(path)
         return len(small)
@@ -258,6 +284,15 @@ def _distinct(store: Store, paths: Sequence[str]) -> Iterator[pa.Table]:
                 identity = zip(*(table[name].to_pylist() for name in ("fingerprint", "recipes", "prints")), strict=True)
                 new = [one not in seen and not seen.add(one) for one in identity]  # type: ignore[func-returns-value]
                 yield table.filter(pa.array(new, pa.bool_()))
+
+
+def _rows_of(store: Store, path: str, rows: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
+    with opened(store, path) as file:
+        start = 0
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number)
+            yield table.filter(pa.array(rows[start : start + len(table)]))
+            start += len(table)
 
 
 def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -95,7 +95,12 @@ class Plan:
     @property
     def nothing_to_do(self) -> bool:
         """Whether everything that this run may do is done."""
-        return not (self.missing_fits or self.waiting or any(True for _ in self.chunks_to_work_on()))
+        return not (self.missing_fits or self.waiting or self.launches)
+
+    @property
+    def launches(self) -> bool:
+        """Whether a launcher has something to work on now."""
+        return any(True for _ in self.chunks_to_work_on())
 
     @property
     def to_launch(self) -> set[str]:

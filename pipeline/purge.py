@@ -25,6 +25,7 @@ from pipeline.books import ATTEMPT
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, visible
 from pipeline.gc import live_files
+from pipeline.ledger import forget
 from pipeline.lock import locked
 from pipeline.remote import in_words
 from pipeline.show import counted
@@ -179,6 +180,7 @@ def erase(store: Store, chunks: Collection[ChunkState]) -> int:
     waiting = {chunk for chunk, state in states.items() if not state.receipt}
     ready = sorted(set(hits) - waiting)
     stages = store.folders("receipts")
+    forget(store, ready)
     gone = 0
     for chunk in ready:
         live = set(live_files(states[chunk])) if chunk in states else set()

@@ -18,6 +18,7 @@ from rich.text import Text
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.ledger import forget
 from pipeline.lock import locked
 from pipeline.plan import make_plan
 from pipeline.receipts import ChunkReceipt, read_chunk_receipt
@@ -43,6 +44,7 @@ def retry(console: Console, config: RunConfig, reason: str | None, wishes: Wishe
             known = ", ".join(sorted(before)) or "none at all"
             raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {known}")
         again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
+        forget(store, {one.chunk for one in again})
         in_parallel(lambda receipt: _forget(store, receipt), again)
     records = sum(sum(one.quarantined.values()) for one in again)
     console.print(

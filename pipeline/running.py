@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.heart import Heart
 from pipeline.inputs import Chunk
 from pipeline.leases import BEATS, Lease
+from pipeline.ledger import compact
 from pipeline.lock import CANCEL, hold, me, take_lock
 from pipeline.plan import Plan, make_plan
 from pipeline.progress import RunProgress
@@ -30,7 +31,7 @@ from pipeline.purge import erase
 from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.runs import RunRecord, check_corpus, newest_is
 from pipeline.show import counted, show_books, show_open, show_quality, show_rows, show_scores
-from pipeline.state import View
+from pipeline.state import States, View, fold, forget_gone
 from pipeline.steps import decide, next_step
 from pipeline.store import Store
 from pipeline.tasks import Event
@@ -83,6 +84,8 @@ def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> No
         if plan.nothing_to_do:
             _nothing_to_do(console, plan)
             return
+        if isinstance(plan.chunks, States):
+            forget_gone(plan.chunks)
         record = RunRecord(store, plan.config, seen)
         hold(lease, who | {"run": record.folder})
         console.print(
@@ -255,6 +258,9 @@ def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
             rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
             show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
     show_open(console, books)
+    if not books.problems:
+        fold(corpus.store, corpus.chunks)
+        compact(corpus.store)
     left = [stage for stage in plan.stages if books.open_parts.get(stage)]
     undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]
     return not undone and not (books.open_chunks and "segment" in plan.stages) and not books.problems

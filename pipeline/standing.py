@@ -50,12 +50,14 @@ def standing_of(recipes: Mapping[str, Any], view: View) -> Standing:
     return Standing(recipes, tuple(done), frozenset(columns), tuple(one for one in view.stages if one not in done))
 
 
-def match(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[Standing]]:
-    """Of every chunk of the view its row in the ledgers, or −1; and the standing of each distinct set of recipes."""
+def match(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[Standing], list[int]]:
+    """Of every chunk of the view its row in the ledgers, or −1; the standing of each distinct set of recipes; and the
+    rows whose receipts are gone.
+    """
     standings = [standing_of(recipes, view) for recipes in ledgers.recipes]
     rows = np.full(len(view.chunks), -1, np.int64)
     if not len(ledgers):
-        return rows, standings
+        return rows, standings, []
     place = pc.index_in(ledgers.prints, value_set=view.listed.prints)
     owners = place.fill_null(-1).to_numpy().astype(np.int64)  # row → chunk
     worth = np.asarray([len(one.done) for one in standings])[ledgers.recipe]
@@ -63,9 +65,9 @@ def match(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[Standi
     best_last = best_last[owners[best_last] >= 0]
     rows[owners[best_last]] = best_last  # the last of those that have the same owner stays
     doubtful = _doubtful(store, view, ledgers, rows, standings)
-    if doubtful:
-        rows[_changed(store, view, ledgers, rows, owners, standings, doubtful)] = -1
-    return rows, standings
+    more, gone = _changed(store, view, ledgers, rows, owners, standings, doubtful) if doubtful else (set(), set())
+    rows[sorted(more | gone)] = -1
+    return rows, standings, np.flatnonzero(np.isin(owners, sorted(gone))).tolist()
 
 
 def _doubtful(store: Store, view: View, ledgers: Ledgers, rows: Ints, standings: Sequence[Standing]) -> dict[str, bool]:
@@ -85,13 +87,14 @@ def _changed(
     owners: Ints,
     standings: Sequence[Standing],
     doubtful: Mapping[str, bool],
-) -> list[int]:
-    """Chunks of which there are receipts that no ledger knows, or whose receipts are gone."""
+) -> tuple[set[int], set[int]]:
+    """Chunks of which there are receipts that no ledger knows; and those whose receipts are gone."""
     table = ledgers.columns("chunk", "fingerprint", "prints")
     every: dict[str, list[int]] = defaultdict(list)  # by the first two digits of the chunk
     for row in np.flatnonzero(owners >= 0).tolist():
         every[table["chunk"][row].as_py()[:2]].append(row)
-    found: set[int] = set()
+    more: set[int] = set()
+    gone: set[int] = set()
     for stage, may_be_gone in doubtful.items():
         folder = "chunks" if stage == CHUNK else f"receipts/{stage}"
         for xx in store.folders(folder) if not may_be_gone else sorted(every):
@@ -108,13 +111,13 @@ def _changed(
                 known[owner] |= names
                 vouched = stage == CHUNK or stage in standings[ledgers.recipe[row]].done
                 if may_be_gone and rows[owner] == row and vouched and not names <= listed[chunk]:
-                    found.add(owner)
+                    gone.add(owner)
             for row in every[xx]:
                 owner = int(owners[row])
                 lacking = rows[owner] == row and stage in standings[ledgers.recipe[row]].missing
                 if lacking and not listed[table["chunk"][row].as_py()] <= known[owner]:
-                    found.add(owner)
-    return sorted(found)
+                    more.add(owner)
+    return more, gone
 
 
 def _names(

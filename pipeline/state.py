@@ -26,7 +26,7 @@ from pipeline.sums import CHUNK, NOT_SEGMENTED, Sums, add, problems_of, sums_of
 from pipeline.tail import Opened, PartState, by_folder, in_parallel, read_chunks, segmented
 from pipeline.view import View
 
-__all__ = ["ChunkState", "PartState", "States", "View", "fold", "in_parallel", "problems_in", "read_state", "total_of"]
+__all__ = ["ChunkState", "PartState", "States", "View", "in_parallel", "read_state"]
 KEPT = 1000  # chunks of the tail whose receipts are kept in memory; of more they are read again when asked for
 LISTINGS = 10  # of ledgers, before it is given up that one stays as it was listed
 
@@ -154,8 +154,11 @@ class States(Sequence[ChunkState]):
     `rows`: of each chunk its row in the ledgers, or −1; `total`: what everything adds up to.
     """
 
-    def __init__(self, store: Store, view: View, ledgers: Ledgers, rows: Ints, standings: list[Standing]) -> None:
+    def __init__(
+        self, store: Store, view: View, ledgers: Ledgers, rows: Ints, standings: list[Standing], gone: list[int]
+    ) -> None:
         self.store, self.view, self.ledgers, self.rows, self.standings = store, view, ledgers, rows, standings
+        self.gone = gone  # rows of ledgers that name receipts which are not there any more
         self.total: Sums = {}
         self.problems: list[str] = []
         self.older: Sums = {}  # of stages whose recipe is another one now
@@ -329,3 +332,11 @@ def fold(store: Store, chunks: Sequence[ChunkState]) -> int:
 
     write_rows(store, rows())
     return count
+
+
+def forget_gone(states: States) -> None:
+    """Take rows whose receipts were deleted out of the ledgers, before a run makes these receipts anew."""
+    if states.gone:
+        keep = np.ones(len(states.ledgers), np.bool_)
+        keep[states.gone] = False
+        states.ledgers.keep(keep)

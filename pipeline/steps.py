@@ -47,7 +47,7 @@ def next_step(plan: Plan, last: str) -> Step:
     if plan.missing_fits or plan.waiting:
         pilot = pilot_of(plan.chunks, plan.config.fit.rows)
         of_pilot = Step("pilot", plan.over(pilot.chunks), pilot)
-        todo = of_pilot.plan.to_launch
+        todo = of_pilot.plan.launches
         if todo and of_pilot.todo != last:
             return of_pilot
         nothing_to_fit = pilot.enough and not pilot.parts  # no input gave a sentence: nothing needs what is fitted
@@ -56,7 +56,7 @@ def next_step(plan: Plan, last: str) -> Step:
                 raise _stuck(plan)
             return Step("fit", plan, pilot)
     main = Step("main", plan)
-    return main if plan.to_launch and main.todo != last else Step("finish", plan)
+    return main if plan.launches and main.todo != last else Step("finish", plan)
 
 
 def _stuck(plan: Plan) -> CorpusError:

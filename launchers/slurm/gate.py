@@ -72,7 +72,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
     if step.kind == "finish":
         started = store.modified(f"{run}/corpus.yaml")
         try:
-            finish(console, plan, record, failures if plan.to_launch else [], time.time() - started)
+            finish(console, plan, record, failures if plan.launches else [], time.time() - started)
         finally:
             lock.release()
         return

@@ -6,9 +6,9 @@ parts as there are threads.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,52 +20,57 @@ from pipeline.corpus import Corpus
 from pipeline.errors import CorpusError, StorageError
 from pipeline.fingerprint import column_digest, content_digest
 from pipeline.fits.records import read_record
+from pipeline.ledger import forget
 from pipeline.receipts import DataFile, Receipt
-from pipeline.state import PartState
+from pipeline.state import ChunkState, PartState, read_state
 from pipeline.store import Store
+from pipeline.sums import below, stages_of
+from pipeline.verify.ledgers import check_ledgers
+from pipeline.verify.wrong import Wrong
 from stages.arrow import embedding_matrix
 from stages.encode.settings import NON_FINITE
 
 THREADS = 4
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """Something that is not as its receipt says. `receipt`: delete it, and the next run makes the thing again."""
-
-    path: str
-    what: str
-    receipt: str | None
+AT_ONCE = 64  # chunks whose receipts are in memory
 
 
 def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Wrong]:
     """Everything that is wrong with a corpus. `progress` is told the bytes of every file that was read."""
-    wrong = [Wrong("the books", what, None) for what in keep_books(corpus.store, corpus.chunks).problems]
+    state = read_state(corpus.store, corpus.view, ledgers=False)  # receipts are the record
+    wrong = [Wrong("the books", what, None) for what in keep_books(corpus.store, state).problems]
     for path in corpus.view.fits.values():
         record = read_record(corpus.store, path)
         wrong += [Wrong(record.path, what, path) for what in _bytes(corpus.store, record.path, record.digest)[1]]
-    parts = [part for chunk in corpus.chunks for part in chunk.parts]
     with ThreadPoolExecutor(THREADS) as pool:
-        for found, done in pool.map(lambda part: _part(corpus.store, part), parts):
-            wrong += found
-            progress(done)
-    for chunk in corpus.chunks:
-        file = chunk.receipt.quarantine if chunk.receipt else None
-        if chunk.receipt and file:
-            receipt = layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint)
-            wrong += [Wrong(file.path, what, receipt) for what in _bytes(corpus.store, file.path, file.digest)[1]]
-    return wrong
+        chunks = iter(state)
+        while some := list(itertools.islice(chunks, AT_ONCE)):
+            parts = [part for chunk in some for part in chunk.parts]
+            for found, done in pool.map(lambda part: _part(corpus.store, part), parts):
+                wrong += found
+                progress(done)
+            for found in pool.map(lambda chunk: _quarantine(corpus.store, chunk), some):
+                wrong += found
+    return wrong + list(check_ledgers(corpus.chunks))
+
+
+def _quarantine(store: Store, chunk: ChunkState) -> list[Wrong]:
+    file = chunk.receipt.quarantine if chunk.receipt else None
+    if not chunk.receipt or not file:
+        return []
+    receipt = layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint)
+    return [Wrong(file.path, what, receipt) for what in _bytes(store, file.path, file.digest)[1]]
 
 
 def total_bytes(corpus: Corpus) -> int:
     """What `progress` is told in all."""
-    receipts = [receipt for chunk in corpus.chunks for part in chunk.parts for receipt in part.receipts.values()]
-    return sum(file.bytes for receipt in receipts for file in receipt.files)
+    total = corpus.chunks.total
+    return int(sum(sum(below(total, stage, "bytes").values()) for stage in stages_of(total)))
 
 
 def repair(corpus: Corpus, wrong: list[Wrong]) -> int:
     """Delete the receipts of what is wrong, so that the next run makes it again. Returns how many."""
     paths = {one.receipt for one in wrong if one.receipt}
+    forget(corpus.store, {layout.part_owner(layout.data_owner(path)[0]) for path in paths})
     for path in sorted(paths):
         corpus.store.delete(path)
     return len(paths)

@@ -1,0 +1,45 @@
+"""Whether ledgers say the same as the receipts that they were folded from, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeline import layout
+from pipeline.errors import CorpusError
+from pipeline.ledger import detail_of, row_of
+from pipeline.receipts import Receipt, read_chunk_receipt, read_receipt
+from pipeline.state import States
+from pipeline.sums import sums_of
+from pipeline.tail import in_parallel
+from pipeline.verify.wrong import Wrong
+
+
+def check_ledgers(states: States) -> Iterator[Wrong]:
+    """Every row that the view stands on is made again from receipts and compared; one that differs spoils its file.
+
+    Cost: one small read a receipt.
+    """
+    store = states.store
+    vouched = np.zeros(len(states.ledgers), np.bool_)
+    vouched[states.rows[states.rows >= 0]] = True
+    for path, row in states.ledgers.rows(vouched):
+        where = f"the row of chunk {row['chunk']}"
+        try:
+            receipt = read_chunk_receipt(store, layout.chunk_receipt_path(row["chunk"], row["fingerprint"].hex()))
+            folded = detail_of(row["receipts"])[1]
+            places = [
+                [(stage, layout.receipt_path(stage, one.part, one.fingerprint)) for stage, one in part.items()]
+                for part in folded
+            ]
+            every = [place for part in places for place in part]
+            found = iter(in_parallel(lambda place: read_receipt(store, place[1]), every))
+            parts: list[dict[str, Receipt]] = [{stage: next(found) for stage, _ in part} for part in places]
+            again = row_of(receipt, parts, sums_of(receipt, ((part, ()) for part in parts)))
+        except (CorpusError, ValueError, KeyError) as error:
+            yield Wrong(path, f"vouches for what cannot be read: {where}: {error}", path)
+            continue
+        differing = [name for name in row if row[name] != again[name]]
+        if differing:
+            yield Wrong(path, f"says other {', '.join(differing)} than the receipts: {where}", path)
