@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, StartError
-from pipeline.fingerprint import fingerprint
 from pipeline.fits.frozen import FitRef, Frozen
 from pipeline.identity import differences, identity
 from pipeline.inputs import Chunk
