@@ -120,7 +120,7 @@ def sweep(store: Store, chunks: Sequence[ChunkState]) -> int:
     finished: set[tuple[str, str, str]] = set()
     every = 0
     for chunk in chunks:
-        every += chunk.parts_count or 0
+        every += len(chunk.numbers)
         if chunk.folded or not chunk.receipt:
             continue
         finished.add(("quarantine", chunk.receipt.chunk, chunk.receipt.fingerprint[:8]))

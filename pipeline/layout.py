@@ -162,6 +162,11 @@ def part_name(chunk: str, number: int) -> str:
     return f"{chunk}-{number:05d}"
 
 
+def part_number(part: str) -> int:
+    """Which part of its chunk it is."""
+    return int(part.partition("-")[2])
+
+
 def part_owner(part: str) -> str:
     """The chunk of a part, or of a chunk itself."""
     return part.partition("-")[0]

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.errors import CorpusError
 from pipeline.receipts import ChunkReceipt, Receipt
 from pipeline.store import Store
@@ -43,6 +44,7 @@ SCHEMA = pa.schema(
         ("recipes", pa.string()),  # JSON: stage → its recipe's fingerprint and the columns that it wrote
         ("prints", pa.binary()),  # 4 bytes of each receipt's fingerprint: stage after stage, part after part
         ("parts", pa.int32()),
+        ("skipped", pa.list_(pa.int32())),  # numbers that no part has, of whose documents all were purged
         ("sentences", pa.int64()),
         ("stamp", pa.string()),  # of the input file
         ("take", pa.int64()),
@@ -64,6 +66,7 @@ class LedgerGoneError(CorpusError):
 def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: Sums) -> dict[str, Any]:
     """A chunk's row, by column. All parts have the same stages."""
     first = parts[0] if parts else {}
+    numbers = [layout.part_number(ref.part) for ref in receipt.parts]
     recipes = {stage: {"recipe": one.recipe, "columns": sorted(one.columns)} for stage, one in first.items()}
     receipts = {"chunk": receipt.model_dump(), "parts": [{s: part[s].model_dump() for s in first} for part in parts]}
     return {
@@ -72,6 +75,7 @@ def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: 
         "recipes": json.dumps({CHUNK: {"recipe": receipt.recipe, "columns": []}, **recipes}),
         "prints": b"".join(bytes.fromhex(part[stage].fingerprint[:8]) for stage in first for part in parts),
         "parts": len(parts),
+        "skipped": sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)),
         "sentences": receipt.sentences,
         "stamp": receipt.stamp,
         "take": receipt.take,
@@ -148,6 +152,9 @@ class Ledgers:
         self.prints = table["fingerprint"].combine_chunks()
         self.parts: Ints = table["parts"].to_numpy().astype(np.int64)
         self.sentences: Ints = table["sentences"].to_numpy()
+        skipped = table["skipped"].combine_chunks()
+        some = np.flatnonzero(skipped.value_lengths().to_numpy())
+        self._skipped = {row: set(skipped[row].as_py()) for row in some.tolist()}
         self._ends: Ints = np.cumsum([len(one) for one in tables], dtype=np.int64)
 
     @classmethod
@@ -158,6 +165,12 @@ class Ledgers:
 
     def __len__(self) -> int:
         return len(self.parts)
+
+    def numbers(self, row: int) -> Sequence[int]:
+        """Of the parts of a row."""
+        skipped = self._skipped.get(row, set())
+        every = range(int(self.parts[row]) + len(skipped))
+        return [number for number in every if number not in skipped] if skipped else every
 
     def columns(self, *names: str) -> pa.Table:
         """Some columns of all rows."""
@@ -218,6 +231,7 @@ _INDEX = pa.schema(
         SCHEMA.field("fingerprint"),
         ("recipes", pa.dictionary(pa.int32(), pa.string())),
         SCHEMA.field("parts"),
+        SCHEMA.field("skipped"),
         SCHEMA.field("sentences"),
     ]
 )

@@ -105,8 +105,8 @@ def _changed(
             known: dict[int, set[str]] = defaultdict(set)
             for row in every[xx]:
                 chunk, print_, prints = (table[name][row].as_py() for name in ("chunk", "fingerprint", "prints"))
-                recipes, parts = ledgers.recipes[ledgers.recipe[row]], int(ledgers.parts[row])
-                names = set(_names(chunk, print_, prints, recipes, parts, stage))
+                recipes = ledgers.recipes[ledgers.recipe[row]]
+                names = set(_names(chunk, print_, prints, recipes, ledgers.numbers(row), stage))
                 owner = int(owners[row])
                 known[owner] |= names
                 vouched = stage == CHUNK or stage in standings[ledgers.recipe[row]].done
@@ -121,14 +121,14 @@ def _changed(
 
 
 def _names(
-    chunk: str, print_: bytes, prints: bytes, recipes: Mapping[str, Any], parts: int, stage: str
+    chunk: str, print_: bytes, prints: bytes, recipes: Mapping[str, Any], numbers: Sequence[int], stage: str
 ) -> Iterator[str]:
     """Names of the receipts of one stage, as the row knows them."""
     if stage == CHUNK:
         yield f"{chunk}.{print_.hex()[:8]}"
     stages = [one for one in recipes if one != CHUNK]
     if stage in stages:
-        first = stages.index(stage) * parts
-        for number in range(parts):
-            at = 4 * (first + number)
+        first = stages.index(stage) * len(numbers)
+        for place, number in enumerate(numbers, first):
+            at = 4 * place
             yield f"{layout.part_name(chunk, number)}.{prints[at : at + 4].hex()}"

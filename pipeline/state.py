@@ -43,17 +43,17 @@ class Gap:
 class ChunkState:
     """A chunk of the view. `missing`: the stages that some part of it lacks.
 
-    parts_count, sentences: None until it is segmented under the view's recipe. `folded`: a ledger speaks of it.
+    numbers: of its parts; sentences: None until it is segmented under the view's recipe. `folded`: a ledger has it.
     `gaps`: parts that lack something; None if all its parts lack the same.
     """
 
-    __slots__ = ("_gaps", "_load", "_opened", "chunk", "fingerprint", "folded", "missing", "parts_count", "sentences")
+    __slots__ = ("_gaps", "_load", "_opened", "chunk", "fingerprint", "folded", "missing", "numbers", "sentences")
 
     def __init__(
         self,
         chunk: Chunk,
         fingerprint: str,
-        counts: tuple[int, int] | None = None,
+        counts: tuple[Sequence[int], int] | None = None,
         missing: tuple[str, ...] = (),
         gaps: Sequence[Gap] | None = None,
         load: Callable[[], Opened] | None = None,
@@ -61,7 +61,7 @@ class ChunkState:
     ) -> None:
         self.chunk = chunk
         self.fingerprint = fingerprint
-        self.parts_count: int | None = counts[0] if counts else None
+        self.numbers: Sequence[int] = counts[0] if counts else ()
         self.sentences: int | None = counts[1] if counts else None
         self.missing = missing
         self.folded = folded
@@ -97,7 +97,7 @@ class ChunkState:
 
     def part_names(self) -> list[str]:
         """Names of its parts, without reading anything."""
-        return [layout.part_name(self.chunk.id, number) for number in range(self.parts_count or 0)]
+        return [layout.part_name(self.chunk.id, number) for number in self.numbers]
 
     def waiting(self, stages: Collection[str]) -> list[PartRef]:
         """Parts that lack one of these stages, without reading anything."""
@@ -107,7 +107,7 @@ class ChunkState:
     def count_waiting(self, stages: Collection[str]) -> tuple[int, int]:
         """Number of the parts that lack one of these stages, and of their sentences."""
         if self._gaps is None:
-            parts, rows = self.parts_count or 0, self.sentences or 0
+            parts, rows = len(self.numbers), self.sentences or 0
             return (parts, rows) if any(stage in stages for stage in self.missing) else (0, 0)
         rows_of = {gap.number: gap.rows for gap in self._gaps}
         numbers = self._waiting(stages)
@@ -116,7 +116,7 @@ class ChunkState:
     def _waiting(self, stages: Collection[str]) -> list[int]:
         if self._gaps is not None:
             return [gap.number for gap in self._gaps if any(stage in stages for stage in gap.missing)]
-        return list(range(self.parts_count or 0)) if any(stage in stages for stage in self.missing) else []
+        return list(self.numbers) if any(stage in stages for stage in self.missing) else []
 
     def sums(self) -> Sums:
         """What its receipts add up to."""
@@ -135,7 +135,7 @@ class ChunkState:
 class _Tail:
     """A segmented chunk of the tail; `opened`: None where it is read again when asked for."""
 
-    counts: tuple[int, int]
+    counts: tuple[Sequence[int], int]
     gaps: tuple[Gap, ...]
     opened: Opened | None
 
@@ -194,9 +194,10 @@ class States(Sequence[ChunkState]):
                     )
                     add(self.total, state.sums())
                     self.problems += state.problems()
-                    parts = enumerate(opened[1])
+                    numbers = [layout.part_number(part.ref.part) for part in opened[1]]
+                    parts = zip(numbers, opened[1], strict=True)
                     gaps = tuple(Gap(at, part.missing, part.rows) for at, part in parts if part.missing)
-                    counts = len(opened[1]), opened[0].sentences
+                    counts = numbers, opened[0].sentences
                     self.tail[number] = _Tail(counts, gaps, opened if len(there) <= KEPT else None)
                     columns = (frozenset().union(*(r.columns for r in p.receipts.values())) for p in opened[1])
                     self._columns = list(dict.fromkeys((*self._columns, *columns)))
@@ -227,9 +228,9 @@ class States(Sequence[ChunkState]):
     def _state(self, number: int, chunk: Chunk, fingerprint: str) -> ChunkState:
         row, tail = int(self.rows[number]), self.tail.get(number)
         if row >= 0:
-            counts = int(self.ledgers.parts[row]), int(self.ledgers.sentences[row])
+            counts = self.ledgers.numbers(row), int(self.ledgers.sentences[row])
             standing = self.standings[int(self.ledgers.recipe[row])]
-            missing = standing.missing if counts[0] else ()
+            missing = standing.missing if len(counts[0]) else ()
             return ChunkState(
                 chunk, fingerprint, counts, missing, load=lambda: self._from_ledger(row, standing), folded=True
             )

@@ -57,7 +57,7 @@ def ledgers(path: Path) -> list[Path]:
 
 def said(chunks: Sequence[ChunkState]) -> list[object]:
     return [
-        (one.chunk, one.fingerprint, one.receipt, one.parts, one.missing, one.parts_count, one.sentences)
+        (one.chunk, one.fingerprint, one.receipt, one.parts, one.missing, list(one.numbers), one.sentences)
         for one in chunks
     ]
 
