@@ -32,6 +32,10 @@ class CorpusError(PipelineError):
     """What lies on disk is missing, damaged or does not balance (exit code 1)."""
 
 
+class MissingError(CorpusError):
+    """A file of the corpus is not there; the store has said so (one that does not answer raises `StorageError`)."""
+
+
 class StorageError(CorpusError):
     """The corpus cannot be written to: a full disk, no permission. Whatever is tried next fails too, so a run stops."""
 

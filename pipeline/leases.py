@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.errors import CorpusError
+from pipeline.errors import MissingError
 from pipeline.store import Store
 
 _FILE = re.compile(r"(?P<name>.+)-(?P<generation>[0-9]{3,})\.(?P<kind>lease|released)")
@@ -50,7 +50,7 @@ class Lease:
         """Give a sign of life. False if someone else has taken the name over."""
         try:
             self.store.touch(self.path)
-        except CorpusError:
+        except MissingError:
             return False
         return not self.store.exists(Lease(self.store, self.folder, self.name, self.generation + 1).path)
 
@@ -112,7 +112,7 @@ class Leases:
         one = self.held.get(name)
         try:
             value: dict[str, Any] = json.loads(self.store.read(self._lease(name, one.generation).path)) if one else {}
-        except CorpusError:
+        except MissingError:
             return {}
         return value
 

@@ -32,7 +32,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from pipeline import patience
-from pipeline.errors import CorpusError, StorageError
+from pipeline.errors import MissingError, StorageError
 from pipeline.remote import CorpusStoreError, in_words
 
 _REMEDIES = {
@@ -85,19 +85,19 @@ class Store:
 
     @_asks
     def read(self, path: str) -> bytes:
-        """The bytes of a file. Raises `CorpusError` if it is not there."""
+        """The bytes of a file. Raises `MissingError` if it is not there."""
         try:
             return bytes(self._fs.cat_file(self._full(path)))
         except FileNotFoundError:
-            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
 
     @_asks
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`. Raises `CorpusError` if the file is not there."""
+        """The bytes from `start` to before `end`. Raises `MissingError` if the file is not there."""
         try:
             return bytes(self._fs.cat_file(self._full(path), start=start, end=end)) if end > start else b""
         except FileNotFoundError:
-            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
 
     @_asks
     def open(self, path: str) -> Any:
@@ -107,7 +107,7 @@ class Store:
                 return pa.memory_map(self._full(path))
             return _Ranges(self, path, int(self._fs.info(self._full(path))["size"]))
         except FileNotFoundError:
-            raise CorpusError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
+            raise MissingError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
 
     @_asks
     def exists(self, path: str) -> bool:
@@ -195,7 +195,7 @@ class Store:
     def modified(self, path: str) -> float:
         """When a file was last written or touched: seconds since the epoch by the store's own clock.
 
-        Raises `CorpusError` if it is not there.
+        Raises `MissingError` if it is not there.
         """
         full = self._full(path)
         try:
@@ -204,13 +204,13 @@ class Store:
             self._fs.invalidate_cache(full.rpartition("/")[0])
             return _time_of(self._fs.info(full))
         except FileNotFoundError:
-            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
 
     @_asks
     def touch(self, path: str) -> None:
         """Make a small file's modification time now, by the store's own clock; its content stays.
 
-        On an object store it is read and written again: for files that only one process writes. Raises `CorpusError`
+        On an object store it is read and written again: for files that only one process writes. Raises `MissingError`
         if it is not there.
         """
         if not self._local:
@@ -219,7 +219,7 @@ class Store:
         try:
             os.utime(self._full(path))
         except FileNotFoundError:
-            raise CorpusError(f"{self.url}: the file {path} is missing") from None
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
 
     @_asks
     def folders(self, folder: str) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.books import keep_books
 from pipeline.corpus import Corpus
-from pipeline.errors import CorpusError, StorageError
+from pipeline.errors import MissingError
 from pipeline.fingerprint import column_digest, content_digest
 from pipeline.fits.records import read_record
 from pipeline.ledger import forget
@@ -137,9 +137,7 @@ def _values(embeddings: pa.Table, status: pa.Table) -> Iterator[str]:
 def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
     try:
         data = store.read(path)
-    except StorageError:  # a store that does not answer says nothing of the file
-        raise
-    except CorpusError:
+    except MissingError:
         return b"", ["is missing, though a receipt vouches for it"]
     found = content_digest(data)
     return data, [] if found == digest else [
