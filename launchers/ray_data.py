@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -144,6 +145,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = PATIENCE
     context.max_errored_blocks = -1  # what an actor that died had in flight
+    warnings.filterwarnings("ignore", message="`ray_remote_args_fn` is deprecated")  # there is no other way yet
     for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
