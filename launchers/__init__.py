@@ -11,6 +11,7 @@ from pipeline.tasks import Event
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
     from pipeline.running import Where, Wishes
+    from pipeline.watch import Cluster
 
 
 def launch(plan: Plan, folder: str) -> Iterator[Event]:
@@ -51,6 +52,14 @@ def where(config: RunConfig, wishes: Wishes) -> Where:
 def is_ray_job(config: RunConfig) -> bool:
     """Whether the run is to be submitted to a cluster's dashboard, not to be followed from here."""
     return config.launcher.kind == "ray" and (config.launcher.address or "").startswith(("http://", "https://"))
+
+
+def cluster() -> Cluster:
+    """What can be asked of the jobs of runs that were handed to SLURM; it is asked only about those."""
+    from launchers.slurm import jobs
+    from pipeline.watch import Cluster
+
+    return Cluster(jobs.states, jobs.cancel, jobs.log_files)
 
 
 def jobs_alive(jobs: Sequence[str]) -> bool:

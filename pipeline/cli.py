@@ -10,7 +10,7 @@ import typer
 
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.interrupts import heed_sigterm
-from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, err, load, open_corpus, out
+from pipeline.options import ConfigPath, CorpusPlace, Only, Overrides, Until, err, follow_run, load, open_corpus, out
 from stages.sonar.card import CardError
 
 app = typer.Typer(
@@ -79,7 +79,7 @@ def run(
 
       pipeline run corpus.yaml --refit scaler --refit rvq
     """
-    from launchers import is_ray_job, where
+    from launchers import cluster, is_ray_job, where
     from pipeline.running import Wishes
     from pipeline.running import run as run_corpus
 
@@ -90,10 +90,12 @@ def run(
 
         raise typer.Exit(run_as_job(out, resolved, wishes))
     try:
-        run_corpus(out, resolved, wishes, where(resolved, wishes))
+        submitted = run_corpus(out, resolved, wishes, where(resolved, wishes))
     except KeyboardInterrupt:
         err.print("Interrupted. What is finished is kept: run the same command again to go on.")
         raise typer.Exit(130) from None
+    if submitted and wait:
+        follow_run(resolved.output, cluster(), submitted)
 
 
 @app.command()
@@ -143,23 +145,64 @@ def plan(
 @app.command()
 def status(
     where: CorpusPlace,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="follow the run under way to its end; its outcome is the exit code")
+    ] = False,
 ) -> None:
-    """Show the books of a corpus: what is done, dropped, quarantined, left, as its receipts say.
+    """Show the run under way, and the books: what is done, dropped, quarantined, left, as receipts say.
 
-    Exit code 1 if the books do not balance.
+    Of a run: its phases; claims and workers, where many work on it; parts,
+    sentences a second, time left; stragglers, what failed last, what was set
+    aside. After it: what it set aside and what failed.
 
-    Example: pipeline status runs/sample
+    --watch refreshes in place, or prints a line every few seconds where the
+    output is no terminal. Ctrl-C stops watching and nothing else.
+
+    Exit code 1 if the books do not balance, or the newest run failed.
+
+    Examples:
+
+      pipeline status runs/sample
+
+      pipeline status s3://mine/corpus --watch
     """
+    from launchers import cluster
     from pipeline.books import keep_books
     from pipeline.purge import show_waiting
     from pipeline.show import show_books, show_open
+    from pipeline.watching import show_run
 
     corpus = open_corpus(where)
+    if watch:
+        follow_run(corpus.url, cluster())
+        return
+    fine = show_run(out, corpus.store, cluster())
     books = keep_books(corpus.store, corpus.chunks)
     show_books(out, books, f"{corpus.view.name} in {corpus.url}")
     show_waiting(out, corpus)
     show_open(out, books)
-    if books.problems:
+    if books.problems or not fine:
+        raise typer.Exit(1)
+
+
+@app.command()
+def cancel(
+    where: CorpusPlace,
+) -> None:
+    """Stop the run under way, wherever it works, and free the corpus; `pipeline run` goes on from there.
+
+    Its workers stop at their next sign of life and let go of what they hold;
+    its SLURM jobs are cancelled. A process on another machine is asked as well:
+    this waits until it has stopped, or given no sign of life for as long as
+    launcher.lease_seconds (exit code 1 if it is still there then).
+
+    Example: pipeline cancel runs/sample
+    """
+    from launchers import cluster
+    from pipeline.cancel import cancel as cancel_run
+
+    corpus = open_corpus(where)
+    if not cancel_run(out, corpus.store, cluster()):
         raise typer.Exit(1)
 
 

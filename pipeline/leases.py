@@ -84,8 +84,13 @@ class Leases:
         probe = f"{self.folder}/.now-{secrets.token_hex(4)}"
         self.store.write(probe, b"")
         found = self.store.listing(self.folder)
-        self.now = found.get(probe) or self.store.modified(probe)
+        now = found.get(probe) or self.store.modified(probe)
         self.store.delete(probe)
+        self.see(found, now)
+
+    def see(self, found: dict[str, float], now: float) -> None:
+        """Take over a listing of the folder, and what the store's clock says."""
+        self.now = now
         self.files = {path.rpartition("/")[2] for path in found}
         self.held = {}
         for path, beat in found.items():

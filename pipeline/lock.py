@@ -50,7 +50,7 @@ def take_lock(
     held = leases.held.get(NAME)
     if held and not held.released and not take_over:
         holder = leases.holder(NAME)
-        if _holds(holder, leases.alive(NAME), jobs_alive):
+        if holds(holder, leases.alive(NAME), jobs_alive):
             raise CorpusError(_held_by(store, holder, leases.now - held.beat))
     lease = leases.take(NAME, who)
     if not lease:
@@ -78,7 +78,8 @@ def hold(lease: Lease, who: dict[str, Any]) -> None:
     lease.store.write(lease.path, json.dumps(who, ensure_ascii=False).encode())
 
 
-def _holds(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
+def holds(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
+    """Whether someone is alive behind a lock. `beating`: by its heartbeats."""
     if holder.get("jobs"):
         return jobs_alive(holder["jobs"])
     if holder.get("host") == socket.gethostname() and holder.get("born"):

@@ -12,6 +12,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
     from pipeline.corpus import Corpus
+    from pipeline.watch import Cluster
 
 LOG_WIDTH = 160  # where the output is no terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -40,3 +41,17 @@ def open_corpus(where: str) -> Corpus:
     from pipeline.corpus import Corpus
 
     return Corpus(load(Path(where)).output if where.endswith((".yaml", ".yml")) else where)
+
+
+def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:
+    """Watch a run to its end: exit code 0 if that was good, 1 if not, 130 if somebody stopped watching."""
+    from pipeline.store import Store
+    from pipeline.watching import follow
+
+    try:
+        done = follow(out, Store(url), cluster, run)
+    except KeyboardInterrupt:
+        err.print(f"No longer watching; the run goes on. Stop it: pipeline cancel {url}", markup=False, highlight=False)
+        raise typer.Exit(130) from None
+    if not done:
+        raise typer.Exit(1)

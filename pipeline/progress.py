@@ -30,6 +30,7 @@ class RunProgress:
         self._before = self._segmented
         self._chunks_done = 0
         self._visited = 0
+        self._parts = 0  # done by the last of the stages
         self._failed = 0
         self._started = time.monotonic()
         self._working: float | None = self._started if self._segmented else None  # since there was a part to visit
@@ -71,6 +72,7 @@ class RunProgress:
 
     def see(self, event: Event) -> None:
         """Count an event."""
+        self._parts += event.kind == ("part" if self._visits else "segmented")
         if event.kind == "segmented":
             self._segmented += event.rows
             self._working = self._working or time.monotonic()
@@ -88,6 +90,20 @@ class RunProgress:
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
             self._console.print(self._line())
+
+    def numbers(self) -> dict[str, float | None]:
+        """How far it is, for those who watch from elsewhere."""
+        done = self._visited if self._visits else self._segmented - self._before
+        return {
+            "chunks": self._chunks,
+            "chunks_done": self._chunks_done,
+            "parts": self._parts,
+            "sentences": done,
+            "sentences_in_all": self._total() if self._visits else 0,
+            "seconds": round(time.monotonic() - self._started, 1),
+            "left": max(0, self._total() - self._visited) / self._rate() if self._visited else None,
+            "failed": self._failed,
+        }
 
     def _total(self) -> int:
         if self._chunks_done in (0, self._chunks):

@@ -6,10 +6,13 @@ receipt of the corpus once a phase, and the scores of up to 500 000 rows.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,7 +32,7 @@ from pipeline.plan import Plan, make_plan
 from pipeline.progress import RunProgress
 from pipeline.purge import erase
 from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
-from pipeline.runs import RunRecord, check_corpus, newest_is
+from pipeline.runs import PROGRESS, RunRecord, check_corpus, newest_is
 from pipeline.show import counted, show_books, show_open, show_quality, show_rows, show_scores
 from pipeline.state import States, View, fold, forget_gone
 from pipeline.steps import decide, next_step
@@ -39,6 +42,8 @@ from pipeline.tasks import Event
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
 Submit = Callable[[RunRecord, Lease], None]
 SHOWN_ROWS = 500_000
+BEAT_SECONDS = 5.0  # between heartbeats, at most: they carry the progress, too
+TOLD_FAILURES = 20
 REPORT = "report/index.html"
 _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline status {output} --watch   how far it is
@@ -67,11 +72,11 @@ class Wishes:
     take_over: bool = False
 
 
-def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> None:
+def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> str | None:
     """Bring a corpus up to date. Raises `CorpusError` if some of it is not done, or does not balance.
 
     Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed. Where the work is handed to a
-    cluster this returns at once, and the jobs hold the corpus's lock.
+    cluster this returns at once, with the run's folder, and the jobs hold the corpus's lock.
     """
     store = Store(config.output)
     if store.exists(layout.CORPUS_FILE):
@@ -83,7 +88,7 @@ def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> No
     try:
         if plan.nothing_to_do:
             _nothing_to_do(console, plan)
-            return
+            return None
         if isinstance(plan.chunks, States):
             forget_gone(plan.chunks)
         record = RunRecord(store, plan.config, seen)
@@ -97,15 +102,20 @@ def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> No
             where.submit(record, lease)
             handed_over = True
             console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)
-            return
+            return record.folder
+        under_way = _Run(console, config, wishes, where, record, set(wishes.refit))
 
         def beat() -> str | None:
             if store.exists(f"{record.folder}/{CANCEL}"):
                 return "cancelled"
-            return None if lease.beat() else "taken over by another run"
+            if not lease.beat():
+                return "taken over by another run"
+            under_way.tell()
+            return None
 
-        with Heart(beat, config.launcher.lease_seconds / BEATS) as heart:
-            _Run(console, config, wishes, where, record, set(wishes.refit)).all(plan, heart)
+        with Heart(beat, min(BEAT_SECONDS, config.launcher.lease_seconds / BEATS)) as heart:
+            under_way.all(plan, heart)
+        return None
     finally:
         if not handed_over:
             lease.release()
@@ -156,6 +166,8 @@ class _Run:
     record: RunRecord
     refit: set[str]
     failures: list[str] = field(default_factory=list)
+    phases: list[dict[str, Any]] = field(default_factory=list)  # what each did, as `PhaseState` has it
+    progress: RunProgress | None = None  # of the present phase, if it launches something
 
     def all(self, plan: Plan, heart: Heart) -> None:
         """Step after step, and the end."""
@@ -172,36 +184,61 @@ class _Run:
             raise
         finish(self.console, plan, self.record, self.failures, time.monotonic() - started)
 
+    def tell(self) -> None:
+        """How far it is, to those who watch from elsewhere."""
+        phases, progress = [dict(one) for one in self.phases], self.progress
+        if phases and progress:
+            phases[-1] |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
+        self.record.store.write(f"{self.record.folder}/{PROGRESS}", json.dumps({"phases": phases}).encode())
+
+    @contextlib.contextmanager
+    def _phase(self, kind: str) -> Iterator[dict[str, Any]]:
+        phase: dict[str, Any] = {"kind": kind}
+        started = time.monotonic()
+        self.phases.append(phase)
+        self.tell()
+        try:
+            yield phase
+        finally:
+            self.progress = None
+            phase |= {"over": True, "seconds": round(time.monotonic() - started, 1)}
+
     def _steps(self, plan: Plan) -> Plan:
         last = ""
         while not self.failures:
             step = next_step(plan, last)
             if step.kind == "fit":
-                self.refit -= set(decide(self.console, step, self.refit, self.where.device))
+                with self._phase("fit") as phase:
+                    phase["fitted"] = decide(self.console, step, self.refit, self.where.device)
+                self.refit -= set(phase["fitted"])
                 _give_back_memory()
                 last = ""  # more was decided: the same parts have more to do
             elif step.kind == "pilot":
                 assert step.pilot
                 of = "all" if len(step.pilot.chunks) == len(plan.chunks) else f"{len(step.pilot.chunks)} of"
                 self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
-                self._work_on(step.plan)
+                self._work_on(step.plan, step.kind)
                 last = step.todo
             else:
                 if step.kind == "main":
-                    self._work_on(step.plan)
+                    self._work_on(step.plan, step.kind)
                 break
             plan = make_plan(self.config, self.wishes.only, self.wishes.until, self.refit, _chunks(plan))
             if not self.refit:
                 self.record.see(plan.view)
         return plan
 
-    def _work_on(self, plan: Plan) -> None:
-        with RunProgress(self.console, plan) as progress:
-            for event in self.where.launch(plan, self.record.folder):
-                self.record.log(event.model_dump_json())
-                progress.see(event)
-                if event.kind == "failed":
-                    self.failures.append(f"{event.where}: {event.error}")
+    def _work_on(self, plan: Plan, kind: str) -> None:
+        with self._phase(kind) as phase, RunProgress(self.console, plan) as progress:
+            self.progress = progress
+            try:
+                for event in self.where.launch(plan, self.record.folder):
+                    self.record.log(event.model_dump(mode="json", exclude_defaults=True))
+                    progress.see(event)
+                    if event.kind == "failed":
+                        self.failures.append(f"{event.where}: {event.error}")
+            finally:
+                phase |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
 
 
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:

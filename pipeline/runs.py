@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import socket
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +17,8 @@ from pipeline.errors import CorpusError
 from pipeline.store import Store
 from pipeline.view import VIEW_FILE, View, save_recipes
 
+SUMMARY = "summary.json"  # how a run ended, in its folder
+PROGRESS = "progress.json"  # how far a run is whose work this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
 
 
@@ -24,6 +28,7 @@ class RunRecord:
     def __init__(self, store: Store, config: RunConfig, view: View, reopened: str | None = None) -> None:
         self.store = store
         self._events: list[str] = []
+        self._worker = f"{socket.gethostname()}-{os.getpid()}"
         if reopened:
             self.folder = reopened
             return
@@ -42,17 +47,23 @@ class RunRecord:
         save_recipes(self.store, view)
         view.write_header(self.store, self.folder)
 
-    def log(self, event: str) -> None:
-        """Remember an event (one line of JSON)."""
-        self._events.append(event)
+    def log(self, event: dict[str, Any]) -> None:
+        """Remember an event, with who saw it and when."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "worker": self._worker} | event
+        self._events.append(json.dumps(line, ensure_ascii=False))
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the events and the summary; the marks of started tasks have served."""
-        for path in self.store.find(f"{self.folder}/{STARTS}"):
-            self.store.delete(path)
+        """Write the events and the summary."""
         if self._events:
             self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
-        self.store.write(f"{self.folder}/summary.json", json.dumps(summary, ensure_ascii=False, indent=1).encode())
+        close_run(self.store, self.folder, summary)
+
+
+def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
+    """Say how a run ended; the marks of started tasks have served."""
+    for path in store.find(f"{folder}/{STARTS}"):
+        store.delete(path)
+    store.write(f"{folder}/{SUMMARY}", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
 
 def check_corpus(store: Store) -> None:

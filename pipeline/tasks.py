@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
     from pipeline.worker import PartWorker
 
 MAX_STARTS = 3
+ASIDE = "is set aside for this run"  # in the errors of parts and chunks that are
 
 
 class Event(BaseModel):
@@ -137,7 +138,7 @@ class _Starts:
                 break
         else:
             raise AsideError(
-                f"{name} killed its worker {MAX_STARTS} times and is set aside for this run; look for the cause "
+                f"{name} killed its worker {MAX_STARTS} times and {ASIDE}; look for the cause "
                 "(memory?) in the machine's log, then run again"
             )
         try:
