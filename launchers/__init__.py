@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan import Plan
@@ -57,9 +58,13 @@ def is_ray_job(config: RunConfig) -> bool:
 def cluster() -> Cluster:
     """What can be asked of the jobs of runs that were handed to SLURM; it is asked only about those."""
     from launchers.slurm import jobs
+    from launchers.slurm.submit import jobs_folder, jobs_root
     from pipeline.watch import Cluster
 
-    return Cluster(jobs.states, jobs.cancel, jobs.log_files)
+    def folder(setting: str | None, output: str, run: str) -> Path:
+        return jobs_folder(jobs_root(setting, output), run)
+
+    return Cluster(jobs.states, jobs.cancel, jobs.log_files, folder)
 
 
 def jobs_alive(jobs: Sequence[str]) -> bool:

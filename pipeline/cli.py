@@ -207,6 +207,41 @@ def cancel(
 
 
 @app.command()
+def logs(
+    where: CorpusPlace,
+    stage: Annotated[str | None, typer.Option(metavar="STAGE", help="what this stage did, e.g. encode")] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="PART", help="one part or input file, with its receipts and their warnings")
+    ] = None,
+    worker: Annotated[
+        str | None, typer.Option(metavar="WORKER", help="one worker, with the end of its SLURM log, e.g. 123_4")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="what failed, with tracebacks")] = False,
+    tail: Annotated[int, typer.Option(min=1, metavar="N", help="the newest N lines")] = 100,
+    run_name: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="another run than the newest, by how its name begins")
+    ] = None,
+) -> None:
+    """Show what happened in a run, whoever did it: parts, chunks, failures, and the logs of SLURM jobs.
+
+    Times are UTC. Workers write what happens at each heartbeat; a run in one
+    process (local, inline) writes it when it ends.
+
+    Examples:
+
+      pipeline logs runs/sample --failed
+
+      pipeline logs runs/sample --stage encode --part 3815eaca644c-00002
+
+      pipeline logs runs/sample --worker 123_4 --tail 30
+    """
+    from launchers import cluster
+    from pipeline.logs import Wanted, show_logs
+
+    show_logs(out, open_corpus(where).store, cluster(), Wanted(stage, part, worker, failed, tail, run_name))
+
+
+@app.command()
 def verify(
     where: CorpusPlace,
     repair: Annotated[bool, typer.Option("--repair", help="delete the receipts of what is wrong")] = False,

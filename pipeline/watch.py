@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from pipeline import layout
-from pipeline.errors import CorpusError, PipelineError, StorageError
+from pipeline.errors import PipelineError, StorageError, visible
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.leases import Leases
 from pipeline.lock import FOLDER, NAME, holds
@@ -39,11 +39,13 @@ _LEASE_SECONDS = LauncherSettings().lease_seconds  # where a run's own are not k
 @dataclass(frozen=True)
 class Cluster:
     """What a cluster can be asked. `states`: job or task → its state; `cancel`: end jobs; `logs`: (folder of the jobs,
-    job or task) → its log files. They raise `PipelineError` if it does not answer."""
+    job or task) → its log files; `folder`: (launcher.folder, output, run) → that folder. They raise `PipelineError` if
+    it does not answer."""
 
     states: Callable[[Sequence[str]], dict[str, str]]
     cancel: Callable[[Sequence[str]], None]
     logs: Callable[[Path, str], list[Path]]
+    folder: Callable[[str | None, str, str], Path]
 
 
 @dataclass
@@ -129,8 +131,8 @@ class Watcher:
         state.phases = self._phases_of(run, now, launcher)
         if state.over or self.store.exists(summary):
             state.summary = json.loads(self.store.read(summary)) if self.store.exists(summary) else None
-        if state.lost and holder.get("jobs") and not state.phases and state.summary is None:
-            state.lost = self._nothing_written(holder)
+        if state.lost and holder.get("jobs") and state.summary is None:
+            state.lost = self._last_words(holder, begun=bool(state.phases))
         return state
 
     def _lock(self) -> tuple[float, dict[str, Any], float, bool]:
@@ -177,18 +179,23 @@ class Watcher:
             return ""
         if self._lock()[1].get("jobs") != jobs:  # they handed it on meanwhile
             return ""
-        return "its jobs are over, but none of them closed it: they failed, or were cancelled"
+        return "its jobs are over"
 
-    def _nothing_written(self, holder: dict[str, Any]) -> str:
-        """What the first job of a run ended with, if it wrote nothing."""
-        folder = Path(holder.get("folder", ""))
-        logs = [log for job in holder["jobs"] for log in self._cluster.logs(folder, job)]
-        tail = "\n".join(f"  {line}" for log in logs for line in tail_of(log, 12))
-        return (
-            f"its first job ({', '.join(holder['jobs'])}) ended without having written anything. Either the nodes do "
-            f"not see {self.store.url}, or Python failed there"
-            + (f"; the end of {logs[0]}:\n{tail}" if tail else f"; it left no log in {folder}: do the nodes see that?")
-        )
+    def _last_words(self, holder: dict[str, Any], begun: bool) -> str:
+        """How the last job of a run ended that should have closed it, or queued more."""
+        folder, job = Path(holder.get("folder", "")), holder["jobs"][-1]
+        if begun:
+            what = f"its jobs are over, but job {job}, which decides what comes next, failed or was cancelled"
+        else:
+            what = (
+                f"its first job ({job}) ended without having written anything: the nodes do not see {self.store.url}, "
+                "or Python failed there"
+            )
+        logs = self._cluster.logs(folder, job)
+        tail = [f"  {visible(line)}" for log in logs for line in tail_of(log, 12)]
+        if tail:
+            return "\n".join([f"{what}; the end of {logs[0]}:", *tail])
+        return what if begun else f"{what}; it left no log in {folder}: do the nodes see that folder?"
 
     def _phases_of(self, run: str, now: float, launcher: _Launcher) -> list[PhaseState]:
         progress = f"{run}/{PROGRESS}"
@@ -204,13 +211,6 @@ class Watcher:
                 self._phases[folder] = PhaseReader(self.store, folder, len(readers) + 1)
             readers.append(self._phases[folder])
         return [reader.look(now, over=reader is not readers[-1]) for reader in readers]
-
-
-def newest_trouble(store: Store, run: str) -> None:
-    """Raises `CorpusError` unless the corpus has this run."""
-    if not store.exists(f"{run}/corpus.yaml"):
-        known = ", ".join(store.folders(layout.RUNS)[-3:]) or "none"
-        raise CorpusError(f"{store.url} has no run {run.removeprefix('runs/')}; the newest are: {known}")
 
 
 def tail_of(log: Path, lines: int) -> list[str]:

@@ -32,14 +32,14 @@ WISHES = "wishes.json"
 def submission(config: RunConfig, wishes: Wishes) -> Submit:
     """What hands a run over. Raises `ConfigError` in words if SLURM is not here, or refuses these settings."""
     jobs.check(config.launcher)
-    folder = _jobs_root(config)
+    root = jobs_root(config.launcher.folder, config.output)
 
     def submit(record: RunRecord, lease: Lease) -> None:
         asked = {
             "only": wishes.only, "until": wishes.until, "refit": list(wishes.refit), "identity": identity(config)
         }  # fmt: skip
         record.store.write(f"{record.folder}/{WISHES}", json.dumps(asked).encode())
-        submit_gate(config, record.store, record.folder, 1, folder / Path(record.folder).name, (), lease)
+        submit_gate(config, record.store, record.folder, 1, jobs_folder(root, record.folder), (), lease)
 
     return submit
 
@@ -66,13 +66,21 @@ def pipeline_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pipeline.cli", *arguments]
 
 
-def _jobs_root(config: RunConfig) -> Path:
-    """Where scripts and logs go: a folder that all nodes see."""
-    if config.launcher.folder:
-        return Path(config.launcher.folder).expanduser().absolute()
-    if is_remote(config.output):
+def jobs_root(folder: str | None, output: str) -> Path:
+    """Where scripts and logs of jobs go: a folder that all nodes see. `folder`: launcher.folder.
+
+    Raises `ConfigError` if there is none.
+    """
+    if folder:
+        return Path(folder).expanduser().absolute()
+    if is_remote(output):
         raise ConfigError(
             "launcher.folder is missing: the output is an object store, so give a folder that all nodes see, for the "
             "jobs' scripts and logs, e.g. --set launcher.folder=$HOME/pipeline-jobs"
         )
-    return Path(config.output.removeprefix("file://")) / "jobs"
+    return Path(output.removeprefix("file://")) / "jobs"
+
+
+def jobs_folder(root: Path, run: str) -> Path:
+    """Where those of a run go."""
+    return root / Path(run).name

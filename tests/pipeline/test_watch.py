@@ -22,7 +22,6 @@ from tests.conftest import MakeConfig
 from tests.launchers.test_task import SLURM, order_phase, start_worker
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
-
 SHORT = {"method": "spacy-capped", "max_chars": 20}
 
 
@@ -34,7 +33,9 @@ def held_by_jobs(store: Store, run: str) -> Watcher:
     """The corpus held by a job that SLURM says is running; counts how often it is asked."""
     who = me(launcher="slurm")
     hold(take_lock(store, 2, who), who | {"run": run, "jobs": ["7"], "folder": ""})
-    return Watcher(store, Cluster(lambda jobs: dict.fromkeys(jobs, "RUNNING"), lambda jobs: None, lambda *_: []))
+    return Watcher(
+        store, Cluster(lambda jobs: dict.fromkeys(jobs, "RUNNING"), lambda jobs: None, lambda *_: [], lambda *_: Path())
+    )
 
 
 def until(watcher: Watcher, what: Callable[[RunState], Any]) -> RunState:
@@ -84,7 +85,8 @@ def test_what_is_set_aside_is_named(make_config: MakeConfig) -> None:
         store.write(f"{run}/starts/{part}-{number}", b"")
     watcher = held_by_jobs(store, run)
     worker = start_worker(store, folder)
-    assert worker.wait(120) == 0
+    shown_by_worker = worker.communicate(timeout=120)[0]
+    assert worker.returncode == 0, shown_by_worker
     state = until(watcher, lambda one: True)
     assert state.set_aside == [part] and state.phases[0].failed == 1 and not state.over
     store.write(f"{run}/summary.json", json.dumps({"done": False, "failures": state.failures}).encode())

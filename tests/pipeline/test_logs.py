@@ -1,0 +1,73 @@
+"""One place for what happened in a run: events by stage, part and worker, tracebacks, logs of jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.runs import newest_view
+from pipeline.state import read_state
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
+from tests.launchers.test_task import order_phase, start_worker
+from tests.pipeline.test_cli import pipeline
+from tests.pipeline.test_watch import light
+
+ODD = "odd[bold]\x1b[31m.jsonl"
+
+
+def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = light(make_config)
+    write_jsonl(tmp_path / "in" / ODD, sample_documents("libreoffice-rus", 2))
+    assert pipeline("run", path, "--until", "segment", "--launcher", "inline").returncode == 0
+    store, run, folder = order_phase(path)
+    chunks = [one for one in read_state(store, newest_view(store)) if not one.chunk.path.startswith("odd")]
+    aside, good = (one.parts[0].ref.part for one in chunks[:2])
+    for number in range(3):
+        store.write(f"{run}/starts/{aside}-{number}", b"")
+    worker = start_worker(store, folder)
+    assert worker.wait(120) == 0
+    name = next(iter(store.find(f"{folder}/workers"))).rpartition("/")[2].removesuffix(".json")
+
+    everything = pipeline("logs", path)
+    assert everything.returncode == 0 and aside in everything.stdout and good in everything.stdout
+    assert "Traceback" not in everything.stdout and name in everything.stdout
+    encoded = pipeline("logs", path, "--stage", "encode", "--tail", "1")
+    lines = [line for line in encoded.stdout.splitlines() if re.match(r"\d{4}-", line)]
+    assert len(lines) == 1 and "earlier ones" in encoded.stdout, encoded
+    failed = pipeline("logs", path, "--failed")
+    assert aside in failed.stdout and good not in failed.stdout
+    assert "Traceback" in failed.stdout and "AsideError" in failed.stdout and "3 times" in failed.stdout
+    one = pipeline("logs", path, "--part", good)
+    assert "receipt encode: " in one.stdout and "receipt segment: " in one.stdout and aside not in one.stdout, one
+    receipt = next(path for path in store.find("receipts/encode") if good in path)
+    warned = json.loads(store.read(receipt)) | {"warnings": ["[red]odd\x1b[2J"]}
+    store.write(receipt, json.dumps(warned).encode())
+    assert "warning: [red]odd\\x1b[2J" in pipeline("logs", path, "--part", good).stdout
+    mine = pipeline("logs", path, "--worker", name)
+    assert mine.returncode == 0 and f"{name} on" in mine.stdout and "last heartbeat" in mine.stdout, mine
+    first = pipeline("logs", path, "--run", store.folders("runs")[0], "--stage", "segment")
+    assert "odd[bold]\\x1b[31m.jsonl" in first.stdout and "\x1b" not in first.stdout, first
+    for arguments, code, words in (
+        (("--stage", "code"), 2, "those are: segment, encode"),
+        (("--worker", "nobody"), 1, f"it had: {name}"),
+        (("--part", "0123456789ab-00000"), 1, "nothing is known of it"),
+        (("--run", "2001"), 1, "no run; the newest"),
+    ):
+        refused = pipeline("logs", path, *arguments)
+        assert refused.returncode == code and words in " ".join(refused.stderr.split()), refused
+
+
+@pytest.mark.usefixtures("slurm")
+def test_the_log_of_a_slurm_task(make_config: MakeConfig) -> None:
+    path = light(make_config)
+    lines = "inside: inline\n  time: '5'\n  cpus_per_task: 1\n  memory: 2G\n  setup: [echo hello from the task]"
+    path.write_text(path.read_text().replace("inside: inline", lines))
+    assert pipeline("run", path, "--until", "segment", "--wait").returncode == 0
+    shown = pipeline("logs", path)
+    (name,) = set(re.findall(r"slurm-\d+_0", shown.stdout))
+    assert "logs of jobs: " in shown.stdout
+    log = pipeline("logs", path, "--worker", name.removeprefix("slurm-")).stdout
+    assert "hello from the task" in log and f"{name.removeprefix('slurm-')}.log" in log
