@@ -202,6 +202,7 @@ class _Run:
         finally:
             self.progress = None
             phase |= {"over": True, "seconds": round(time.monotonic() - started, 1)}
+        self.tell()
 
     def _steps(self, plan: Plan) -> Plan:
         last = ""
