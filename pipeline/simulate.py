@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.ledger import FILE_CHUNKS
 from pipeline.plan import Plan
 from pipeline.recipes import SEGMENT
 from pipeline.state import ChunkState, total_of
@@ -147,6 +148,11 @@ class Simulation:
     def receipts(self) -> int:
         """One a part and stage, one a chunk."""
         return self.parts * len(self.stages) + self.chunks
+
+    @property
+    def ledgers(self) -> int:
+        """Files of ledgers, when they are compacted."""
+        return math.ceil(self.chunks / FILE_CHUNKS)
 
     @property
     def claims(self) -> int:

@@ -121,7 +121,7 @@ def _objects(console: Console, found: Simulation) -> None:
         ["parts", large(found.parts), f"of up to {number(found.config.part_sentences)} sentences, one rest a chunk"],
         ["data files", large(found.files), f"{len(found.storage)} families"],
         ["receipts", large(found.receipts), f"{len(found.stages)} stages a part, one a chunk"],
-        ["ledger rows", large(found.chunks), "one a finished chunk"],
+        ["ledger rows", large(found.chunks), f"one a finished chunk, in {found.ledgers} files or more"],
         ["claims a phase", large(found.claims), f"of {launcher.chunks_per_claim} chunks, or more of fewer"],
     ]
     _table(console, "Things", ("", "number", ""), rows, texts=2)
@@ -180,12 +180,24 @@ def _requests(console: Console, found: Simulation) -> None:
     high = found.device_hours()[1]
     waiting = found.part_requests * REQUEST_SECONDS
     share = f"{waiting * found.parts / (high * 3600):.2%}" if high else "–"
+    planning = 1 + 2 * found.ledgers
     listing, reading = found.lists * REQUEST_SECONDS, found.receipts / AT_ONCE * REQUEST_SECONDS
     rows = [
-        ["list every receipt", large(found.lists), span(listing / 3600), f"{number(LIST_KEYS)} keys a LIST"],
-        ["read every receipt", large(found.receipts), span(reading / 3600), f"{AT_ONCE} at a time"],
+        [
+            "plan, when all is done",
+            large(planning),
+            span(planning * REQUEST_SECONDS / 3600),
+            "ledgers: footer, columns",
+        ],
+        [
+            "list every receipt",
+            large(found.lists),
+            span(listing / 3600),
+            f"verify, gc: {number(LIST_KEYS)} keys a LIST",
+        ],
+        ["read every receipt", large(found.receipts), span(reading / 3600), f"verify, gc: {AT_ONCE} at a time"],
         ["work on the parts", large(found.part_requests * found.parts), span(waiting * found.parts / 3600), ""],
     ]
-    rows[2][3] = f"{found.part_requests} a part: {share} of the workers' time, mostly while they compute"
+    rows[-1][3] = f"{found.part_requests} a part: {share} of the workers' time, mostly while they compute"
     title = f"Requests to an object store, {REQUEST_SECONDS * 1000:.0f} ms each"
     _table(console, title, ("", "requests", "time", ""), rows, texts=2)

@@ -53,6 +53,7 @@ def test_the_size_of_the_paper(tmp_path: Path) -> None:
     assert found.chunks == math.ceil(27.28e12 / 2**26) == 406_504
     assert found.parts == 8 * 406_504
     assert found.files == found.parts * 8 and found.receipts == found.parts * 6 + found.chunks
+    assert found.ledgers == 25  # of 16 384 chunks
     assert found.claims == 8131 and found.lists == math.ceil(found.receipts / 1000)
     encode = next(one for one in found.stages if one.stage == "encode")
     assert encode.hours == pytest.approx((310e9 / 400 / 3600, 310e9 / 300 / 3600))  # 215 to 287 thousand GPU-hours
