@@ -6,7 +6,6 @@ counts are those of the receipts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from pipeline.errors import ConfigError, visible
 from pipeline.inputs import Chunk
 from pipeline.show import number, plain, size
 from pipeline.state import ChunkState
+from pipeline.sums import CHUNK, counted
 
 SHOWN = 3  # records a reason
 
@@ -37,9 +37,7 @@ class Bad:
 
 def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None, most: int = SHOWN) -> None:
     """At most so many records of each reason, or of one. Raises `ConfigError` for a reason that no record has."""
-    counts: Counter[str] = Counter()
-    for chunk in corpus.chunks:
-        counts.update(chunk.receipt.quarantined if chunk.receipt else {})
+    counts = counted(corpus.chunks.total, CHUNK, "quarantined")
     if not counts:
         console.print(f"Nothing is in the quarantine of {corpus.url}.", markup=False, highlight=False)
         return
@@ -55,7 +53,7 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
             console.print(
                 Text(f"  … and {number(rest)} more: --reason '{name}' --most {max(20, most * 10)}", style="dim")
             )
-    unreadable = sum(one.receipt.bytes_unreadable for one in corpus.chunks if one.receipt)
+    unreadable = int(corpus.chunks.total[f"{CHUNK}/bytes_unreadable"])
     total = f"{number(sum(counts.values()))} records in quarantine, {size(unreadable)} could not be decoded"
     console.print(
         f"{total}; all of them: {corpus.url}/quarantine/*.parquet", markup=False, highlight=False, soft_wrap=True
@@ -75,11 +73,15 @@ def _show(console: Console, one: Bad) -> None:
 def examples(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[Bad]]:
     """At most so many records of each reason (`wanted`: how many there are), in the order of the input."""
     found: dict[str, list[Bad]] = {reason: [] for reason in wanted}
+    if not wanted:
+        return found
     for state in sorted(corpus.chunks, key=lambda state: (state.chunk.input, state.chunk.path, state.chunk.start)):
         if state.receipt and any(len(found[reason]) < most for reason in wanted.keys() & state.receipt.quarantined):
             for one in _listed(corpus, state):
                 if one.reason in found and len(found[one.reason]) < most:
                     found[one.reason].append(one)
+        if all(len(found[reason]) >= min(most, count) for reason, count in wanted.items()):
+            break
     return found
 
 

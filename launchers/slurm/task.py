@@ -26,19 +26,23 @@ from launchers.devices import devices
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_wishes
+from pipeline.books import sweep
 from pipeline.errors import CorpusError, PipelineError
 from pipeline.heart import Heart
 from pipeline.launcher_settings import seconds_of
 from pipeline.leases import BEATS, Lease, Leases
+from pipeline.ledger import compact
 from pipeline.lock import CANCEL, me
 from pipeline.phase import Done, check_identity, plan_of_range, read_order
 from pipeline.running import plan_run
 from pipeline.runs import newest_view
+from pipeline.state import fold, read_state
 from pipeline.steps import decide, next_step
 from pipeline.store import Store
 from pipeline.tasks import Event, forgive
 
 NEAR = 64  # claims that are tried for, in random order, so that tasks that start together do not meet
+COMPACT_EVERY = 64  # ranges, each of which leaves a ledger
 SPARE_SECONDS = 180.0  # with less time left nothing more is claimed
 
 
@@ -129,7 +133,7 @@ class Task:
         if self.order.kind == "fit":
             fitted = self._fit()
         else:
-            for event in self._events_of(int(lease.name)):
+            for event in self._events_of(int(lease.name), lease.generation):
                 if event.kind == "failed":
                     failures.append({"where": event.where, "error": event.error})
                     if event.fatal:
@@ -149,7 +153,7 @@ class Task:
         with self._writing:
             self._lease = None
 
-    def _events_of(self, number: int) -> Iterator[Event]:
+    def _events_of(self, number: int, generation: int) -> Iterator[Event]:
         plan = plan_of_range(self.store, self.folder, self.order, number)
         self._chunks = {one.chunk.id for one in plan.chunks}
         for event in launch(plan, self.run):
@@ -162,6 +166,12 @@ class Task:
                 elif event.kind == "failed":
                     self._state["last_error"] = f"{event.where}: {event.error}"
             yield event
+        state = read_state(self.store, plan.view, ledgers=False)
+        if generation:  # another worker had it, and may have been killed while it wrote
+            sweep(self.store, state)
+        fold(self.store, state)
+        if number % COMPACT_EVERY == COMPACT_EVERY - 1:
+            compact(self.store)
 
     def _fit(self) -> list[str]:
         chunks = newest_view(self.store).listed.chunks
