@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -23,7 +22,7 @@ from pipeline.receipts import REPEATED
 from pipeline.store import Store
 from pipeline.tasks import failure
 from pipeline.verify.check import check
-from tests.conftest import MakeConfig, data_digests
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
 from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
@@ -55,11 +54,14 @@ def books_of(url: str) -> Books:
     return books
 
 
-@pytest.fixture
-def expected(make_config: MakeConfig, tmp_path: Path) -> dict[str, str]:
-    """The corpus on a good disk."""
-    bring_up_to_date(make_config(**SMALL_PARTS), f"output={tmp_path / 'good'}")
-    return data_digests(tmp_path / "good")
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The corpus of `make_config` on a good disk."""
+    folder = tmp_path_factory.mktemp("good")
+    for name, count in (("libreoffice-eng", 6), ("libreoffice-fra", 4), ("libreoffice-deu", 4)):
+        write_jsonl(folder / "in" / f"{name}.jsonl", sample_documents(name, count))
+    bring_up_to_date(write_config(folder, **SMALL_PARTS))
+    return data_digests(folder / "out")
 
 
 @pytest.mark.parametrize("launcher", ["inline", "local"])
