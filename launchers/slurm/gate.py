@@ -7,12 +7,14 @@ twice costs nothing but idle tasks, because ranges are claimed.
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 
 from rich.console import Console
 
 from launchers.slurm import jobs
+from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import pipeline_command, read_wishes, submit_gate
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, PipelineError
@@ -43,6 +45,7 @@ def gate(console: Console, url: str, run: str, number: int, folder: Path, held: 
     here = phase_folder(run, number)
     if store.exists(f"{here}/{JOBS}") or store.exists(f"{run}/summary.json"):
         return  # this gate was started again, after it had done its work
+    signal.signal(WARNING, lambda number, frame: jobs.requeue())  # what it has not done by then, it does again
     try:
         _decide(console, config, record, number, folder, lock)
     except BaseException as error:
