@@ -1,8 +1,9 @@
 """A Ray cluster that is there already: this process joins it as the driver, and every node works.
 
 Before anything is done, each node is asked whether it has the same code, libraries and models, and sees the corpus and
-the inputs. Nodes may come and go: new ones get actors, and what a lost one had is done by others. Who may join is the
-cluster's business: where it asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
+the inputs. Nodes may come and go: what a lost one had is done by others, and new ones work from the next wave (10 000
+parts or chunks) or phase on. Who may join is the cluster's business: where it asks for a token, RAY_AUTH_MODE=token and
+RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
     """
     with _joined(checked_address(plan.config)):
         check_nodes(plan, folder)
-        yield from ray_data.run(plan, folder, grow=True)
+        yield from ray_data.run(plan, folder)
 
 
 @contextlib.contextmanager

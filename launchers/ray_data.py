@@ -38,16 +38,12 @@ ROUNDS = 5  # in a row that bring nothing, after which what is left is given up
 
 @dataclass(frozen=True)
 class Work:
-    """What is done, wherever: makers of tasks for a device (no `visit`: only segmenting), and how to share a cluster.
-
-    `grow`: nodes that join meanwhile get actors too.
-    """
+    """What is done, wherever: makers of tasks for a device (no `visit`: only segmenting), in pools of what."""
 
     segment: Callable[[str], Segmenting]
     visit: Callable[[str], Visiting] | None
     settings: LauncherSettings
     sat: bool = False
-    grow: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,15 +54,14 @@ class Item:
     sentences: int
 
 
-def run(plan: Plan, folder: str, *, grow: bool = False) -> Iterator[Event]:
-    """Do what the plan says, yield events as they come back; a fatal event is the last. `grow`: as in `Work`."""
+def run(plan: Plan, folder: str) -> Iterator[Event]:
+    """Do what the plan says, yield events as they come back; a fatal event is the last."""
     config = plan.config
     work = Work(
         segment=partial(SegmentTask, config, folder),
         visit=partial(_part_task, plan, folder) if any(stage != SEGMENT for stage in plan.stages) else None,
         settings=config.launcher,
         sat=config.segment.uses_sat,
-        grow=grow,
     )
     rows = {part.ref.part: part.rows for one in plan.chunks for part in one.parts}
     items = {ref.part: _part_item(ref, rows[ref.part]) for ref in plan.parts_to_visit()}
@@ -154,8 +149,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     blocks = [[item.descriptor] for item in items] if at_once else _blocks(items, 4 * flight * found.visitors)
 
     def pool(size: int, **options: Any) -> ActorPoolStrategy:
-        size = min(size, len(blocks))
-        return ActorPoolStrategy(min_size=size, max_size=None if work.grow else size, **options)
+        return ActorPoolStrategy(size=min(size, len(blocks)), **options)
 
     data: ray.data.Dataset = ray.data.from_arrow([packed(block) for block in blocks])
     data = data.map_batches(
