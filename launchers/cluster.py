@@ -110,6 +110,8 @@ def _answer(answer: Any) -> list[str]:
         lines: list[str] = ray.get(answer, timeout=0)
     except ray.exceptions.GetTimeoutError:
         return [f"it gave no answer in {ANSWER_SECONDS:.0f} s; is it overloaded, or out of memory?"]
+    except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+        return []  # the node went meanwhile: nothing will run there
     except ray.exceptions.RayError as error:
         last = str(error).strip().split("\n")[-1]
         return [f"our code does not run there ({last}); install the same version of it on all nodes"]
