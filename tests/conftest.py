@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gai
 ROOT = Path(__file__).parent.parent
 TINY_CARD = Path(__file__).parent / "stages/fixtures/sonar-space-tiny/card.yaml"
 MakeConfig = Callable[..., Path]
+MINUTES = pytest.mark.skipif("PIPELINE_KILLS" not in os.environ, reason="takes minutes: make faults runs it")
 
 
 def sample_documents(name: str, count: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, preempt_a_task
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
@@ -22,7 +22,7 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["local", "slurm", "slurm-inline"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("slurm", marks=MINUTES), "slurm-inline"])
 def test_only_the_poison_is_set_aside(
     make_config: MakeConfig, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -40,14 +40,14 @@ def test_only_the_poison_is_set_aside(
         [PIPELINE, "run", str(path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=os.environ | {"PYTHONPATH": POISON},
     )
     output = tmp_path / "out"
     if kind == "slurm-inline":
         preempt_a_task(output)
     summary = (
-        ended(output, 240)
+        ended(output, 900)
         if kind.startswith("slurm")
         else json.loads(next(output.glob("runs/*/summary.json")).read_text())
     )

@@ -68,7 +68,7 @@ class Cluster:
         code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
         code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
         command = [sys.executable, "-c", code, self.address, str(nodes)]
-        subprocess.run(command, env=self.environment, check=True, timeout=120, capture_output=True)
+        subprocess.run(command, env=self.environment, check=True, timeout=400, capture_output=True)
 
     def python(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -90,7 +90,7 @@ def cluster() -> Iterator[Cluster]:
 
 def run(cluster: Cluster, path: Path, *options: str) -> tuple[int, str]:
     done = cluster.python("-m", "pipeline.cli", "run", str(path), "--launcher", "ray", *options)
-    shown, _ = done.communicate(timeout=300)
+    shown, _ = done.communicate(timeout=600)
     return done.returncode, shown
 
 
@@ -105,7 +105,7 @@ def test_a_node_is_killed_and_the_corpus_is_the_same(cluster: Cluster, make_conf
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     cluster.kill(second)
-    shown, _ = process.communicate(timeout=300)
+    shown, _ = process.communicate(timeout=600)
     assert process.returncode == 0, shown
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
