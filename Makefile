@@ -18,7 +18,7 @@ test: .venv/tested
 	.venv/bin/pytest
 
 faults: .venv/tested
-	PIPELINE_KILLS=30 .venv/bin/pytest tests/faults tests/conf/test_ray_in_slurm.py
+	PIPELINE_KILLS=30 .venv/bin/pytest tests/faults tests/launchers tests/conf/test_ray_in_slurm.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -22,7 +22,9 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("slurm", marks=MINUTES), "slurm-inline"])
+@pytest.mark.parametrize(
+    "kind", ["local", pytest.param("slurm", marks=MINUTES), pytest.param("slurm-inline", marks=MINUTES)]
+)
 def test_only_the_poison_is_set_aside(
     make_config: MakeConfig, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:

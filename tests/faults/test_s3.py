@@ -22,7 +22,7 @@ from pipeline.receipts import REPEATED
 from pipeline.store import Store
 from pipeline.tasks import failure
 from pipeline.verify.check import check
-from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
+from tests.conftest import MINUTES, MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
 from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
@@ -64,7 +64,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return data_digests(folder / "out")
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("launcher", ["inline", pytest.param("local", marks=MINUTES)])
 def test_the_same_corpus_and_every_repetition_counted(
     make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy], launcher: str
 ) -> None:
@@ -86,6 +86,7 @@ def test_the_same_corpus_and_every_repetition_counted(
     assert f"storage     {books.repeated} requests had to be repeated" in " ".join(run.stdout.split("\n")), run.stdout
 
 
+@MINUTES
 def test_a_store_that_goes_away_for_a_while(
     make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_store_that_goes_away_for_a_while(
     assert books_of(f"{bucket}/corpus").repeated > 0
 
 
+@MINUTES
 def test_killed_while_it_writes_and_resumed(
     make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
 ) -> None:

@@ -1,6 +1,6 @@
 """Jobs on SLURM killed, requeued and warned of their time limit at seeded moments: the same corpus in the end.
 
-`PIPELINE_KILLS` (`make faults`) says how often; it is 5 otherwise.
+`PIPELINE_KILLS` (`make faults`) says how often; it is 3 otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.conftest import MakeConfig, data_digests, sample_documents, write_jso
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
 from tests.pipeline.test_cli import pipeline
 
-KILLS = int(os.environ.get("PIPELINE_KILLS", "5"))
+KILLS = int(os.environ.get("PIPELINE_KILLS", "3"))
 KINDS = {  # what happens to a job: what SLURM is told
     "its process is killed": ("scancel", "--signal=KILL", "--batch"),
     "all its processes are killed": ("scancel", "--signal=KILL", "--full"),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, MakeConfig, data_digests
+from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE
 
 RAY = str(Path(PIPELINE).parent / "ray")
@@ -110,6 +110,7 @@ def test_a_node_is_killed_and_the_corpus_is_the_same(cluster: Cluster, make_conf
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
 
+@MINUTES
 def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     for package in ("pipeline", "stages", "launchers", "conf"):
         shutil.copytree(ROOT / package, tmp_path / "old" / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -124,6 +125,7 @@ def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeCo
     assert not list((tmp_path / "out").glob("documents/*")), "work was done"
 
 
+@MINUTES
 def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(autobleu=None)
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")
