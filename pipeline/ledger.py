@@ -296,7 +296,10 @@ def _distinct(store: Store, paths: Sequence[str]) -> Iterator[pa.Table]:
             for number in range(file.num_row_groups):
                 table = file.read_row_group(number)
                 identity = zip(*(table[name].to_pylist() for name in ("fingerprint", "recipes", "prints")), strict=True)
-                new = [one not in seen and not seen.add(one) for one in identity]  # type: ignore[func-returns-value]
+                new = []
+                for one in identity:
+                    new.append(one not in seen)
+                    seen.add(one)
                 yield table.filter(pa.array(new, pa.bool_()))
 
 
