@@ -17,7 +17,7 @@ from launchers.local import ray_on_this_machine
 from launchers.ray_data import Item, Work, flow
 from pipeline.inputs import Chunk
 from pipeline.launcher_settings import LauncherSettings
-from pipeline.receipts import PartRef
+from pipeline.state.receipts import PartRef
 from pipeline.tasks import Event
 
 

@@ -28,15 +28,15 @@ from rich.table import Table
 from benchmarks.machine import console, describe_cpu
 from pipeline import layout
 from pipeline.config import RunConfig, load_config
-from pipeline.fingerprint import fingerprint
 from pipeline.inputs import Chunk, order_chunks, plan_inputs
-from pipeline.ledger import row_of, write_rows
-from pipeline.receipts import ChunkReceipt, DataFile, PartRef, Receipt
-from pipeline.recipes import SEGMENT, part_fingerprint, segment_part_fingerprint
-from pipeline.runs import RunRecord
-from pipeline.store import Store
-from pipeline.sums import sums_of
-from pipeline.view import View
+from pipeline.state.fingerprint import fingerprint
+from pipeline.state.ledger import row_of, write_rows
+from pipeline.state.receipts import ChunkReceipt, DataFile, PartRef, Receipt
+from pipeline.state.recipes import SEGMENT, part_fingerprint, segment_part_fingerprint
+from pipeline.state.runs import RunRecord
+from pipeline.state.sums import sums_of
+from pipeline.state.view import View
+from pipeline.storage.store import Store
 
 CHUNKS_A_FILE = 1000
 ROWS = 100_000  # sentences a part
@@ -218,8 +218,8 @@ def _measure(command: str, path: str) -> None:
         left = ", ".join(f"{stage} {work.done} done {work.left} left" for stage, work in plan.work.items())
         said = f"nothing to do: {plan.nothing_to_do}; {left}"
     else:
-        from pipeline.books import keep_books
         from pipeline.corpus import Corpus
+        from pipeline.state.books import keep_books
 
         corpus = Corpus(config.output)
         books = keep_books(corpus.store, corpus.chunks)

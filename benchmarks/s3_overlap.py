@@ -34,10 +34,10 @@ from benchmarks.machine import console, describe_cpu
 from benchmarks.worker_gpu import LANG
 from pipeline import layout
 from pipeline.config import RunConfig, load_config
-from pipeline.patience import take_repeated
-from pipeline.receipts import PartRef, commit
-from pipeline.recipes import SEGMENT
-from pipeline.store import Store
+from pipeline.state.receipts import PartRef, commit
+from pipeline.state.recipes import SEGMENT
+from pipeline.storage.patience import take_repeated
+from pipeline.storage.store import Store
 from pipeline.worker import PartWorker
 from stages.arrow import embedding_array
 from stages.stage import Computed

@@ -38,9 +38,9 @@ from benchmarks.flops import encoder_flops
 from benchmarks.random_model import Size, make_model
 from pipeline import layout
 from pipeline.config import RunConfig, load_config
-from pipeline.receipts import PartRef, commit
-from pipeline.recipes import SEGMENT
-from pipeline.store import Store
+from pipeline.state.receipts import PartRef, commit
+from pipeline.state.recipes import SEGMENT
+from pipeline.storage.store import Store
 from pipeline.worker import PartWorker, Visit
 from stages.device import describe
 from stages.sonar.card import load_card

@@ -12,7 +12,7 @@ from pipeline.tasks import Event
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
     from pipeline.running import Where, Wishes
-    from pipeline.watch import Cluster
+    from pipeline.watch.run_seen import Cluster
 
 
 def launch(plan: Plan, folder: str) -> Iterator[Event]:
@@ -59,7 +59,7 @@ def cluster() -> Cluster:
     """What can be asked of the jobs of runs that were handed to SLURM; it is asked only about those."""
     from launchers.slurm import jobs
     from launchers.slurm.submit import jobs_folder, jobs_root
-    from pipeline.watch import Cluster
+    from pipeline.watch.run_seen import Cluster
 
     def folder(setting: str | None, output: str, run: str) -> Path:
         return jobs_folder(jobs_root(setting, output), run)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.inputs import Chunk
-from pipeline.receipts import PartRef
+from pipeline.state.receipts import PartRef
 from pipeline.tasks import Event
 
 Segmenting = Callable[[Chunk], Iterator[Event]]

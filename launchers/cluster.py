@@ -18,11 +18,11 @@ from typing import Any
 from launchers import ray_data
 from launchers.local import ENVIRONMENT, without_native_log
 from pipeline.config import RunConfig
+from pipeline.coordination.identity import code_digest, identity, obstacles
 from pipeline.errors import ConfigError, CorpusError
-from pipeline.identity import code_digest, identity, obstacles
 from pipeline.interrupts import heed_sigterm
 from pipeline.plan import Plan
-from pipeline.store import Store
+from pipeline.storage.store import Store
 from pipeline.tasks import Event
 
 ANSWER_SECONDS = 180.0  # for a node to start a process and load our code

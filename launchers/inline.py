@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launchers.devices import devices
 from pipeline.plan import Plan
-from pipeline.recipes import SEGMENT
+from pipeline.state.recipes import SEGMENT
 from pipeline.tasks import Event, PartTask, SegmentTask
 
 

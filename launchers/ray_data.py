@@ -24,8 +24,8 @@ from launchers.pools import Node, pools
 from pipeline.errors import CorpusError
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.plan import Plan
-from pipeline.receipts import PartRef
-from pipeline.recipes import SEGMENT
+from pipeline.state.receipts import PartRef
+from pipeline.state.recipes import SEGMENT
 from pipeline.tasks import Event, PartTask, SegmentTask, failure
 
 WAVE = 10_000  # descriptors given to Ray at once

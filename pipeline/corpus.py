@@ -20,13 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.conditions.expression import Condition, parse
 from pipeline.errors import CorpusError
-from pipeline.expression import Condition, parse
 from pipeline.part_reader import ROW_COLUMNS, Batch, Column, PartReader, columns_of, no_column
-from pipeline.runs import newest_view
-from pipeline.state import PartState, States, View, read_state
-from pipeline.store import Store
-from pipeline.tombstones import Tombstones, read_tombstones
+from pipeline.state.runs import newest_view
+from pipeline.state.states import PartState, States, View, read_state
+from pipeline.storage.store import Store
+from pipeline.upkeep.tombstones import Tombstones, read_tombstones
 from stages.arrow import embedding_matrix
 
 
@@ -74,7 +74,7 @@ class Corpus:
         return [column.name for column in self.catalogue.values() if column.family in layout.ROW_FAMILIES]
 
     def condition(self, text: str, origin: str = "--where") -> Condition:
-        """A condition on the columns of the catalogue; its grammar is in `pipeline/expression.py`.
+        """A condition on the columns of the catalogue; its grammar is in `pipeline/conditions/expression.py`.
 
         Raises `ExpressionError` if it cannot be understood; `origin` begins the message.
         """

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.conditions.expression import Condition
 from pipeline.errors import CorpusError
-from pipeline.expression import Condition
-from pipeline.receipts import DataFile, Receipt
-from pipeline.recipes import SEGMENT
-from pipeline.remote import in_words
-from pipeline.store import Store
+from pipeline.state.receipts import DataFile, Receipt
+from pipeline.state.recipes import SEGMENT
+from pipeline.storage.remote import in_words
+from pipeline.storage.store import Store
 
 PART, ROW = "part", "row"  # where a row stands: made, not read
 ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, width=1).names)

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from pipeline import layout
+from pipeline.conditions.expression import parse
 from pipeline.config import FITS, STAGES, RunConfig
 from pipeline.errors import ConfigError
-from pipeline.expression import parse
 from pipeline.fits.records import freeze
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.part_reader import ROW_COLUMNS, columns_of
-from pipeline.reasons import StageWork, segment_reasons, stage_reasons
-from pipeline.receipts import PartRef
-from pipeline.recipes import SEGMENT
-from pipeline.state import ChunkState, States, View, read_state
-from pipeline.store import Store
-from pipeline.sums import CHUNK, Sums, below, busy
+from pipeline.state.reasons import StageWork, segment_reasons, stage_reasons
+from pipeline.state.receipts import PartRef
+from pipeline.state.recipes import SEGMENT
+from pipeline.state.states import ChunkState, States, View, read_state
+from pipeline.state.sums import CHUNK, Sums, below, busy
+from pipeline.storage.store import Store
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 

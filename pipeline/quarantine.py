@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.inputs import Document, Rejected
 from pipeline.inputs.documents import short
-from pipeline.recipes import SEGMENT
+from pipeline.state.recipes import SEGMENT
 
 PURGED = "purged"
 LISTED = 10_000  # records of a chunk that have a row of their own

@@ -19,25 +19,25 @@ from rich.markup import escape
 from rich.text import Text
 
 from pipeline import layout
-from pipeline.books import keep_books, sweep
 from pipeline.config import FITS, RunConfig
+from pipeline.coordination.heart import Heart
+from pipeline.coordination.leases import BEATS, Lease
+from pipeline.coordination.lock import CANCEL, hold, me, take_lock
+from pipeline.coordination.steps import decide, next_step
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, PipelineError
-from pipeline.heart import Heart
 from pipeline.inputs import Chunk
-from pipeline.leases import BEATS, Lease
-from pipeline.ledger import compact
-from pipeline.lock import CANCEL, hold, me, take_lock
+from pipeline.inspect.quality import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.plan import Plan, make_plan
-from pipeline.progress import RunProgress
-from pipeline.purge import erase
-from pipeline.quality import corpus_bleu_of, measure, measure_scores, worst_rows
-from pipeline.runs import PROGRESS, RunRecord, check_corpus, newest_is
 from pipeline.show import counted, show_books, show_open, show_quality, show_rows, show_scores
-from pipeline.state import States, View, fold, forget_gone
-from pipeline.steps import decide, next_step
-from pipeline.store import Store
+from pipeline.state.books import keep_books, sweep
+from pipeline.state.ledger import compact
+from pipeline.state.runs import PROGRESS, RunRecord, check_corpus, newest_is
+from pipeline.state.states import States, View, fold, forget_gone
+from pipeline.storage.store import Store
 from pipeline.tasks import Event
+from pipeline.upkeep.purge import erase
+from pipeline.watch.progress import RunProgress
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
 Submit = Callable[[RunRecord, Lease], None]

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.config import MAY_BE_EMPTY, RunConfig
-from pipeline.replacing import replaced
+from pipeline.storage.replacing import replaced
 from stages.fragility.card import shipped_external_cards
 from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards

@@ -21,10 +21,11 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, starting
-from pipeline.fingerprint import column_digest, fingerprint
 from pipeline.inputs import Chunk, Document, Rejected, count_documents, read_documents
 from pipeline.quarantine import ChunkBooks
-from pipeline.receipts import (
+from pipeline.sampling import document_seed, uniform
+from pipeline.state.fingerprint import column_digest, fingerprint
+from pipeline.state.receipts import (
     ChunkReceipt,
     PartRef,
     Receipt,
@@ -34,9 +35,8 @@ from pipeline.receipts import (
     summed,
     write_family,
 )
-from pipeline.recipes import SEGMENT, Recipes, segment_part_fingerprint
-from pipeline.sampling import document_seed, uniform
-from pipeline.store import Store
+from pipeline.state.recipes import SEGMENT, Recipes, segment_part_fingerprint
+from pipeline.storage.store import Store
 from pipeline.warned import listening
 from stages.segment import marks
 from stages.segment.segmenter import Segmented, Segmenter

@@ -9,12 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.books import Books
 from pipeline.errors import STEERS
+from pipeline.inspect.quality import QUANTILES, Quality, Row, Score
+from pipeline.inspect.quality import Group as QualityGroup
 from pipeline.plan import Plan
-from pipeline.quality import QUANTILES, Quality, Row, Score
-from pipeline.quality import Group as QualityGroup
-from pipeline.reasons import StageWork
+from pipeline.state.books import Books
+from pipeline.state.reasons import StageWork
 
 
 def number(value: float) -> str:

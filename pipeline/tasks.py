@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.config import RunConfig
 from pipeline.errors import AsideError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
-from pipeline.receipts import ChunkReceipt, PartRef
-from pipeline.runs import STARTS
-from pipeline.store import Store
+from pipeline.state.receipts import ChunkReceipt, PartRef
+from pipeline.state.runs import STARTS
+from pipeline.storage.store import Store
 
 if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
     from pipeline.segmenting import ChunkSegmenter

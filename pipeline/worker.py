@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, starting
-from pipeline.fingerprint import content_digest, fingerprint
 from pipeline.fits.records import read_artifact
-from pipeline.receipts import DataFile, PartRef, Receipt, commit, read_receipt
-from pipeline.recipes import SEGMENT, Recipes, part_fingerprint
-from pipeline.store import Store
+from pipeline.state.fingerprint import content_digest, fingerprint
+from pipeline.state.receipts import DataFile, PartRef, Receipt, commit, read_receipt
+from pipeline.state.recipes import SEGMENT, Recipes, part_fingerprint
+from pipeline.storage.store import Store
 from pipeline.warned import listening
 from stages.device import describe
 from stages.sonar.card import load_card

@@ -18,8 +18,8 @@ import fsspec
 import pytest
 import yaml
 
-from pipeline.state import View, read_state
-from pipeline.store import Store
+from pipeline.state.states import View, read_state
+from pipeline.storage.store import Store
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gain nothing from threads
 
@@ -75,7 +75,7 @@ def make_config(tmp_path: Path) -> MakeConfig:
 
 def data_digests(output: Path | str, view: View | None = None) -> dict[str, str]:
     """family/part → digest of the bytes, of everything that the newest run's receipts vouch for."""
-    from pipeline.runs import newest_view
+    from pipeline.state.runs import newest_view
 
     store = Store(str(output))
     found: dict[str, str] = {}

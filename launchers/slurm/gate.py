@@ -17,14 +17,14 @@ from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import pipeline_command, read_wishes, submit_gate
 from pipeline.config import RunConfig
+from pipeline.coordination.leases import Lease
+from pipeline.coordination.lock import CANCEL
+from pipeline.coordination.phase import failures_of, last_errors, phase_folder, read_done, read_order, write_phase
+from pipeline.coordination.steps import Step, next_step
 from pipeline.errors import CorpusError, PipelineError
-from pipeline.leases import Lease
-from pipeline.lock import CANCEL
-from pipeline.phase import failures_of, last_errors, phase_folder, read_done, read_order, write_phase
 from pipeline.running import finish, plan_run
-from pipeline.runs import RunRecord, newest_config, newest_view
-from pipeline.steps import Step, next_step
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord, newest_config, newest_view
+from pipeline.storage.store import Store
 from pipeline.tasks import MAX_STARTS
 
 JOBS = "jobs.json"

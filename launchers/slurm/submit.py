@@ -16,15 +16,15 @@ from pathlib import Path
 
 from launchers.slurm import jobs
 from pipeline.config import RunConfig
+from pipeline.coordination.identity import identity
+from pipeline.coordination.leases import Lease
+from pipeline.coordination.lock import hold, me
+from pipeline.coordination.phase import check_identity
 from pipeline.errors import ConfigError
-from pipeline.identity import identity
-from pipeline.leases import Lease
-from pipeline.lock import hold, me
-from pipeline.phase import check_identity
-from pipeline.remote import is_remote
 from pipeline.running import Submit, Wishes
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord
+from pipeline.storage.remote import is_remote
+from pipeline.storage.store import Store
 
 WISHES = "wishes.json"
 

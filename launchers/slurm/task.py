@@ -26,19 +26,19 @@ from launchers.devices import devices
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_wishes
-from pipeline.books import sweep
+from pipeline.coordination.heart import Heart
+from pipeline.coordination.leases import BEATS, Lease, Leases
+from pipeline.coordination.lock import CANCEL, me
+from pipeline.coordination.phase import Done, check_identity, plan_of_range, read_order
+from pipeline.coordination.steps import decide, next_step
 from pipeline.errors import CorpusError, PipelineError
-from pipeline.heart import Heart
 from pipeline.launcher_settings import seconds_of
-from pipeline.leases import BEATS, Lease, Leases
-from pipeline.ledger import compact
-from pipeline.lock import CANCEL, me
-from pipeline.phase import Done, check_identity, plan_of_range, read_order
 from pipeline.running import plan_run
-from pipeline.runs import newest_view
-from pipeline.state import fold, read_state
-from pipeline.steps import decide, next_step
-from pipeline.store import Store
+from pipeline.state.books import sweep
+from pipeline.state.ledger import compact
+from pipeline.state.runs import newest_view
+from pipeline.state.states import fold, read_state
+from pipeline.storage.store import Store
 from pipeline.tasks import Event, forgive
 
 NEAR = 64  # claims that are tried for, in random order, so that tasks that start together do not meet

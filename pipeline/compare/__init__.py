@@ -20,9 +20,9 @@ from pipeline.compare.tables import show_lengths, show_methods, show_sample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan import check_languages
-from pipeline.progress import RowProgress
-from pipeline.replacing import replaced
+from pipeline.storage.replacing import replaced
 from pipeline.warned import listening
+from pipeline.watch.progress import RowProgress
 from stages.segment.sat.card import load_sat_card
 from stages.segment.settings import SegmentSettings
 from stages.sonar.card import CardError, load_card

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.compare.sample import Sample
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError, starting
-from pipeline.progress import RowProgress
+from pipeline.watch.progress import RowProgress
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.segment.segmenter import Segmented, Segmenter

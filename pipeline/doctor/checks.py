@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.errors import PipelineError
-from pipeline.remote import is_remote
 from pipeline.show import number, size
-from pipeline.store import Store
+from pipeline.storage.remote import is_remote
+from pipeline.storage.store import Store
 
 Level = Literal["good", "note", "warn", "bad"]
 PACKAGE = "sonar-pipeline"

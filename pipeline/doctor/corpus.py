@@ -17,10 +17,10 @@ from pipeline.errors import CorpusError, PipelineError
 from pipeline.inputs import Document, InputSettings, list_files, nearest_languages, plan_chunks, read_documents
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.models import FileState, files_of
-from pipeline.remote import in_words, is_remote
-from pipeline.runs import check_corpus
 from pipeline.show import counted, plain, size
-from pipeline.store import Store
+from pipeline.state.runs import check_corpus
+from pipeline.storage.remote import in_words, is_remote
+from pipeline.storage.store import Store
 from stages.fragility.card import load_external_card
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import CardError, FileRole, ModelCard, load_card, shipped_cards

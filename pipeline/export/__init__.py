@@ -18,11 +18,11 @@ from pipeline.export.lcm import write_lcm
 from pipeline.export.pieces import Written
 from pipeline.export.target import Target
 from pipeline.part_reader import no_column
-from pipeline.progress import RowProgress
-from pipeline.runs import newest_config
 from pipeline.select.command import Rules, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
 from pipeline.show import counted, size
+from pipeline.state.runs import newest_config
+from pipeline.watch.progress import RowProgress
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler

@@ -27,9 +27,9 @@ from pipeline import layout
 from pipeline.export.pieces import Pieces, Written, pieces_of
 from pipeline.export.target import Target
 from pipeline.inputs.splits import SPLITS
-from pipeline.progress import RowProgress
-from pipeline.remote import is_remote
 from pipeline.select.selection import PartSelection, Selection
+from pipeline.storage.remote import is_remote
+from pipeline.watch.progress import RowProgress
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler

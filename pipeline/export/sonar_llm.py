@@ -25,8 +25,8 @@ import torch
 from pipeline.errors import ConfigError
 from pipeline.export.pieces import Pieces, Written, pieces_of
 from pipeline.export.target import Target
-from pipeline.progress import RowProgress
 from pipeline.select.selection import Selection
+from pipeline.watch.progress import RowProgress
 from stages.arrow import embedding_matrix
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import CardError

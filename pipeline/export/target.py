@@ -11,8 +11,8 @@ from typing import IO, Any
 import fsspec
 
 from pipeline.errors import ConfigError
-from pipeline.remote import in_words, is_remote
-from pipeline.replacing import replaced
+from pipeline.storage.remote import in_words, is_remote
+from pipeline.storage.replacing import replaced
 
 
 class Target:

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
-from pipeline.fingerprint import fingerprint
 from pipeline.fits.pilot import Pilot, PilotSample
 from pipeline.fits.records import (
     FitRecord,
@@ -32,9 +31,10 @@ from pipeline.fits.records import (
     next_generation,
     read_artifact,
 )
-from pipeline.remote import in_words
-from pipeline.state import ChunkState
-from pipeline.store import Store
+from pipeline.state.fingerprint import fingerprint
+from pipeline.state.states import ChunkState
+from pipeline.storage.remote import in_words
+from pipeline.storage.store import Store
 from stages.arrow import embedding_array, embedding_matrix
 from stages.sampling import Rows
 from stages.sonar.card import CardError, load_card

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.part_reader import PartReader
-from pipeline.state import ChunkState, PartState
-from pipeline.store import Store
-from pipeline.tombstones import read_tombstones
+from pipeline.state.states import ChunkState, PartState
+from pipeline.storage.store import Store
+from pipeline.upkeep.tombstones import read_tombstones
 from stages.arrow import embedding_matrix
 from stages.encode.settings import NON_FINITE
 

@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict
 from pipeline import layout
 from pipeline.config import FITS, RunConfig
 from pipeline.errors import CorpusError
-from pipeline.fingerprint import content_digest, fingerprint
 from pipeline.fits.frozen import FitRef, Frozen
-from pipeline.recipes import segment_recipe, stage_recipe
-from pipeline.store import Store
+from pipeline.state.fingerprint import content_digest, fingerprint
+from pipeline.state.recipes import segment_recipe, stage_recipe
+from pipeline.storage.store import Store
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler

@@ -26,7 +26,7 @@ from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
 from pipeline.inputs.table import ChunkTable, batches
-from pipeline.remote import in_words
+from pipeline.storage.remote import in_words
 
 CHUNK_BYTES = 64 << 20
 

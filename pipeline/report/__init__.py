@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.corpus import Corpus
-from pipeline.replacing import replaced
 from pipeline.report.fits import Drift, FitSummary
 from pipeline.report.gather import gather
 from pipeline.report.html import render
 from pipeline.report.rows import MAX_ROWS
+from pipeline.storage.replacing import replaced
 
 __all__ = ["Drift", "FitSummary", "write_report"]
 

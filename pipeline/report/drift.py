@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from pipeline.corpus import Corpus
 from pipeline.fits.records import FitRecord, fitted_scaler
-from pipeline.receipts import summed
 from pipeline.report.fits import RELATIVE_ERROR, Drift
-from pipeline.state import PartState
+from pipeline.state.receipts import summed
+from pipeline.state.states import PartState
 from stages.arrow import embedding_matrix
 from stages.encode.settings import NON_FINITE
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.books import Books, keep_books
 from pipeline.corpus import Corpus
+from pipeline.inspect.quality import corpus_bleu_of
 from pipeline.layout import RUNS
-from pipeline.quality import corpus_bleu_of
-from pipeline.quarantined import Bad, examples
-from pipeline.remote import public
 from pipeline.report.rows import Rows, read_rows
-from pipeline.sums import Sums, below, busy, stages_of
+from pipeline.state.books import Books, keep_books
+from pipeline.state.sums import Sums, below, busy, stages_of
+from pipeline.storage.remote import public
+from pipeline.upkeep.quarantined import Bad, examples
 
 QUARANTINED = 5  # examples a reason
 

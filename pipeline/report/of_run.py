@@ -10,9 +10,9 @@ from pipeline.fits.records import FitRecord, read_record
 from pipeline.report import FitSummary, write_report
 from pipeline.report.drift import drift
 from pipeline.report.rows import MAX_ROWS
-from pipeline.runs import newest_config
 from pipeline.select.selection import Counts, Selection
 from pipeline.select.settings import SelectSettings
+from pipeline.state.runs import newest_config
 
 KEPT = "kept"
 

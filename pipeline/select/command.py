@@ -18,11 +18,11 @@ from rich.text import Text
 from pipeline.config import load_config
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
-from pipeline.progress import RowProgress
-from pipeline.runs import newest_config
 from pipeline.select.selection import Counts, Selection
 from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number, plain
+from pipeline.state.runs import newest_config
+from pipeline.watch.progress import RowProgress
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
-from pipeline.fingerprint import fingerprint
 from pipeline.part_reader import ROW, PartReader
-from pipeline.progress import RowProgress
 from pipeline.select.settings import SelectSettings
+from pipeline.state.fingerprint import fingerprint
+from pipeline.watch.progress import RowProgress
 from stages.encode.settings import NON_FINITE
 
 Ints = npt.NDArray[np.int64]

@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.books import keep_books
 from pipeline.corpus import Corpus
 from pipeline.errors import MissingError
-from pipeline.fingerprint import column_digest, content_digest
 from pipeline.fits.records import read_record
-from pipeline.ledger import forget
-from pipeline.receipts import DataFile, Receipt
-from pipeline.state import ChunkState, PartState, read_state
-from pipeline.store import Store
-from pipeline.sums import below, stages_of
+from pipeline.state.books import keep_books
+from pipeline.state.fingerprint import column_digest, content_digest
+from pipeline.state.ledger import forget
+from pipeline.state.receipts import DataFile, Receipt
+from pipeline.state.states import ChunkState, PartState, read_state
+from pipeline.state.sums import below, stages_of
+from pipeline.storage.store import Store
 from pipeline.verify.ledgers import check_ledgers
 from pipeline.verify.wrong import Wrong
 from stages.arrow import embedding_matrix

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.corpus import Corpus
-from pipeline.progress import RowProgress
 from pipeline.show import counted, number, size
 from pipeline.verify.check import check, repair, total_bytes
 from pipeline.verify.same import compare
+from pipeline.watch.progress import RowProgress
 
 SHOWN = 20
 

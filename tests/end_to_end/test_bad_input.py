@@ -22,13 +22,13 @@ import pytest
 import yaml
 
 from launchers import launch
-from pipeline.books import Books, keep_books
 from pipeline.cli import main
 from pipeline.config import load_config
 from pipeline.corpus import Corpus
 from pipeline.plan import make_plan
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.books import Books, keep_books
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from tests.conftest import data_digests
 from tests.end_to_end.bad_corpus import (
     BAD_FILES,

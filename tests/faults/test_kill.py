@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.books import keep_books
 from pipeline.corpus import Corpus
+from pipeline.state.books import keep_books
 from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date

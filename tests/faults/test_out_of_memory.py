@@ -14,9 +14,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.runs import newest_view
-from pipeline.state import read_state
-from pipeline.store import Store
+from pipeline.state.runs import newest_view
+from pipeline.state.states import read_state
+from pipeline.storage.store import Store
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 from tests.conftest import MakeConfig, data_digests
 

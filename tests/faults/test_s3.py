@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 import fsspec
 import pytest
 
-from pipeline import patience
-from pipeline.books import Books, keep_books
 from pipeline.corpus import Corpus
 from pipeline.errors import StorageError
-from pipeline.receipts import REPEATED
-from pipeline.store import Store
+from pipeline.state.books import Books, keep_books
+from pipeline.state.receipts import REPEATED
+from pipeline.storage import patience
+from pipeline.storage.store import Store
 from pipeline.tasks import failure
 from pipeline.verify.check import check
 from tests.conftest import MINUTES, MakeConfig, data_digests, sample_documents, write_config, write_jsonl

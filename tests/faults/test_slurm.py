@@ -11,10 +11,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from pipeline.books import keep_books
 from pipeline.corpus import Corpus
-from pipeline.runs import newest_view
-from pipeline.store import Store
+from pipeline.state.books import keep_books
+from pipeline.state.runs import newest_view
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
 from tests.pipeline.test_cli import pipeline

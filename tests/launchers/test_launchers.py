@@ -11,8 +11,8 @@ from launchers import launch
 from launchers.devices import devices
 from pipeline.config import load_config
 from pipeline.plan import make_plan
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from pipeline.tasks import MAX_STARTS, Event, PartTask
 from stages.sonar.card import load_card
 from tests.conftest import TINY_CARD, MakeConfig, data_digests

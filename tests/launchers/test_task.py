@@ -13,10 +13,18 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load_config
-from pipeline.phase import failures_of, last_errors, phase_folder, ranges_of, read_done, read_order, write_phase
+from pipeline.coordination.phase import (
+    failures_of,
+    last_errors,
+    phase_folder,
+    ranges_of,
+    read_done,
+    read_order,
+    write_phase,
+)
 from pipeline.plan import make_plan
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE
 from tests.pipeline.test_plan import bring_up_to_date

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from launchers import cluster
 from launchers.slurm.jobs import alive
-from pipeline.cancel import cancel
-from pipeline.lock import CANCEL, hold, me, take_lock
-from pipeline.runs import SUMMARY
-from pipeline.store import Store
-from pipeline.watch import Watcher
+from pipeline.coordination.cancel import cancel
+from pipeline.coordination.lock import CANCEL, hold, me, take_lock
+from pipeline.state.runs import SUMMARY
+from pipeline.storage.store import Store
+from pipeline.watch.run_seen import Watcher
 from tests.conftest import MakeConfig
 from tests.launchers.test_task import SLURM, order_phase
 from tests.pipeline.test_cli import PIPELINE, pipeline

@@ -10,14 +10,14 @@ import pytest
 
 from launchers import launch
 from pipeline import Corpus
-from pipeline.books import keep_books, sweep
 from pipeline.config import load_config
 from pipeline.errors import CorpusError
+from pipeline.inspect.quality import measure, worst_rows
 from pipeline.plan import make_plan
-from pipeline.quality import measure, worst_rows
-from pipeline.receipts import commit
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.books import keep_books, sweep
+from pipeline.state.receipts import commit
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests
 
 

@@ -187,7 +187,7 @@ def test_a_container_that_may_use_little_memory(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_place_where_a_second_writer_wins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert writable("output", str(tmp_path), "here").level == "good" and not list(tmp_path.iterdir())
-    monkeypatch.setattr("pipeline.store.Store.create", lambda *_: True)  # a store that ignores If-None-Match
+    monkeypatch.setattr("pipeline.storage.store.Store.create", lambda *_: True)  # a store that ignores If-None-Match
     check = writable("output", str(tmp_path), "here")
     assert check.level == "bad" and "If-None-Match" in check.todo
 

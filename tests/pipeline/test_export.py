@@ -24,10 +24,10 @@ from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.export import Wishes, export_corpus
 from pipeline.export.lcm import write_lcm
 from pipeline.export.target import Target
-from pipeline.progress import RowProgress
 from pipeline.select.command import Rules
 from pipeline.select.selection import Selection
 from pipeline.select.settings import SelectSettings
+from pipeline.watch.progress import RowProgress
 from stages.scaler.robust import RobustScaler
 from tests.pipeline.test_cli import pipeline
 from tests.pipeline.test_select import ROW_GROUP_ROWS, make_corpus

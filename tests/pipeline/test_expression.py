@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.expression import MAX_DEPTH, MAX_TESTS, ExpressionError, parse
+from pipeline.conditions.expression import MAX_DEPTH, MAX_TESTS, ExpressionError, parse
 
 TYPES = {
     "chars": pa.int32(),
@@ -232,7 +232,8 @@ def test_the_longest_conditions_are_evaluated_on_the_smallest_stacks(join: str) 
     tests = [f"chars not in [{n}, -1]" for n in range(MAX_TESTS)]
     nested = "not (" * (MAX_DEPTH // 2 - 1) + join.join(tests) + ")" * (MAX_DEPTH // 2 - 1)
     program = (
-        "import pyarrow as pa; from pipeline.expression import parse; table = pa.table({'chars': range(300)})\n"
+        "import pyarrow as pa; from pipeline.conditions.expression import parse\n"
+        "table = pa.table({'chars': range(300)})\n"
         f"print(table.filter(parse({nested!r}, {{'chars': pa.int64()}}).expression).num_rows)"
     )
     small = (512 << 10, 512 << 10)  # bytes: what macOS gives to threads

@@ -22,11 +22,11 @@ from launchers import launch
 from pipeline import Corpus
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, CorpusError, PipelineError
-from pipeline.extract import Extracted, extract
+from pipeline.inspect.extract import Extracted, extract
 from pipeline.plan import make_plan
-from pipeline.progress import RowProgress
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
+from pipeline.watch.progress import RowProgress
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.test_cli import pipeline
 

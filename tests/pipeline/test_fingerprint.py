@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pipeline.fingerprint import column_digest, content_digest, difference, fingerprint
+from pipeline.state.fingerprint import column_digest, content_digest, difference, fingerprint
 
 
 def test_order_of_keys_does_not_matter_but_values_do() -> None:

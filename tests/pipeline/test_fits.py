@@ -21,8 +21,8 @@ from pipeline.fits.records import FitRecord, read_record
 from pipeline.plan import make_plan
 from pipeline.running import Where, Wishes
 from pipeline.running import run as run_corpus
-from pipeline.runs import newest_config
-from pipeline.store import Store
+from pipeline.state.runs import newest_config
+from pipeline.storage.store import Store
 from pipeline.verify.check import check
 from stages.scaler.robust import RobustScaler
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl

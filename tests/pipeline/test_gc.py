@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import Corpus
 from pipeline.errors import CorpusError
-from pipeline.gc import delete, garbage
+from pipeline.upkeep.gc import delete, garbage
 from pipeline.verify.check import check
 from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import pipeline

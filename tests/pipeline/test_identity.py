@@ -12,12 +12,12 @@ from pathlib import Path
 import yaml
 
 from pipeline.config import load_config
-from pipeline.identity import LIBRARIES, differences, identity
+from pipeline.coordination.identity import LIBRARIES, differences, identity
 from stages.sonar.card import load_card
 from tests.conftest import ROOT, TINY_CARD, MakeConfig
 
 PRINT = (
-    "import json, sys; from pipeline.config import load_config; from pipeline.identity import identity; "
+    "import json, sys; from pipeline.config import load_config; from pipeline.coordination.identity import identity; "
     "print(json.dumps(identity(load_config(sys.argv[1]))))"
 )
 

@@ -9,16 +9,16 @@ import jsonschema
 import pytest
 
 from launchers import launch
-from pipeline.books import keep_books
 from pipeline.config import load_config
 from pipeline.corpus import Corpus
 from pipeline.doctor import examine
 from pipeline.errors import ConfigError
 from pipeline.inputs import Document, LangDetect, Rejected, SplitSettings, plan_chunks, read_documents
 from pipeline.plan import make_plan
-from pipeline.runs import RunRecord
 from pipeline.schema import corpus_schema
-from pipeline.store import Store
+from pipeline.state.books import keep_books
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from stages import language
 from stages.sonar.card import load_card
 from tests.conftest import sample_documents, write_config, write_jsonl

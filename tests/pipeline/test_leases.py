@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.coordination.heart import Heart
+from pipeline.coordination.leases import Lease, Leases
+from pipeline.coordination.lock import CANCEL, hold, me, take_lock
 from pipeline.errors import CorpusError
-from pipeline.heart import Heart
-from pipeline.leases import Lease, Leases
-from pipeline.lock import CANCEL, hold, me, take_lock
-from pipeline.store import Store
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
@@ -62,7 +62,7 @@ def test_a_wrong_clock_changes_nothing(tmp_path: Path) -> None:
     """A worker whose clock is an hour ahead takes over nothing that is alive."""
     assert look(Store(str(tmp_path))).first_free(["a"], {"worker": "one"})
     code = (
-        "import sys, time; from pipeline.leases import Leases; from pipeline.store import Store;"
+        "import sys, time; from pipeline.coordination.leases import Leases; from pipeline.storage.store import Store;"
         "leases = Leases(Store(sys.argv[1]), 'claims', 60.0); leases.look();"
         "print(round((time.time() - float(sys.argv[2])) / 3600), leases.first_free(['a'], {}))"
     )
@@ -94,7 +94,7 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
-    code = "import sys; from pipeline.lock import me, take_lock; from pipeline.store import Store;"
+    code = "import sys; from pipeline.coordination.lock import me, take_lock; from pipeline.storage.store import Store;"
     code += "take_lock(Store(sys.argv[1]), 1000, me())"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert take_lock(Store(str(tmp_path)), 1000, me())

@@ -12,15 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.plan_scale import make_up, measured
-from pipeline import Corpus, layout, ledger
-from pipeline.books import keep_books
+from pipeline import Corpus, layout
 from pipeline.config import load_config
 from pipeline.errors import CorpusError
-from pipeline.ledger import FOLDER, compact
 from pipeline.plan import make_plan
-from pipeline.runs import check_corpus
-from pipeline.state import ChunkState, States, fold, forget_gone, read_state
-from pipeline.store import Store
+from pipeline.state import ledger
+from pipeline.state.books import keep_books
+from pipeline.state.ledger import FOLDER, compact
+from pipeline.state.runs import check_corpus
+from pipeline.state.states import ChunkState, States, fold, forget_gone, read_state
+from pipeline.storage.store import Store
 from pipeline.verify.ledgers import check_ledgers
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.pipeline.test_plan import bring_up_to_date

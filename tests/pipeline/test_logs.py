@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runs import newest_view
-from pipeline.state import read_state
+from pipeline.state.runs import newest_view
+from pipeline.state.states import read_state
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.launchers.test_task import order_phase, start_worker
 from tests.pipeline.test_cli import pipeline

@@ -13,8 +13,8 @@ from launchers import launch
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.plan import Plan, make_plan
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 
 

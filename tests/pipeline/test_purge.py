@@ -15,20 +15,20 @@ import pytest
 from rich.console import Console
 
 from pipeline import Corpus
-from pipeline.books import keep_books
 from pipeline.config import load_config
+from pipeline.coordination.lock import locked
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.export import Wishes, export_corpus
-from pipeline.lock import locked
 from pipeline.plan import make_plan
-from pipeline.progress import RowProgress
-from pipeline.purge import purge
-from pipeline.quarantined import show_quarantine
 from pipeline.select.selection import Selection
 from pipeline.select.settings import SelectSettings
-from pipeline.store import Store
-from pipeline.tombstones import read_tombstones
+from pipeline.state.books import keep_books
+from pipeline.storage.store import Store
+from pipeline.upkeep.purge import purge
+from pipeline.upkeep.quarantined import show_quarantine
+from pipeline.upkeep.tombstones import read_tombstones
 from pipeline.verify.check import check
+from pipeline.watch.progress import RowProgress
 from stages.arrow import embedding_matrix
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.pipeline.test_cli import pipeline

@@ -12,7 +12,7 @@ from rich.console import Console
 import pipeline.quarantine as quarantine
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError
-from pipeline.quarantined import show_quarantine
+from pipeline.upkeep.quarantined import show_quarantine
 from tests.conftest import MakeConfig
 from tests.pipeline.test_plan import bring_up_to_date
 

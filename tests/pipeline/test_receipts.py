@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.receipts import summed
+from pipeline.state.receipts import summed
 
 
 def test_counts_add_up_and_limits_do_not() -> None:

@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from pipeline.errors import ConfigError, PipelineError
-from pipeline.remote import RemoteError, in_words
-from pipeline.store import Store
+from pipeline.storage.remote import RemoteError, in_words
+from pipeline.storage.store import Store
 
 FORBIDDEN = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
@@ -46,8 +46,8 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("pipeline.patience.S3_ATTEMPTS", 1)
-    monkeypatch.setattr("pipeline.patience.FIRST_PATIENCE", 0.0)
+    monkeypatch.setattr("pipeline.storage.patience.S3_ATTEMPTS", 1)
+    monkeypatch.setattr("pipeline.storage.patience.FIRST_PATIENCE", 0.0)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     yield
     fsspec.get_filesystem_class("s3").clear_instance_cache()

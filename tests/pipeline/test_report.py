@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.books import Books, keep_books
 from pipeline.cli import app
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError
@@ -24,6 +23,7 @@ from pipeline.report.html import render
 from pipeline.report.page import share
 from pipeline.report.rows import read_rows
 from pipeline.report.statistics import by_length, pearson
+from pipeline.state.books import Books, keep_books
 from tests.conftest import write_config, write_jsonl
 
 EVIL = "<script>alert(1)</script> ]]> <img src=x onerror=alert(1)> \u202egnp.exe\u202c \x1b[31mred & \"q\" 'a' </style>"

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from launchers import launch
 from pipeline import Corpus
-from pipeline.books import keep_books
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.plan import make_plan
-from pipeline.retry import retry
 from pipeline.running import Where, Wishes
-from pipeline.store import Store
+from pipeline.state.books import keep_books
+from pipeline.storage.store import Store
+from pipeline.upkeep.retry import retry
 from pipeline.verify.check import check
 from tests.conftest import MakeConfig, data_digests, sample_documents
 from tests.pipeline.test_cli import pipeline

@@ -14,9 +14,9 @@ import pipeline.segmenting as segmenting
 from pipeline.config import RunConfig, load_config
 from pipeline.errors import CorpusError
 from pipeline.inputs import Chunk, Document, InputSettings, Rejected, SplitSettings, plan_chunks, read_documents
-from pipeline.receipts import ChunkReceipt
 from pipeline.segmenting import ChunkSegmenter, Segmentation
-from pipeline.store import Store
+from pipeline.state.receipts import ChunkReceipt
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 
 

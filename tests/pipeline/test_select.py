@@ -20,12 +20,12 @@ from pipeline import Corpus, layout
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.plan import make_plan
-from pipeline.progress import RowProgress
-from pipeline.runs import RunRecord
 from pipeline.select.command import Rules, select_corpus, selection_of
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.select.settings import SelectSettings
-from pipeline.store import Store
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
+from pipeline.watch.progress import RowProgress
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.test_cli import pipeline
 

@@ -13,8 +13,8 @@ from pipeline import Corpus
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.plan import make_plan
-from pipeline.simulate import Simulation, limit_hours, simulate
-from pipeline.simulated import gpus_of, large, show_simulation, span
+from pipeline.simulate.figures import Simulation, limit_hours, simulate
+from pipeline.simulate.show import gpus_of, large, show_simulation, span
 from tests.conftest import MakeConfig
 from tests.pipeline.test_cli import pipeline
 from tests.pipeline.test_fits import FITS, run

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import CorpusError
-from pipeline.store import Store
+from pipeline.storage.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def test_a_spoilt_fit_is_found(corpus: Path) -> None:
 
 def test_what_a_receipt_vouches_for_but_nobody_should_write(corpus: Path) -> None:
     """A file with its digests in order, whose values are not finite and whose row groups are too small."""
-    from pipeline.fingerprint import column_digest, content_digest
+    from pipeline.state.fingerprint import column_digest, content_digest
 
     one = Corpus(str(corpus / "out"))
     part = one.parts[0]

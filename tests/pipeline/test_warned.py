@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import pytest
 
 from launchers import launch
-from pipeline.books import keep_books
 from pipeline.config import load_config
 from pipeline.corpus import Corpus
 from pipeline.plan import make_plan
-from pipeline.runs import RunRecord
-from pipeline.store import Store
+from pipeline.state.books import keep_books
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
 from pipeline.warned import listening
 from stages.segment.segmenter import Segmented, Segmenter
 from tests.conftest import TINY_CARD, MakeConfig

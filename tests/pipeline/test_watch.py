@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from launchers import cluster
-from pipeline.lock import hold, me, take_lock
-from pipeline.runs import newest_view
-from pipeline.state import read_state
-from pipeline.store import Store
-from pipeline.watch import Cluster, RunState, Watcher
+from pipeline.coordination.lock import hold, me, take_lock
+from pipeline.state.runs import newest_view
+from pipeline.state.states import read_state
+from pipeline.storage.store import Store
+from pipeline.watch.run_seen import Cluster, RunState, Watcher
 from tests.conftest import MakeConfig
 from tests.launchers.test_task import SLURM, order_phase, start_worker
 from tests.pipeline.test_cli import PIPELINE, pipeline

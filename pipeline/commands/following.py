@@ -1,0 +1,85 @@
+"""Commands that follow a run: status and logs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import CorpusPlace, follow_run, open_corpus, out
+
+
+def status(
+    where: CorpusPlace,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="follow the run under way to its end; its outcome is the exit code")
+    ] = False,
+) -> None:
+    """Show the run under way, and the books: what is done, dropped, quarantined, left, as receipts say.
+
+    Of a run: its phases; claims and workers, where many work on it; parts,
+    sentences a second, time left; stragglers, what failed last, what was set
+    aside. After it: what it set aside and what failed.
+
+    --watch refreshes in place, or prints a line every few seconds where the
+    output is no terminal. Ctrl-C stops watching and nothing else.
+
+    Exit code 1 if the books do not balance, or the newest run failed.
+
+    Examples:
+
+      pipeline status runs/sample
+
+      pipeline status s3://mine/corpus --watch
+    """
+    from launchers import cluster
+    from pipeline.show import show_books, show_open
+    from pipeline.state.books import keep_books
+    from pipeline.upkeep.purge import show_waiting
+    from pipeline.watch.follow import show_run
+
+    corpus = open_corpus(where)
+    if watch:
+        follow_run(corpus.url, cluster())
+        return
+    fine = show_run(out, corpus.store, cluster())
+    books = keep_books(corpus.store, corpus.chunks)
+    show_books(out, books, f"{corpus.view.name} in {corpus.url}")
+    show_waiting(out, corpus)
+    show_open(out, books)
+    if books.problems or not fine:
+        raise typer.Exit(1)
+
+
+def logs(
+    where: CorpusPlace,
+    stage: Annotated[str | None, typer.Option(metavar="STAGE", help="what this stage did, e.g. encode")] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="PART", help="one part or input file, with its receipts and their warnings")
+    ] = None,
+    worker: Annotated[
+        str | None, typer.Option(metavar="WORKER", help="one worker, with the end of its SLURM log, e.g. 123_4")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="what failed, with tracebacks")] = False,
+    tail: Annotated[int, typer.Option(min=1, metavar="N", help="the newest N lines")] = 100,
+    run_name: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="another run than the newest, by how its name begins")
+    ] = None,
+) -> None:
+    """Show what happened in a run, whoever did it: parts, chunks, failures, and the logs of SLURM jobs.
+
+    Times are UTC. Workers write what happens at each heartbeat; a run in one
+    process (local, inline) writes it when it ends.
+
+    Examples:
+
+      pipeline logs runs/sample --failed
+
+      pipeline logs runs/sample --stage encode --part 3815eaca644c-00002
+
+      pipeline logs runs/sample --worker 123_4 --tail 30
+    """
+    from launchers import cluster
+    from pipeline.watch.logs import Wanted, show_logs
+
+    show_logs(out, open_corpus(where).store, cluster(), Wanted(stage, part, worker, failed, tail, run_name))

@@ -1,0 +1,57 @@
+"""What commands share: where they print, the arguments that several take, and what becomes of those."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pipeline.config import RunConfig
+    from pipeline.corpus import Corpus
+    from pipeline.watch.run_seen import Cluster
+
+LOG_WIDTH = 160  # where the output is no terminal
+out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+err = Console(stderr=True, soft_wrap=True)
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml, or `sample`, which ships")]
+CorpusPlace = Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. --set encode.batch_tokens=4096"),
+]
+Only = Annotated[str | None, typer.Option(metavar="STAGE", help="do this stage only, e.g. encode")]
+Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
+
+
+def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
+    """The configuration of a file, with what the command line overrides."""
+    from pipeline.config import load_config
+
+    chosen = [f"launcher.kind={launcher}"] if launcher else []
+    return load_config(config, [*(overrides or []), *chosen])
+
+
+def open_corpus(where: str) -> Corpus:
+    """The corpus in a folder, or that of a YAML file."""
+    from pipeline.corpus import Corpus
+
+    return Corpus(load(Path(where)).output if where.endswith((".yaml", ".yml")) else where)
+
+
+def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:
+    """Watch a run to its end: exit code 0 if that was good, 1 if not, 130 if somebody stopped watching."""
+    from pipeline.storage.store import Store
+    from pipeline.watch.follow import follow
+
+    try:
+        done = follow(out, Store(url), cluster, run)
+    except KeyboardInterrupt:
+        err.print(f"No longer watching; the run goes on. Stop it: pipeline cancel {url}", markup=False, highlight=False)
+        raise typer.Exit(130) from None
+    if not done:
+        raise typer.Exit(1)

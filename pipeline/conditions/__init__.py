@@ -1,0 +1,1 @@
+"""Conditions on columns, as text: their words, their grammar, what they become."""

@@ -1,0 +1,318 @@
+"""Conditions on columns, as text: `autobleu < 20 and lang == 'deu_Latn'` → a `pyarrow.compute` expression.
+
+Nothing is evaluated but what this grammar knows:
+
+    condition   = condition "and" condition | condition "or" condition | "not" condition | "(" condition ")" | test
+    test        = value operator value …          operator: < <= > >= == != (= and <> too); chains: 20 <= autobleu < 40
+                | column ["not"] "in" [value, …]
+                | column "is" ["not"] "null"
+                | function(column, "text")        function: contains, startswith, endswith, matches (RE2)
+    value       = column | number | "text" | 'text'
+
+A column whose name is no plain word stands in backquotes: `page-title`. Null satisfies no test but `is null`; `not`,
+`and`, `or` take it as unknown, as SQL does: neither `autobleu < 20` nor `not autobleu < 20` keeps a row that was not
+scored. Numbers are compared in the column's own precision. Parsing takes microseconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.conditions.tokens import ExpressionError, Token, Tokens
+
+__all__ = ["Clause", "Condition", "ExpressionError", "parse"]
+
+MAX_DEPTH = 100  # of parentheses and `not`s: far more than anyone writes, far less than Python's stack
+MAX_TESTS = 200  # Arrow walks expressions recursively: on a stack of 512 kB 500 were seen to pass, 1000 to crash
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_SPELLED = {"=": "==", "<>": "!="} | {sign: sign for sign in _COMPARE}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {
+    "contains": pc.match_substring,
+    "startswith": pc.starts_with,
+    "endswith": pc.ends_with,
+    "matches": pc.match_substring_regex,
+}
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One of the tests that the outermost `and`s join.
+
+    `columns`: what it reads; `null_columns`: those of which it says itself what null means (`is null`, `is not null`).
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    null_columns: frozenset[str]
+    expression: pc.Expression
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A whole condition. Filtering by `expression`, or by all `clauses` one after the other, keeps the same rows."""
+
+    text: str
+    clauses: tuple[Clause, ...]
+    expression: pc.Expression
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What it reads, in the order of first mention."""
+        return tuple(dict.fromkeys(column for clause in self.clauses for column in clause.columns))
+
+    def undecided(self, nullable: Collection[str]) -> tuple[str, ...]:
+        """Those of the nullable columns of which a clause that reads them leaves open what null means.
+
+        For settings that must not lose rows unnoticed: `autobleu >= 30` leaves it open, `autobleu is null or
+        autobleu >= 30` and `autobleu is not null and autobleu >= 30` do not.
+        """
+        decided = {clause.columns[0] for clause in self.clauses if len(clause.columns) == 1 and clause.null_columns}
+        found = (
+            column
+            for clause in self.clauses
+            for column in clause.columns
+            if column in nullable and column not in decided | clause.null_columns
+        )
+        return tuple(dict.fromkeys(found))
+
+
+def parse(
+    text: str, columns: Mapping[str, pa.DataType], origin: str = "--where", absent: Collection[str] = ()
+) -> Condition:
+    """Read a condition on the given columns (name → Arrow type). `origin` begins the error messages.
+
+    `absent`: columns that do not exist yet, because their stage has not run, for a better message.
+
+    Raises `ExpressionError` for a syntax error, an unknown column, or a test that does not fit the column's type.
+    """
+    node = _Parser(Tokens(text, origin), columns, absent).whole()
+    clauses = tuple(
+        Clause(text[one.start : one.end], one.columns, one.null_columns, one.expression)
+        for one in node.conjuncts or (node,)
+    )
+    return Condition(text, clauses, node.expression)
+
+
+@dataclass(frozen=True)
+class _Node:
+    expression: pc.Expression
+    start: int
+    end: int
+    columns: tuple[str, ...]
+    null_columns: frozenset[str] = frozenset()
+    conjuncts: tuple[_Node, ...] = ()  # sides of an outermost `and`
+
+
+class _Parser:
+    """Recursive descent: each method takes the tokens of one rule of the grammar."""
+
+    def __init__(self, tokens: Tokens, columns: Mapping[str, pa.DataType], absent: Collection[str]) -> None:
+        self._tokens, self._columns, self._absent = tokens, columns, absent
+        self._fail = tokens.fail
+        self._depth = self._tests = 0
+
+    def whole(self) -> _Node:
+        if self._tokens.peek().kind == "end":
+            self._fail(self._tokens.peek(), "the condition is empty; write for instance: autobleu < 20")
+        node = self._or()
+        if self._tokens.peek().kind != "end":
+            self._fail(self._tokens.peek(), "expected `and`, `or` or the end here")
+        return node
+
+    def _or(self) -> _Node:
+        nodes = [self._and()]
+        while self._tokens.took("keyword", "or"):
+            nodes.append(self._and())
+        return nodes[0] if len(nodes) == 1 else _joined(nodes, operator.or_)
+
+    def _and(self) -> _Node:
+        nodes = [self._not()]
+        while self._tokens.took("keyword", "and"):
+            nodes.append(self._not())
+        if len(nodes) == 1:
+            return nodes[0]
+        conjuncts = tuple(part for node in nodes for part in node.conjuncts or (node,))
+        return replace(_joined(nodes, operator.and_), conjuncts=conjuncts)
+
+    def _not(self) -> _Node:
+        token = self._tokens.peek()
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail(token, f"more than {MAX_DEPTH} parentheses and `not`s inside each other; write it flatter")
+        if self._tokens.took("keyword", "not"):
+            inner = self._not()
+            node = replace(inner, expression=~inner.expression, start=token.start, conjuncts=())
+        elif self._tokens.took("sign", "("):
+            inner = self._or()
+            end = self._tokens.need(")", "to close the parenthesis").end
+            node = replace(inner, start=token.start, end=end)
+        else:
+            node = self._test()
+        self._depth -= 1
+        return node
+
+    def _test(self) -> _Node:
+        left = self._value()
+        token = self._tokens.peek()
+        if token.kind == "sign" and token.value in _SPELLED:
+            return self._chain(left)
+        if left.kind == "name" and token.kind == "sign" and token.value == "(":
+            return self._function(left)
+        if left.kind == "name":
+            kind = self._column(left)  # an unknown column is the better complaint
+            if self._tokens.took("keyword", "is"):
+                return self._null(left)
+            negated = self._tokens.took("keyword", "not")
+            if self._tokens.took("keyword", "in"):
+                return self._in(left, kind, negated)
+        return self._fail(self._tokens.peek(), "expected a comparison here: < <= > >= == != in, is null")
+
+    def _value(self) -> Token:
+        token = self._tokens.take()
+        if token.kind in ("name", "number", "text"):
+            return token
+        if token.kind == "keyword" and token.value == "null":
+            self._fail(token, "nothing can be compared with null; write: column is null, or: column is not null")
+        return self._fail(token, "expected a column, a number or a text in quotes here")
+
+    def _chain(self, left: Token) -> _Node:
+        nodes = []
+        while self._tokens.peek().kind == "sign" and self._tokens.peek().value in _SPELLED:
+            sign = _SPELLED[self._tokens.take().value]
+            right = self._value()
+            nodes.append(self._compare(left, sign, right))
+            left = right
+        return nodes[0] if len(nodes) == 1 else _joined(nodes, operator.and_)
+
+    def _compare(self, left: Token, sign: str, right: Token) -> _Node:
+        if left.kind != "name" and right.kind != "name":
+            self._fail(Token("sign", "", left.start, right.end), "this compares two constants; name a column")
+        if left.kind != "name":
+            return replace(self._compare(right, _MIRRORED[sign], left), start=left.start, end=right.end)
+        kind = self._column(left)
+        if right.kind != "name":
+            sign, value = self._constant(left, kind, sign, right)
+            expression = _COMPARE[sign](pc.field(left.value), pc.scalar(value))
+            return _Node(expression, left.start, right.end, (left.value,))
+        other = self._column(right)
+        if _class(kind) != _class(other) or (kind != other and pa.uint64() in (kind, other)):
+            self._fail(right, f"{left.value} holds {_holds(kind)}, but {right.value} holds {_holds(other)}")
+        expression = _COMPARE[sign](pc.field(left.value), pc.field(right.value))
+        return _Node(expression, left.start, right.end, tuple(dict.fromkeys((left.value, right.value))))
+
+    def _in(self, column: Token, kind: pa.DataType, negated: bool) -> _Node:
+        opening = self._tokens.take()
+        closing = {"[": "]", "(": ")"}.get(opening.value if opening.kind == "sign" else "")
+        if not closing:
+            self._fail(opening, "expected a list here, such as ['deu_Latn', 'fra_Latn']")
+        values: list[pa.Scalar] = []
+        while not values or self._tokens.took("sign", ","):
+            token = self._value()
+            if token.kind == "name":
+                self._fail(token, "a list holds numbers, or texts in quotes")
+            values.append(self._constant(column, kind, "==", token)[1])
+        end = self._tokens.need(closing, "or a comma and one more value").end
+        field = pc.field(column.value)
+        inside = field.isin(pa.array([value.as_py() for value in values], type=kind))
+        # Arrow's is_in says false for null, which `not` would turn into true
+        expression = pc.if_else(
+            field.is_valid(), ~inside if negated else inside, pc.scalar(pa.scalar(None, pa.bool_()))
+        )
+        return _Node(expression, column.start, end, (column.value,))
+
+    def _null(self, column: Token) -> _Node:
+        negated = self._tokens.took("keyword", "not")
+        token = self._tokens.take()
+        if token.kind != "keyword" or token.value != "null":
+            self._fail(token, "expected `null` or `not null` after `is`")
+        field = pc.field(column.value)
+        expression = field.is_valid() if negated else field.is_null()
+        return _Node(expression, column.start, token.end, (column.value,), frozenset({column.value}))
+
+    def _function(self, name: Token) -> _Node:
+        function = _FUNCTIONS.get(name.value)
+        if not function:
+            self._fail(name, f"there is no function {name.value}; allowed: {', '.join(_FUNCTIONS)}")
+        self._tokens.need("(", "after the function's name")
+        column = self._tokens.take()
+        if column.kind != "name":
+            self._fail(column, f"expected a column here: {name.value}(text, '…')")
+        kind = self._column(column)
+        if _class(kind) != "text":
+            self._fail(column, f"{name.value} is for text; {column.value} holds {_holds(kind)}")
+        self._tokens.need(",", f"and a text: {name.value}({column.value}, '…')")
+        pattern = self._tokens.take()
+        if pattern.kind != "text":
+            self._fail(pattern, "expected a text in quotes here")
+        end = self._tokens.need(")", f"to end {name.value}").end
+        try:
+            function(pa.array([""]), pattern.value)
+        except pa.ArrowInvalid as error:
+            self._fail(pattern, f"not a regular expression that RE2 understands: {error}")
+        return _Node(function(pc.field(column.value), pattern.value), name.start, end, (column.value,))
+
+    def _column(self, token: Token) -> pa.DataType:
+        self._tests += 1
+        if self._tests > MAX_TESTS:
+            self._fail(token, f"more than {MAX_TESTS} tests; a list does it in one: column in [1, 2, 3]")
+        kind = self._columns.get(token.value)
+        if kind is None:
+            near = difflib.get_close_matches(token.value, self._columns, n=3, cutoff=0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else "text stands in quotes"
+            if token.value in self._absent:
+                hint = "its stage has not run on all parts: pipeline run does that"
+            self._fail(token, f"there is no column {token.value}; {hint}", f"columns: {', '.join(self._columns)}")
+        if _class(kind) is None:
+            usable = [name for name, one in self._columns.items() if _class(one)]
+            self._fail(token, f"{token.value} holds {kind}, not one value a row", f"columns: {', '.join(usable)}")
+        return kind
+
+    def _constant(self, column: Token, kind: pa.DataType, sign: str, token: Token) -> tuple[str, pa.Scalar]:
+        """The constant in the column's own type; against whole numbers a fraction becomes the whole one below."""
+        value = token.value
+        if _class(kind) != token.kind:
+            self._fail(token, f"{column.value} holds {_holds(kind)}; this is a {token.kind}")
+        if not pa.types.is_integer(kind):
+            return sign, pa.scalar(float(value) if token.kind == "number" else value, kind)
+        if isinstance(value, float) and math.isfinite(value) and not value.is_integer():
+            if sign in ("==", "!="):
+                self._fail(token, f"{column.value} holds whole numbers and never equals {value}")
+            sign, value = ("<=" if sign[0] == "<" else ">"), math.floor(value)
+        try:
+            return sign, pa.scalar(int(value), kind)
+        except (pa.ArrowInvalid, OverflowError):
+            bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
+            low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+            self._fail(token, f"{column.value} lies between {low} and {high}")
+
+
+def _joined(nodes: Sequence[_Node], join: Callable[[Any, Any], Any]) -> _Node:
+    expression = functools.reduce(join, (node.expression for node in nodes))
+    columns = tuple(dict.fromkeys(column for node in nodes for column in node.columns))
+    nulls = frozenset[str]().union(*(node.null_columns for node in nodes))
+    return _Node(expression, nodes[0].start, nodes[-1].end, columns, nulls)
+
+
+def _class(kind: pa.DataType) -> str | None:
+    """What a column's values can be compared with; None if with nothing."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    return "number" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else None
+
+
+def _holds(kind: pa.DataType) -> str:
+    if _class(kind) == "text":
+        return "text"
+    return f"whole numbers ({kind})" if pa.types.is_integer(kind) else f"numbers ({kind})"

@@ -1,0 +1,118 @@
+"""The words and signs of a condition (`pipeline/conditions/expression.py`), and errors that show their place in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from rich.cells import cell_len
+
+from pipeline.errors import ConfigError, visible
+
+_KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null"})
+_TOKEN = re.compile(
+    r"""(?P<space>\s+)
+    |(?P<number>[-+]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)
+    |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    |(?P<name>[^\W\d]\w*|`[^`]+`)
+    |(?P<sign><=|>=|==|!=|<>|[<>=()\[\],])""",
+    re.VERBOSE | re.DOTALL,
+)
+EXCERPT = 72  # characters shown of a line with a mistake: it fits a terminal, and the carets stand where they should
+_ESCAPES = {"\\\\": "\\", "\\'": "'", '\\"': '"', "\\n": "\n", "\\t": "\t", "\\r": "\r"}
+
+
+class ExpressionError(ConfigError):
+    """A condition that cannot be understood; the message shows the place."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of a condition. `value`: the number, the text without its quotes, the name, or the sign."""
+
+    kind: Literal["number", "text", "name", "keyword", "sign", "end"]
+    value: Any
+    start: int
+    end: int
+
+
+class Tokens:
+    """The tokens of a condition, taken one after the other. `origin` begins the error messages."""
+
+    def __init__(self, text: str, origin: str) -> None:
+        self.text, self.origin = text, origin
+        self._tokens = self._split()
+        self._next = 0
+
+    def peek(self) -> Token:
+        """The next token, which stays there."""
+        return self._tokens[self._next]
+
+    def take(self) -> Token:
+        """The next token."""
+        token = self._tokens[self._next]
+        self._next += token.kind != "end"
+        return token
+
+    def took(self, kind: str, value: str) -> bool:
+        """Take the next token if it is this one."""
+        found = self.peek().kind == kind and self.peek().value == value
+        self._next += found
+        return found
+
+    def need(self, sign: str, why: str) -> Token:
+        """Take this sign. Raises `ExpressionError` if something else stands there."""
+        if not (self.peek().kind == "sign" and self.peek().value == sign):
+            self.fail(self.peek(), f"expected {sign} {why}")
+        return self.take()
+
+    def fail(self, at: Token, what: str, more: str = "") -> NoReturn:
+        """Raise `ExpressionError` with the token's line and carets under it. `more`: a line after that."""
+        first = self.text.rfind("\n", 0, at.start) + 1
+        line = self.text[first:].partition("\n")[0]
+        start, end = at.start - first, min(at.end - first, len(line))
+        low = max(0, min(start - EXCERPT // 2, len(line) - EXCERPT))
+        high = low + EXCERPT
+        before = "…" * (low > 0) + _shown(line[low:start])
+        inside, after = _shown(line[start : min(end, high)]), _shown(line[end:high]) + "…" * (high < len(line))
+        carets = " " * cell_len(before) + "^" * max(1, cell_len(inside))
+        lines = [visible(f"{self.origin}: {what}"), f"  {before}{inside}{after}", f"  {carets}"]
+        raise ExpressionError("\n".join([*lines, visible(more)] if more else lines))
+
+    def _split(self) -> list[Token]:
+        tokens, position = [], 0
+        while position < len(self.text):
+            found = _TOKEN.match(self.text, position)
+            if not found:
+                sign = self.text[position]
+                problem = "is not closed" if sign in "'\"`" else "means nothing here"
+                named = sign if sign.isprintable() else f"the character U+{ord(sign):04X}"
+                self.fail(Token("sign", sign, position, position + 1), f"{named} {problem}")
+            position = found.end()
+            if found.lastgroup != "space":
+                tokens.append(_token(found))
+        return [*tokens, Token("end", "", position, position + 1)]
+
+
+def _shown(text: str) -> str:
+    """Text that cannot steer a terminal, sign for sign, so that carets stand under their place."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _token(found: re.Match[str]) -> Token:
+    raw, start, end = found[0], found.start(), found.end()
+    match found.lastgroup:
+        case "number":
+            digits = raw.replace("_", "")
+            whole = len(digits) <= 30 and not re.search(r"[.eE]", digits)
+            return Token("number", int(digits) if whole else float(digits), start, end)
+        case "text":
+            value = re.sub(r"\\.", lambda pair: _ESCAPES.get(pair[0], pair[0]), raw[1:-1], flags=re.DOTALL)
+            return Token("text", value, start, end)
+        case "name" if raw.lower() in _KEYWORDS:
+            return Token("keyword", raw.lower(), start, end)
+        case "name":
+            return Token("name", raw.strip("`"), start, end)
+        case _:
+            return Token("sign", raw, start, end)

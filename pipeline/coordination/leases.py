@@ -1,0 +1,147 @@
+"""Leases: who works on what, among workers that share nothing but the store. Create-if-absent, heartbeats, expiry.
+
+A lease on a name is a file `<name>-<generation>.lease` that one worker could create. Its modification time is the last
+heartbeat, by the clock of the store, so it does not matter what time workers believe it is. A lease that was released,
+or whose last heartbeat is older than `seconds`, makes way for the next generation. Leases only spare double work:
+results are committed by receipts, so a worker that is wrongly thought dead does no harm.
+
+Cost: one listing and one small write a claim, one small write a heartbeat.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.errors import MissingError
+from pipeline.storage.store import Store
+
+_FILE = re.compile(r"(?P<name>.+)-(?P<generation>[0-9]{3,})\.(?P<kind>lease|released)")
+BEATS = 4.0  # heartbeats while a lease lasts
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One generation of a name, held by whoever created its file."""
+
+    store: Store
+    folder: str
+    name: str
+    generation: int
+
+    @classmethod
+    def of(cls, store: Store, path: str) -> Lease:
+        """The lease that a file is."""
+        folder, _, file = path.rpartition("/")
+        found = _FILE.fullmatch(file)
+        assert found, path
+        return cls(store, folder, found["name"], int(found["generation"]))
+
+    @property
+    def path(self) -> str:
+        """The file that is the lease."""
+        return f"{self.folder}/{self.name}-{self.generation:03d}.lease"
+
+    def beat(self) -> bool:
+        """Give a sign of life. False if someone else has taken the name over."""
+        try:
+            self.store.touch(self.path)
+        except MissingError:
+            return False
+        return not self.store.exists(Lease(self.store, self.folder, self.name, self.generation + 1).path)
+
+    def release(self) -> None:
+        """Let the next one take it at once."""
+        self.store.create(self.path.removesuffix("lease") + "released", b"")
+
+
+@dataclass
+class Held:
+    """What a listing says of one name. `beat`: seconds by the store's clock."""
+
+    generation: int = -1
+    beat: float = 0.0
+    released: bool = False
+
+
+@dataclass
+class Leases:
+    """The leases in a folder as of the last `look`. `seconds`: how long one lasts without a heartbeat."""
+
+    store: Store
+    folder: str
+    seconds: float
+    now: float = 0.0  # by the store's clock
+    held: dict[str, Held] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)  # names of all files in the folder
+
+    def look(self) -> None:
+        """Read the folder and the store's clock."""
+        probe = f"{self.folder}/.now-{secrets.token_hex(4)}"
+        self.store.write(probe, b"")
+        found = self.store.listing(self.folder)
+        now = found.get(probe) or self.store.modified(probe)
+        self.store.delete(probe)
+        self.see(found, now)
+
+    def see(self, found: dict[str, float], now: float) -> None:
+        """Take over a listing of the folder, and what the store's clock says."""
+        self.now = now
+        self.files = {path.rpartition("/")[2] for path in found}
+        self.held = {}
+        for path, beat in found.items():
+            file = _FILE.fullmatch(path.rpartition("/")[2])
+            if not file:
+                continue
+            one = self.held.setdefault(file["name"], Held())
+            generation = int(file["generation"])
+            if generation > one.generation:
+                one.generation, one.released = generation, False
+            if generation == one.generation:
+                if file["kind"] == "lease":
+                    one.beat = beat
+                else:
+                    one.released = True
+
+    def alive(self, name: str) -> bool:
+        """Whether someone holds it, as of the last look."""
+        one = self.held.get(name)
+        return bool(one and not one.released and self.now - one.beat <= self.seconds)
+
+    def holder(self, name: str) -> dict[str, Any]:
+        """What the newest holder of a name said of itself; empty if it is gone meanwhile."""
+        one = self.held.get(name)
+        try:
+            value: dict[str, Any] = json.loads(self.store.read(self._lease(name, one.generation).path)) if one else {}
+        except MissingError:
+            return {}
+        return value
+
+    def take(self, name: str, who: dict[str, Any]) -> Lease | None:
+        """The next generation of a name; None if someone else was first."""
+        one = self.held.get(name)
+        lease = self._lease(name, one.generation + 1 if one else 0)
+        return lease if self.store.create(lease.path, json.dumps(who, ensure_ascii=False).encode()) else None
+
+    def forget_older(self, lease: Lease) -> None:
+        """Delete the files of generations before this one."""
+        for file in self.files:
+            found = _FILE.fullmatch(file)
+            if found and found["name"] == lease.name and int(found["generation"]) < lease.generation:
+                self.store.delete(f"{self.folder}/{file}")
+
+    def first_free(self, names: Iterable[str], who: dict[str, Any], mine: Lease | None = None) -> Lease | None:
+        """A lease on the first of these names that can be had. `mine`: this worker's, before it started again."""
+        for name in names:
+            held = self.held.get(name)
+            was_mine = mine and held and (name, held.generation) == (mine.name, mine.generation)
+            if (was_mine or not self.alive(name)) and (lease := self.take(name, who)):
+                return lease
+        return None
+
+    def _lease(self, name: str, generation: int) -> Lease:
+        return Lease(self.store, self.folder, name, generation)

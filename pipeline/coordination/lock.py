@@ -1,0 +1,111 @@
+"""One run at a time on a corpus: who holds it, since when, and how to take over.
+
+Two runs would do each other no harm, since receipts decide, but they would do the work twice and sweep each other's
+files away. A run of this machine holds its lock by heartbeats and by its process; one on SLURM by its jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.coordination.heart import Heart
+from pipeline.coordination.leases import BEATS, Lease, Leases
+from pipeline.errors import CorpusError
+from pipeline.storage.store import Store
+
+FOLDER = "lock"
+NAME = "run"
+CANCEL = "cancel"  # a file in the run's folder
+
+
+def me(**more: Any) -> dict[str, Any]:
+    """Who this process is, for leases."""
+    return {
+        "user": getpass.getuser(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "born": _born(os.getpid()),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    } | more
+
+
+def take_lock(
+    store: Store,
+    seconds: float,
+    who: dict[str, Any],
+    take_over: bool = False,
+    jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True,
+) -> Lease:
+    """The lock of a corpus. Raises `CorpusError` if another run holds it. `jobs_alive`: whether SLURM has jobs."""
+    leases = Leases(store, FOLDER, seconds)
+    leases.look()
+    held = leases.held.get(NAME)
+    if held and not held.released and not take_over:
+        holder = leases.holder(NAME)
+        if holds(holder, leases.alive(NAME), jobs_alive):
+            raise CorpusError(_held_by(store, holder, leases.now - held.beat))
+    lease = leases.take(NAME, who)
+    if not lease:
+        return take_lock(store, seconds, who, take_over, jobs_alive)  # someone was quicker: see who
+    if held and not held.released and take_over:
+        ask_to_stop(store, leases.holder(NAME).get("run", ""))
+    leases.forget_older(lease)
+    return lease
+
+
+@contextlib.contextmanager
+def locked(store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool]) -> Iterator[None]:
+    """The lock of a corpus for something that is no run. Raises `CorpusError` if a run holds it."""
+    seconds = 120.0
+    lease = take_lock(store, seconds, me(launcher=doing), jobs_alive=jobs_alive)
+    try:
+        with Heart(lambda: None if lease.beat() else "taken over", seconds / BEATS):
+            yield
+    finally:
+        lease.release()
+
+
+def hold(lease: Lease, who: dict[str, Any]) -> None:
+    """Say anew who holds a lock."""
+    lease.store.write(lease.path, json.dumps(who, ensure_ascii=False).encode())
+
+
+def holds(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
+    """Whether someone is alive behind a lock. `beating`: by its heartbeats."""
+    if holder.get("jobs"):
+        return jobs_alive(holder["jobs"])
+    if holder.get("host") == socket.gethostname() and holder.get("born"):
+        return bool(_born(int(holder.get("pid", 0))) == holder["born"])
+    return beating
+
+
+def _held_by(store: Store, holder: dict[str, Any], silent: float) -> str:
+    where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
+    last = "" if holder.get("jobs") else f", last sign of life {max(0.0, silent):.0f} s ago"
+    return (
+        f"{store.url} is being worked on since {holder.get('since')} by {holder.get('user')} on {holder.get('host')} "
+        f"({where}{last}); wait for it (pipeline status {store.url}), stop it (pipeline cancel {store.url}), or take "
+        "over: pipeline run … --take-over"
+    )
+
+
+def ask_to_stop(store: Store, run: str) -> None:
+    """Have every worker of a run stop at its next heartbeat."""
+    if run:
+        store.create(f"{run}/{CANCEL}", b"")
+
+
+def _born(pid: int) -> str:
+    """When a process began, in ticks since boot, so that another that got its number is not taken for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return "" if not Path("/proc/self/stat").exists() else "gone"

@@ -1,0 +1,1 @@
+"""Looking at quality columns before training."""

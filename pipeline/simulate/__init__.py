@@ -1,0 +1,1 @@
+"""A corpus at another size, on paper."""

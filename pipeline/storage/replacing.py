@@ -1,0 +1,43 @@
+"""A file that a person asked for, at any URL: it appears under its name when it is whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from typing import IO
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.errors import ConfigError, PipelineError
+from pipeline.storage.remote import in_words
+
+
+@contextlib.contextmanager
+def replaced(url: str) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name when all went well. Any fsspec URL; folders are made."""
+    with in_words(url):
+        fs, path = fsspec.core.url_to_fs(url)
+        if fs.isdir(path):
+            raise ConfigError(f"{url} is a folder; give the name of a file")
+        folder, _, name = path.rpartition("/")
+        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
+        local = isinstance(fs, LocalFileSystem)
+        try:
+            if local:
+                fs.makedirs(folder, exist_ok=True)
+            with fs.open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                if local:
+                    os.fsync(file.fileno())
+            fs.mv(temporary, path)
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                fs.rm_file(temporary)
+            if local and isinstance(error, OSError):
+                why = error.strerror or error
+                raise PipelineError(f"{url} cannot be written: {why}; mend that, or give another place") from error
+            raise

@@ -1,0 +1,324 @@
+"""Files of a corpus on any fsspec filesystem: whole-object writes and create-if-absent, nothing else.
+
+Every data file gets a name that was never used before, so a file that is half written by a killed process is never
+mistaken for a whole one: readers open only what a receipt names. A receipt is made by `create`, which succeeds for one
+writer only, by the means that each store has:
+
+| store | a whole file | only the first creates |
+|---|---|---|
+| local disk, NFS | written and synced beside its place, then renamed | hard link (NFS: the count of links tells too) |
+| S3 | one PUT, or a multipart upload from 100 MB | PUT with If-None-Match: * |
+| Google Cloud Storage | one upload, resumable from 50 MB | ifGenerationMatch=0 |
+| Azure | one blob upload | overwrite=False, which is If-None-Match: * |
+
+An answer can be lost after the request was carried out, and the request is then repeated (`patience.py`) and refused;
+what stands there is then compared with what was to be written. Cost: one request a write, one listing a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import io
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from pipeline.errors import MissingError, StorageError
+from pipeline.storage import patience
+from pipeline.storage.remote import CorpusStoreError, in_words
+
+_REMEDIES = {
+    errno.ENOSPC: "make space on that disk",
+    errno.EDQUOT: "make space, or have the quota raised",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EACCES: "let this user write there, or choose another output",
+    errno.EROFS: "choose another output",
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """What fails in a way that may pass is asked again; errors name the corpus and say what to do."""
+
+    @functools.wraps(method)
+    def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if store._local:
+            return method(store, *args, **kwargs)
+        with in_words(store.url, CorpusStoreError):
+            return store._patiently(method.__name__, lambda: method(store, *args, **kwargs))
+
+    return call
+
+
+class Store:
+    """The folder of one corpus. All paths given to it are relative, with forward slashes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        with in_words(url, CorpusStoreError):
+            fs, root = patience.filesystem(url)
+        self._fs: Any = fs
+        self._root = root.rstrip("/")
+        self._answered = False
+        self._local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
+
+    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
+        return Store, (self.url,)
+
+    def _patiently(self, operation: str, ask: Callable[[], R]) -> R:
+        result = patience.patiently(operation, ask, patience.PATIENCE if self._answered else patience.FIRST_PATIENCE)
+        self._answered = True
+        return result
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    @_asks
+    def read(self, path: str) -> bytes:
+        """The bytes of a file. Raises `MissingError` if it is not there."""
+        try:
+            return bytes(self._fs.cat_file(self._full(path)))
+        except FileNotFoundError:
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
+
+    @_asks
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`. Raises `MissingError` if the file is not there."""
+        try:
+            return bytes(self._fs.cat_file(self._full(path), start=start, end=end)) if end > start else b""
+        except FileNotFoundError:
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
+
+    @_asks
+    def open(self, path: str) -> Any:
+        """A seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
+        try:
+            if self._local:
+                return pa.memory_map(self._full(path))
+            return _Ranges(self, path, int(self._fs.info(self._full(path))["size"]))
+        except FileNotFoundError:
+            raise MissingError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
+
+    @_asks
+    def exists(self, path: str) -> bool:
+        """Whether a file is there now."""
+        if self._local:
+            return Path(self._full(path)).exists()
+        self._fs.invalidate_cache(self._full(path).rpartition("/")[0])
+        return bool(self._fs.exists(self._full(path)))
+
+    @_asks
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
+        if self._local:
+            # a sweep takes away what is written for a part that someone else finished: our receipt will not stand
+            with self._writing(path, data) as temporary, contextlib.suppress(FileNotFoundError):
+                temporary.rename(self._full(path))
+        else:
+            self._fs.pipe_file(self._full(path), bytes(data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file unless the name exists. True for the one writer that made it.
+
+        Give data that no other writer has: on object stores, one whose answer was lost knows its own file by that.
+        """
+        if self._local:
+            with self._writing(path, data) as temporary:
+                try:
+                    os.link(temporary, self._full(path))
+                except FileExistsError:
+                    return temporary.stat().st_nlink > 1
+            return True
+        return self._create(path, data) or (bool(data) and self._holds(path, data))
+
+    @_asks
+    def _create(self, path: str, data: bytes) -> bool:
+        try:
+            self._fs.pipe_file(self._full(path), data, mode="create")
+        except FileExistsError:
+            return False
+        except (
+            OSError
+        ) as error:  # stores word a refused condition differently: what counts is whether the file is there
+            if patience.may_pass(error) or not self._fs.exists(self._full(path)):
+                raise
+            return False
+        return True
+
+    @_asks
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return bool(self._fs.cat_file(self._full(path)) == data)
+        except FileNotFoundError:
+            return False
+
+    @contextlib.contextmanager
+    def _writing(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
+        """A temporary file of the data beside the target, to be renamed or linked. Raises `StorageError`."""
+        target = Path(self._full(path))
+        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temporary
+                _sync_folder(target.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            todo = _REMEDIES.get(error.errno or 0, "mend that")
+            raise StorageError(
+                f"{self.url}: cannot write {path} ({len(data)} bytes): {error.strerror}; {todo}, then run the same "
+                "command again: what is finished is kept"
+            ) from error
+
+    @_asks
+    def delete(self, path: str) -> None:
+        """Remove a file; nothing happens if it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._full(path))
+
+    @_asks
+    def modified(self, path: str) -> float:
+        """When a file was last written or touched: seconds since the epoch by the store's own clock.
+
+        Raises `MissingError` if it is not there.
+        """
+        full = self._full(path)
+        try:
+            if self._local:
+                return Path(full).stat().st_mtime
+            self._fs.invalidate_cache(full.rpartition("/")[0])
+            return _time_of(self._fs.info(full))
+        except FileNotFoundError:
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
+
+    @_asks
+    def touch(self, path: str) -> None:
+        """Make a small file's modification time now, by the store's own clock; its content stays.
+
+        On an object store it is read and written again: for files that only one process writes. Raises `MissingError`
+        if it is not there.
+        """
+        if not self._local:
+            self._fs.pipe_file(self._full(path), self.read(path))
+            return
+        try:
+            os.utime(self._full(path))
+        except FileNotFoundError:
+            raise MissingError(f"{self.url}: the file {path} is missing") from None
+
+    @_asks
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders right below a folder, sorted; empty if there is no such folder."""
+        full = self._full(folder)
+        if not self._local:
+            self._fs.invalidate_cache()
+        found = self._fs.ls(full, detail=True) if self._fs.exists(full) else []
+        return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
+
+    @_asks
+    def find(self, folder: str, prefix: str = "") -> list[str]:
+        """Files below a folder whose path in it begins with a prefix, sorted, as paths relative to the corpus.
+
+        Empty if there is no such folder. Stores list nothing but what has the prefix.
+        """
+        return sorted(self._below(folder, prefix))
+
+    @_asks
+    def listing(self, folder: str) -> dict[str, float]:
+        """All whole files below a folder by one listing: path → modification time by the store's own clock.
+
+        Empty if there is no such folder. A file that goes meanwhile may be left out.
+        """
+        if not self._local:
+            return {path: _time_of(info) for path, info in self._below(folder, "").items()}
+        found = {}
+        for path in self._below(folder, ""):
+            if not path.endswith(".tmp"):
+                with contextlib.suppress(FileNotFoundError):
+                    found[path] = Path(self._full(path)).stat().st_mtime
+        return found
+
+    def _below(self, folder: str, prefix: str) -> dict[str, Any]:
+        """Files below a folder: path → what the store says of it (nothing on local disks)."""
+        full, cut = self._full(folder), len(self._root) + 1
+        if self._local:
+            return {path[cut:]: None for path in _walk(full, prefix)}
+        self._fs.invalidate_cache()
+        try:
+            found: dict[str, Any] = self._fs.find(full, prefix=prefix, detail=True)
+        except FileNotFoundError:
+            return {}
+        wanted = f"{full}/{prefix}"  # some stores do not heed a prefix
+        return {str(path)[cut:]: info for path, info in found.items() if str(path).startswith(wanted)}
+
+
+class _Ranges(io.RawIOBase):
+    """A file of an object store that reads what it is asked for and nothing ahead; Parquet knows what it needs."""
+
+    def __init__(self, store: Store, path: str, size: int) -> None:
+        self._store, self._path, self._size, self._at = store, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._store.read_range(self._path, self._at, min(self._at + len(buffer), self._size))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _walk(folder: str, prefix: str) -> Iterator[str]:
+    """Files below a local folder whose path in it begins with a prefix; folders without it are not opened."""
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    name, slash, rest = prefix.partition("/")
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name == name if slash else entry.name.startswith(name):
+                yield from _walk(entry.path, rest)
+        elif not slash and entry.name.startswith(name):
+            yield entry.path
+
+
+def _time_of(info: dict[str, Any]) -> float:
+    """The modification time in a store's description of a file, which each store names in its own way."""
+    names = ("LastModified", "last_modified", "mtime", "updated", "created")
+    when = next(info[name] for name in names if info.get(name))
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    return float(when.timestamp()) if isinstance(when, datetime) else float(when)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,202 @@
+"""`pipeline purge`: documents go for good, by their ids.
+
+First a tombstone is written (`tombstones.py`), and from then on no reader shows them. The next run segments
+the chunks that held them again, without them: ends of parts stay where they were, so only parts that held one change,
+and only their embeddings are made again. Then `erase` deletes whatever older settings, older receipts and broken
+attempts left of those chunks. Cost: the column `doc_id` of every documents file and every list of quarantine, 16 at a
+time; the run, the chunks that were hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import fsspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.text import Text
+
+from pipeline import layout
+from pipeline.coordination.lock import locked
+from pipeline.corpus import Corpus
+from pipeline.errors import ConfigError, CorpusError, visible
+from pipeline.show import counted
+from pipeline.state.books import ATTEMPT
+from pipeline.state.ledger import forget
+from pipeline.state.states import ChunkState, in_parallel
+from pipeline.storage.remote import in_words
+from pipeline.storage.store import Store
+from pipeline.upkeep.gc import live_files
+from pipeline.upkeep.tombstones import create_tombstone, mark_erased, read_tombstones
+
+NAMED = 20  # ids that are in no document
+REPORT = "report/index.html"
+
+
+@dataclass
+class Found:
+    """Where purged ids stand. `hits`: chunk → ids; documents, sentences and parts: that readers see now."""
+
+    hits: dict[str, set[str]] = field(default_factory=dict)
+    documents: int = 0
+    sentences: int = 0
+    parts: int = 0
+    quarantined: int = 0
+
+    @property
+    def ids(self) -> set[str]:
+        """All that are anywhere."""
+        return set().union(*self.hits.values())
+
+
+def purge(
+    console: Console, corpus: Corpus, file: str, dry_run: bool, jobs_alive: Callable[[Sequence[str]], bool]
+) -> None:
+    """Purge the documents whose ids a file lists. `jobs_alive`: whether SLURM has one of these jobs.
+
+    Raises `ConfigError` for a file that lists none, `CorpusError` while a run is under way.
+    """
+    ids = read_ids(file)
+    with contextlib.nullcontext() if dry_run else locked(corpus.store, "purge", jobs_alive):
+        _purge(console, corpus, file, ids, dry_run)
+
+
+def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool) -> None:
+    found = find(corpus, ids)
+    console.print(
+        f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "
+        f"in {counted(found.parts, 'part')}, {counted(found.quarantined, 'record')} in quarantine; "
+        f"{counted(len(found.hits), 'chunk')} to segment again",
+        highlight=False,
+    )
+    missing = sorted(ids - found.ids)
+    for doc_id in missing[:NAMED]:
+        console.print(Text(f"in no document: {visible(doc_id)}", style="yellow"), soft_wrap=True)
+    if len(missing) > NAMED:
+        console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
+    if dry_run:
+        console.print("Nothing was changed; without --dry-run they are purged.")
+        return
+    path = create_tombstone(corpus.store, ids, found.hits, file)
+    corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes it anew
+    for one in corpus.store.find("documents", prefix="."):  # of killed writes
+        corpus.store.delete(one)
+    console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
+    if found.hits:
+        console.print(
+            "Now run: pipeline run corpus.yaml (it writes those chunks anew and deletes what they were). Input files, "
+            "exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are yours.",
+            soft_wrap=True,
+        )
+
+
+def show_waiting(console: Console, corpus: Corpus) -> None:
+    """What is purged but still in files, if anything."""
+    hits = corpus.tombstones.by_chunk
+    if hits:
+        ids = counted(len(frozenset().union(*hits.values())), "purged id")
+        console.print(f"{ids} to take out of {counted(len(hits), 'chunk')}; no reader shows them: pipeline run does it")
+
+
+def read_ids(file: str) -> set[str]:
+    """Ids of a text file, one a line, or of the column doc_id of a Parquet file; any fsspec URL."""
+    try:
+        with in_words(file), fsspec.open(file, "rb") as opened:
+            if file.endswith(".parquet"):
+                ids = pq.read_table(opened, columns=["doc_id"])["doc_id"].cast(pa.string()).to_pylist()
+            else:
+                ids = opened.read().decode("utf-8-sig").splitlines()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise ConfigError(f"--ids {file}: there is no such file; give a text file with one id a line") from error
+    except (UnicodeDecodeError, pa.ArrowException) as error:
+        raise ConfigError(
+            f"--ids {file} cannot be read ({error}); give UTF-8 text with one id a line, or Parquet with a column "
+            "doc_id"
+        ) from error
+    found = {doc_id for doc_id in ids if doc_id}
+    if not found:
+        raise ConfigError(f"--ids {file} lists no id; give UTF-8 text with one id a line")
+    return found
+
+
+def find(corpus: Corpus, ids: Collection[str]) -> Found:
+    """Look into every documents file and quarantine list, also those of older settings and of broken attempts."""
+    wanted = pa.array(sorted(ids), pa.string())
+    shown = {
+        file.path for chunk in corpus.chunks for part in chunk.parts for file in part.receipts["segment"].files
+    } | {chunk.receipt.quarantine.path for chunk in corpus.chunks if chunk.receipt and chunk.receipt.quarantine}
+    paths = [
+        path
+        for folder in ("documents", "quarantine")
+        for path in corpus.store.find(folder)
+        if ATTEMPT.fullmatch(path.rpartition("/")[2]) and path.endswith(".parquet")
+    ]
+    found = Found()
+    for path, table in zip(paths, in_parallel(lambda path: _hits(corpus.store, path, wanted), paths), strict=True):
+        if not table.num_rows:
+            continue
+        found.hits.setdefault(_chunk_of(path), set()).update(table["doc_id"].to_pylist())
+        if path in shown and path.startswith("documents/"):
+            already = corpus.tombstones.of(_chunk_of(path))
+            table = table.filter(pc.invert(pc.is_in(table["doc_id"], value_set=pa.array(sorted(already), pa.string()))))
+            found.documents += int((table["subdocument"].to_numpy() == 0).sum())
+            found.sentences += int(pc.sum(table["rows"]).as_py() or 0)
+            found.parts += bool(table.num_rows)
+        elif path in shown:
+            found.quarantined += int(pc.sum(table["records"]).as_py())
+    return found
+
+
+def _hits(store: Store, path: str, wanted: pa.Array) -> pa.Table:
+    columns = ["doc_id", *(("subdocument", "rows") if path.startswith("documents/") else ("records",))]
+    try:
+        with store.open(path) as file:
+            return pq.read_table(file, columns=columns, filters=pc.is_in(pc.field("doc_id"), value_set=wanted))
+    except pa.ArrowException as error:
+        raise CorpusError(
+            f"{store.url}/{path} cannot be read ({error}), so nobody knows whether it holds one of these documents: "
+            "pipeline verify --repair, pipeline run, then purge again"
+        ) from error
+
+
+def _chunk_of(path: str) -> str:
+    return layout.data_owner(path)[0].partition("-")[0]
+
+
+def erase(store: Store, chunks: Collection[ChunkState]) -> int:
+    """Delete what purged documents left: all files of their chunks but those that the new receipts stand on.
+
+    Chunks that are not segmented anew yet keep theirs, unless no run of this configuration would read them. Returns how
+    many files went.
+    """
+    hits = read_tombstones(store, waiting=True).by_chunk
+    if not hits:
+        return 0
+    states = {one.chunk.id: one for one in chunks if one.chunk.id in hits}
+    waiting = {chunk for chunk, state in states.items() if not state.receipt}
+    ready = sorted(set(hits) - waiting)
+    stages = store.folders("receipts")
+    forget(store, ready)
+    gone = 0
+    for chunk in ready:
+        live = set(live_files(states[chunk])) if chunk in states else set()
+        for path in _files_of(store, chunk, stages):
+            if path not in live:
+                store.delete(path)
+                gone += 1
+    mark_erased(store, waiting)
+    return gone
+
+
+def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str]:
+    """Every file of a chunk, receipts first: what is cut off half-way leaves no receipt without its files."""
+    yield from store.find("chunks", prefix=f"{chunk[:2]}/{chunk}.")
+    for stage in stages:
+        yield from store.find(f"receipts/{stage}", prefix=f"{chunk[:2]}/{chunk}-")
+    for family in ("documents", *layout.ROW_FAMILIES, "quarantine"):
+        for hidden in ("", "."):  # and what killed writes left
+            yield from store.find(family, prefix=f"{hidden}{chunk}")

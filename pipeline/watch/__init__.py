@@ -1,0 +1,1 @@
+"""Seeing a run from outside: its phases, workers, failures and logs."""
