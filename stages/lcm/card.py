@@ -1,0 +1,99 @@
+"""Cards of Large Concept Models: the architecture, LCM 2.3 and 2.4.1. The ones that ship: `conf/models/lcm-*.yaml`.
+
+A card says what a model is, not how it is trained: that is the section `train` of corpus.yaml. The dimension of the
+embeddings, the scaler and the codebooks come from the corpus.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.cards import Card, read_card, shipped
+
+Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d"]
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+PREFIX = "lcm-"  # of their files, which lie among those of SONAR
+
+
+class Diffusion(BaseModel):
+    """The noise schedule and the loss weights of a diffusion model, LCM 2.3.2."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    schedule: Literal["cosine", "quadratic", "sigmoid"] = "cosine"
+    steps: Count = Field(default=100, description="T, the number of timesteps")
+    beta_first: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β0 of eq. 13")
+    beta_last: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β1 of eq. 13")
+    scale: float | None = Field(default=None, gt=0, description="sigmoid: what scales the log-SNR, 1.5 in Table 5")
+    shift: float | None = Field(default=None, description="sigmoid: what moves its centre, -1 in Table 5")
+    snr_min: float | None = Field(default=None, ge=0, description="clamped SNR weights: λmin of eq. 17")
+    snr_max: float | None = Field(default=None, gt=0, description="clamped SNR weights: λmax of eq. 17")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Diffusion:
+        for schedule, names in (("quadratic", ("beta_first", "beta_last")), ("sigmoid", ("scale", "shift"))):
+            given = [name for name in names if getattr(self, name) is not None]
+            if self.schedule == schedule and len(given) < len(names):
+                raise ValueError(f"schedule {schedule} needs {' and '.join(names)}")
+            if self.schedule != schedule and given:
+                raise ValueError(f"{given[0]} belongs to the schedule {schedule}, not to {self.schedule}: leave it out")
+        if (self.snr_min is None) != (self.snr_max is None):
+            raise ValueError("give both snr_min and snr_max, or neither (the weight is then 1 at every timestep)")
+        return self
+
+
+class LcmCard(Card):
+    """One architecture. Frozen; made by `load_lcm_card`."""
+
+    kind: Kind
+    model_dim: Count
+    heads: Count
+    inner_dim: Count = Field(description="of the feed-forward networks; with SwiGLU 2/3 of the usual 4 · model_dim")
+    layers: Count | None = Field(default=None, description="base, one-tower, quant: blocks")
+    contextualizer_layers: Count | None = Field(default=None, description="two-tower: blocks that read the context")
+    denoiser_layers: Count | None = Field(default=None, description="two-tower: blocks that denoise")
+    context: Count = Field(default=128, description="sentences that a document is wrapped at")
+    dropout: Rate = 0.1
+    unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")
+    diffusion: Diffusion | None = Field(default=None, description="one-tower, two-tower")
+
+    @model_validator(mode="after")
+    def _complete(self) -> LcmCard:
+        towers = ("contextualizer_layers", "denoiser_layers")
+        needs: tuple[str, ...] = towers if self.kind == "two-tower" else ("layers",)
+        has_not: tuple[str, ...] = ("layers",) if self.kind == "two-tower" else towers
+        diffusion = self.kind in ("one-tower", "two-tower")
+        if diffusion:
+            needs += ("diffusion",)
+        else:
+            has_not += ("diffusion",)
+        lacking = [name for name in needs if getattr(self, name) is None]
+        excess = [name for name in has_not if getattr(self, name) is not None]
+        if lacking or excess:
+            wrong = [f"needs {', '.join(lacking)}"] if lacking else []
+            wrong += [f"has no {', '.join(excess)}"] if excess else []
+            raise ValueError(f"kind {self.kind} {' and '.join(wrong)}")
+        if self.model_dim % self.heads or self.model_dim // self.heads % 2:
+            raise ValueError(f"model_dim {self.model_dim} is not an even multiple of {self.heads} heads")
+        return self
+
+    @property
+    def quantised(self) -> bool:
+        """Whether it needs codebooks, and codes of the sentences."""
+        return self.kind in ("quant-c", "quant-d")
+
+
+def shipped_lcm_cards() -> list[str]:
+    """Names of the cards that ship."""
+    return [name for name in shipped("models") if name.startswith(PREFIX)]
+
+
+def load_lcm_card(name_or_path: str) -> LcmCard:
+    """The card of a shipped model by its name, or of any by the path of its `.yaml` file.
+
+    Raises CardError if there is no such card or it is not valid.
+    """
+    return read_card(name_or_path, "models", LcmCard, "Large Concept Model")

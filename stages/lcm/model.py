@@ -1,0 +1,74 @@
+"""What every Large Concept Model can do: say its loss on a batch, and predict embeddings.
+
+Random numbers (noise, timesteps, dropout, samples) come from PyTorch's global generators: whoever calls seeds them, so
+that a step can be repeated bit for bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from stages.lcm.batch import Batch
+from stages.lcm.card import LcmCard
+from stages.rvq.codebooks import Codebooks
+from stages.scaler.robust import RobustScaler
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How embeddings are drawn from a model, LCM 2.4.1. Diffusion models read the first seven, Quant-LCM the others.
+
+    guidance: g_scale of both (1: no guidance; the unconditional model is then not computed).
+    """
+
+    steps: int = 40
+    guidance: float = 3.0
+    rescale: float = 0.7  # g_rescale
+    initial_noise: float = 0.6  # σ_init
+    epsilon_scaling: float = 1.00045  # λ_eps
+    eta: float = 0.0  # noise added at every step; 1: as much as DDPM does
+    clip: float | None = None  # of predicted normalised values
+    temperature: float = 1.0  # 1/β of eq. 23
+    top_k: int | None = 1
+    top_p: float | None = None
+
+
+class Lcm(nn.Module, ABC):
+    """A model of `card` over embeddings of a corpus: `scaler` normalises them, LCM eq. 4."""
+
+    card: LcmCard
+    scaler: RobustScaler
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> Tensor:
+        """(sentences,) float32: the loss of each as a target, without `batch.weights`; a mean over its dimensions."""
+
+    @abstractmethod
+    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """(sentences, dim) float32: each predicted from the sentences before it in its document, not normalised.
+
+        The first of a document is predicted from nothing.
+        """
+
+    @abstractmethod
+    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """(documents, dim) float32: the sentence that follows each document, not normalised."""
+
+    @abstractmethod
+    def flops(self, batch: Batch) -> float:
+        """Floating-point operations of forward and backward passes of `losses`, without recomputation, dropped rows
+        or what a mask hides; the MFU counts these."""
+
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]:
+        """Its Transformer blocks, in the order of computation: FSDP shards each, activation checkpointing repeats it."""
+
+
+def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = None) -> Lcm:
+    """A model with fresh weights, from PyTorch's global generator. Raises ValueError if `card` needs codebooks."""
+    if card.quantised and codebooks is None:
+        raise ValueError(f"{card.name} models codes: give the codebooks (corpus.yaml: a section rvq)")
+    raise NotImplementedError(card.kind)
