@@ -64,7 +64,7 @@ class Lcm(nn.Module, ABC):
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """Its Transformer blocks, in the order of computation: FSDP shards each, activation checkpointing repeats it."""
+        """Its Transformer blocks, in order: FSDP shards each, activation checkpointing repeats it."""
 
 
 def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = None) -> Lcm:
