@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from stages.lcm.batch import Batch
-from stages.lcm.card import LcmCard
+from stages.lcm.card import Kind, LcmCard
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
@@ -34,6 +34,19 @@ class Sampling:
     temperature: float = 1.0  # 1/β of eq. 23
     top_k: int | None = 1
     top_p: float | None = None
+
+
+def paper_sampling(kind: Kind, generating: bool) -> Sampling:
+    """The paper's choice for a kind of model, LCM 2.4.1.
+
+    generating: several sentences, one after the other, not one sentence of a given context. Quant-LCM then draws:
+    greedy, it repeats itself.
+    """
+    if kind == "quant-d":
+        return Sampling(guidance=1, temperature=1, top_k=3) if generating else Sampling(guidance=2, top_k=1)
+    if kind == "quant-c":
+        return Sampling(guidance=1.5, temperature=0.005, top_k=5) if generating else Sampling(guidance=3, top_k=1)
+    return Sampling()
 
 
 class Lcm(nn.Module, ABC):

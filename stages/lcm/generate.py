@@ -1,0 +1,99 @@
+"""Continues documents sentence by sentence with any model, LCM 2.3.1, until one of two cosines says that it is enough.
+
+Costs one `next` a sentence, over all documents that are not finished and the whole window of each: nothing is kept from
+one sentence to the next. A model reads at most `card.context` sentences, the one to come included; from a longer
+document the oldest leave the window, and positions are counted from the oldest that stays. `forgotten` says how many.
+
+Predicted embeddings go back into the context as they are, not decoded and encoded again, as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stages.lcm.batch import of_documents
+from stages.lcm.model import Lcm, Sampling
+
+Stop = Literal["end of text", "repeats the previous sentence", "limit"]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """embeddings: (n, dim) float32, not normalised, without the one at which it stopped. n may be 0.
+
+    forgotten: how many of the oldest sentences the last prediction no longer saw.
+    """
+
+    embeddings: Tensor
+    stopped: Stop
+    forgotten: int
+
+
+@torch.no_grad()
+def continue_documents(
+    model: Lcm,
+    documents: list[Tensor],
+    sampling: Sampling,
+    *,
+    end: Tensor | None,
+    max_sentences: int,
+    end_cosine: float = 0.9,
+    previous_cosine: float = 0.9,
+) -> list[Continuation]:
+    """documents: (sentences, dim) of at least one sentence, on the model's device → what follows each.
+
+    end: (dim,), the embedding of "End of text."; None: a model that was trained without it.
+    max_sentences: to generate for a document. A sentence whose cosine with `end` exceeds `end_cosine`, or that with the
+    sentence generated before it `previous_cosine`, ends its document. Numbers by PyTorch's global generator, shared by
+    the documents: the same seed and the same documents give the same continuations.
+
+    Raises ValueError if there is nothing to continue or the model is in training mode.
+    """
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout is random; call its eval() first")
+    if max_sentences < 1:
+        raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
+    empty = [number for number, one in enumerate(documents) if not len(one)]
+    if empty:
+        raise ValueError(f"document {empty[0]} has no sentence to continue; give at least one")
+    window = model.card.context - 1
+    if window < 1:
+        raise ValueError(f"{model.card.name} has a context of {model.card.context} sentences, none beside the next one")
+    texts = [one.float() for one in documents]
+    stopped: dict[int, Stop] = {}
+    for generated in range(max_sentences):
+        open_ones = [number for number in range(len(texts)) if number not in stopped]
+        if not open_ones:
+            break
+        found = model.next(of_documents([texts[number][-window:] for number in open_ones]), sampling)
+        if not found.isfinite().all():
+            raise ValueError(f"{model.card.name} predicted embeddings that are not finite: its weights are broken")
+        before = torch.stack([texts[number][-1] for number in open_ones])
+        repeats = (functional.cosine_similarity(found, before) > previous_cosine).tolist()
+        ends = [False] * len(found) if end is None else (_cosines(found, end) > end_cosine).tolist()
+        for row, number in enumerate(open_ones):
+            if ends[row]:
+                stopped[number] = "end of text"
+            elif repeats[row] and generated:  # LCM 2.3.1 compares generations: the first has none before it
+                stopped[number] = "repeats the previous sentence"
+            else:
+                texts[number] = torch.cat([texts[number], found[row, None].float()])
+    return [
+        _continuation(text, len(prompt), stopped.get(number, "limit"), window)
+        for number, (text, prompt) in enumerate(zip(texts, documents, strict=True))
+    ]
+
+
+def _cosines(found: Tensor, end: Tensor) -> Tensor:
+    return functional.cosine_similarity(found, end.to(found)[None])
+
+
+def _continuation(text: Tensor, prompt: int, stopped: Stop, window: int) -> Continuation:
+    """text: (sentences, dim), of which the first `prompt` were given."""
+    seen_by_last = len(text) - (stopped == "limit")  # the last prediction is in the text only if nothing stopped it
+    return Continuation(text[prompt:], stopped, max(0, seen_by_last - window))
