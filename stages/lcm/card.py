@@ -24,7 +24,7 @@ class Diffusion(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     schedule: Literal["cosine", "quadratic", "sigmoid"] = "cosine"
-    steps: Count = Field(default=100, description="T, the number of timesteps")
+    steps: int = Field(default=100, ge=2, description="T, the number of timesteps")
     beta_first: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β0 of eq. 13")
     beta_last: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β1 of eq. 13")
     scale: float | None = Field(default=None, gt=0, description="sigmoid: what scales the log-SNR, 1.5 in Table 5")

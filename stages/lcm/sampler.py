@@ -1,0 +1,88 @@
+"""Sampling from a diffusion model by DDIM (Song et al. 2021) on trailing timesteps, LCM 2.3.2.
+
+`sampling.steps` calls of the model, and a few operations a value between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from stages.lcm.diffusion import Diffusion
+from stages.lcm.model import Sampling
+
+Denoise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+
+
+def trailing_steps(timesteps: int, steps: int) -> list[int]:
+    """The timesteps to sample at, from T down: round(T − k · T/S), k = 0 … S − 1, halves to the even number.
+
+    Raises ValueError if they would not be different.
+    """
+    if not 1 <= steps <= timesteps:
+        raise ValueError(
+            f"{steps} steps of sampling; the model was trained on {timesteps} timesteps: give 1 to that many"
+        )
+    return [round(Fraction(timesteps * left, steps)) for left in range(steps, 0, -1)]
+
+
+def guided(conditional: Tensor, unconditional: Tensor, scale: float, rescale: float) -> Tensor:
+    """Classifier-free guidance, eq. 20, of predicted x0, (n, dim) each; then rescaled (Lin et al. 2024, eq. 15, 16).
+
+    Scores and noise are affine in the predicted x0 at a given x^t, and the factors of eq. 20 add up to 1: guiding any
+    of them is the same, but where there is no signal only x0 says anything. The standard deviation of each guided
+    vector is brought to that of its conditional one; `rescale` says how much of the result is taken.
+    """
+    x0 = unconditional + scale * (conditional - unconditional)
+    wanted, found = (one.std(-1, correction=0, keepdim=True) for one in (conditional, x0))
+    ratio = torch.where(found > 0, wanted / found, 1.0)
+    return x0 * (rescale * ratio + (1 - rescale))
+
+
+def sample(
+    denoise: Denoise,
+    count: int,
+    dim: int,
+    diffusion: Diffusion,
+    sampling: Sampling,
+    device: str | torch.device = "cpu",
+    normal: Callable[..., Tensor] = torch.randn,
+) -> Tensor:
+    """(count, dim) normalised embeddings, float32.
+
+    denoise: from x^t (count, dim) and t (count,) int64 to the x0 that the model predicts with its context and without;
+        the latter is None, and not computed, if `sampling.guidance` is 1.
+    normal: draws the noise; PyTorch's global generator does, unless told otherwise.
+    """
+    if not 0 <= sampling.eta <= 1:
+        raise ValueError(f"eta is {sampling.eta}; give 0 (no noise is added) to 1 (as much as DDPM adds)")
+    times = [*trailing_steps(diffusion.steps, sampling.steps), 0]
+    with torch.no_grad():
+        x = sampling.initial_noise * normal(count, dim, device=device)
+        for now, then in pairwise(times):
+            x0 = _predicted(denoise, x, now, sampling)
+            signal, next_signal = float(diffusion.alpha_squared[now]), float(diffusion.alpha_squared[then])
+            noise, next_noise = 1 - signal, 1 - next_signal
+            epsilon = (x - math.sqrt(signal) * x0) / (math.sqrt(noise) * sampling.epsilon_scaling)  # Ning et al. 2023
+            # Song et al. 2021, eq. 12 and 16. Noise is never 0 here; signal is at T, and nothing divides by it.
+            added = sampling.eta**2 * next_noise / noise * (1 - signal / next_signal)
+            x = math.sqrt(next_signal) * x0 + math.sqrt(max(next_noise - added, 0.0)) * epsilon
+            if added > 0:
+                x = x + math.sqrt(added) * normal(count, dim, device=device)
+    return x
+
+
+def _predicted(denoise: Denoise, x: Tensor, t: int, sampling: Sampling) -> Tensor:
+    """x0 predicted at one timestep: guided, rescaled and clipped."""
+    conditional, unconditional = denoise(x, torch.full((len(x),), t, device=x.device))
+    x0 = conditional.to(x.dtype)
+    if sampling.guidance != 1:
+        if unconditional is None:
+            raise ValueError(f"guidance is {sampling.guidance}, and the model gave no unconditional prediction")
+        x0 = guided(x0, unconditional.to(x.dtype), sampling.guidance, sampling.rescale)
+    return x0 if sampling.clip is None else x0.clamp(-sampling.clip, sampling.clip)
