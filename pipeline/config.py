@@ -23,6 +23,7 @@ from pipeline.fits.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.select.settings import SelectSettings
+from pipeline.train.settings import TrainSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
@@ -34,7 +35,7 @@ from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
 
 STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
-MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "launcher")  # `encode:` alone means all its defaults
+MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",),
@@ -73,6 +74,7 @@ class RunConfig(Settings):
     rvq: RvqSettings | None = meaning(None, description="embeddings → codes of residual vector quantisation")
     select: SelectSettings | None = execution(None, description="the sentences that trainers and exports see")
     report: ReportSettings | None = execution(None, description="a page of plots at the end of the run")
+    train: TrainSettings | None = execution(None, description="a Large Concept Model, trained at the end of the run")
     seed: int = meaning(0, ge=0, description="seed of the order of chunks, and so of which are the pilot")
     launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
 
@@ -96,6 +98,8 @@ class RunConfig(Settings):
             for needs in sections:
                 if getattr(self, name) and not getattr(self, needs):
                     raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
+        if self.train and not self.scaler:
+            raise ValueError("train needs what scaler makes: add a section `scaler: {}`")
         if self.predictor and not self.fragility and not self.predictor.file:
             raise ValueError("predictor learns from what fragility measures: add a section `fragility: {}`, or a file")
         if self.encode and self.segment.model != self.encode.model:
@@ -219,12 +223,25 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
                 section[key] = str(base / section[key])
         if isinstance(section.get("file"), str):
             section["file"] = _resolve(section["file"], str(base))
+    train = data.get("train")
+    if isinstance(train, dict):
+        _paths_of_training(train, base)
     encode = data.get("encode")
     if isinstance(encode, dict) and "model" in encode:
         for follower in ("segment", "autobleu", "fragility"):
             section = data.setdefault(follower, {}) if follower == "segment" else data.get(follower)
             if isinstance(section, dict):
                 section.setdefault("model", encode["model"])
+
+
+def _paths_of_training(train: dict[str, Any], base: Path) -> None:
+    """Its card, other corpora and first weights are relative to the file."""
+    if str(train.get("model", "")).endswith((".yaml", ".yml")):
+        train["model"] = _resolve(train["model"], str(base))
+    others = train.get("corpora")
+    for section, key in ((train, "init_from"), *((one, "path") for one in others or () if isinstance(one, dict))):
+        if isinstance(section.get(key), str):
+            section[key] = _resolve(section[key], str(base))
 
 
 def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Iterator[tuple[int, str]]:

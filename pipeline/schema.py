@@ -16,6 +16,7 @@ from rich.console import Console
 from pipeline.config import MAY_BE_EMPTY, RunConfig
 from pipeline.storage.replacing import replaced
 from stages.fragility.card import shipped_external_cards
+from stages.lcm.card import shipped_lcm_cards
 from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards
 
@@ -36,12 +37,12 @@ def corpus_schema() -> Schema:
     """A JSON schema (draft 2020-12) with everything that `pipeline.config.load_config` accepts as text."""
     schema = RunConfig.model_json_schema()
     definitions: dict[str, Schema] = schema["$defs"]
-    for one in (schema, *definitions.values()):
+    for of, one in (("", schema), *definitions.items()):
         one.pop("title", None)
         for name, field in one.get("properties", {}).items():
             _tidy(field)
             if name in MODELS:
-                _name_models(field, MODELS[name]())
+                _name_models(field, shipped_lcm_cards() if of == "TrainSettings" else MODELS[name]())
     kinds = definitions["LauncherSettings"]["properties"]["kind"]
     for name in (*MAY_BE_EMPTY, "select"):
         field = schema["properties"][name]
