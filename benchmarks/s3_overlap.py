@@ -31,13 +31,10 @@ import pyarrow as pa
 import yaml
 
 from benchmarks.machine import console, describe_cpu
-from benchmarks.worker_gpu import LANG
-from pipeline import layout
+from benchmarks.segmented import LANG, segmented_part
 from pipeline.config import RunConfig, load_config
-from pipeline.state.receipts import PartRef, commit
-from pipeline.state.recipes import SEGMENT
+from pipeline.state.receipts import PartRef
 from pipeline.storage.patience import take_repeated
-from pipeline.storage.store import Store
 from pipeline.worker import PartWorker
 from stages.arrow import embedding_array
 from stages.stage import Computed
@@ -85,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         values = np.random.default_rng(0).normal(0, 0.01, (options.rows, DIM)).astype(np.float16)
         number = 0
         for in_flight in options.in_flight:
-            refs = [_part(config, number + index, options.rows) for index in range(options.parts)]
+            numbers = range(number, number + options.parts)
+            refs = [segmented_part(config, one, _texts(one, options.rows)) for one in numbers]
             number += options.parts
             _measure(out, config, SimulatedEncoder(options.rate, embedding_array(values)), refs, in_flight)
 
@@ -138,36 +136,11 @@ def _config(folder: Path) -> RunConfig:
     return load_config(folder / "corpus.yaml")
 
 
-def _part(config: RunConfig, number: int, rows: int) -> PartRef:
-    """A part as segmenting leaves it: sentences of 90 characters, and their receipt."""
+def _texts(number: int, rows: int) -> list[str]:
+    """Sentences of 90 characters."""
     rng = np.random.default_rng(number)
     letters = rng.choice(np.frombuffer(b"etaoinshrdlu      ", np.uint8), (rows, 90))
-    zeros = pa.array(np.zeros(rows, np.int32))
-    table = pa.table(
-        {
-            "doc": zeros,
-            "position": pa.array(np.arange(rows, dtype=np.int32)),
-            "paragraph": zeros,
-            "text": pa.array([row.tobytes().decode() for row in letters]),
-            "lang": pa.array([LANG] * rows),
-            **dict.fromkeys(("start", "end", "chars", "tokens"), zeros),
-            "u": pa.array(np.zeros(rows)),
-        }
-    )
-    ref = PartRef(part=layout.part_name("0" * 12, number), fingerprint=f"{number:032x}")
-    commit(
-        Store(config.output),
-        stage=SEGMENT,
-        part=ref.part,
-        fingerprint=ref.fingerprint,
-        recipe="",
-        inputs={},
-        families={"sentences": layout.checked("sentences", table, layout.schema("sentences"), rows)},
-        counts={},
-        seconds={},
-        device="cpu",
-    )
-    return ref
+    return [row.tobytes().decode() for row in letters]
 
 
 def _parser() -> argparse.ArgumentParser:

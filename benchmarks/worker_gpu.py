@@ -29,25 +29,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 import yaml
 
 from benchmarks.encode_gpu import SMALL, Shape, sentence_lengths
 from benchmarks.flops import encoder_flops
 from benchmarks.random_model import Size, make_model
-from pipeline import layout
+from benchmarks.segmented import LANG, segmented_part
 from pipeline.config import RunConfig, load_config
-from pipeline.state.receipts import PartRef, commit
-from pipeline.state.recipes import SEGMENT
-from pipeline.storage.store import Store
 from pipeline.worker import PartWorker, Visit
 from stages.device import describe
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 
 TOKENIZER = "sonar-tiny"
-LANG = "eng_Latn"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         size = Size(shape.dim, shape.layers, shape.heads, shape.ffn_dim)
         make_model(folder, size, tokenizer_of=TOKENIZER, seed=options.seed, fairseq2=False, device=options.device)
         config = _config(folder, options.batch_tokens)
-        refs = [_part(config, number, rows if number else 200, options.seed) for number in range(options.parts + 1)]
+        sizes = [200] + [rows] * options.parts
+        refs = [segmented_part(config, one, _sentences(size, options.seed + one)) for one, size in enumerate(sizes)]
         worker = PartWorker(config, options.device, ("encode",))
         worker.visit(refs[0])  # loads the model, warms up
         computing = _watch(worker)
@@ -105,37 +101,6 @@ def _sentences(rows: int, seed: int) -> list[str]:
     spans = np.maximum(1, np.round(lengths / _tokens_a_word())).astype(int)
     starts = rng.integers(0, len(words) - spans)
     return [" ".join(words[start : start + span]) for start, span in zip(starts, spans, strict=True)]
-
-
-def _part(config: RunConfig, number: int, rows: int, seed: int) -> PartRef:
-    """A part as segmenting leaves it: its sentences and its receipt."""
-    texts = pa.array(_sentences(rows, seed + number))
-    zeros = pa.array(np.zeros(rows, np.int32))
-    table = pa.table(
-        {
-            "doc": zeros,
-            "position": pa.array(np.arange(rows, dtype=np.int32)),
-            "paragraph": pa.array(np.zeros(rows, np.int32)),
-            "text": texts,
-            "lang": pa.array([LANG] * rows),
-            **dict.fromkeys(("start", "end", "chars", "tokens"), zeros),
-            "u": pa.array(np.zeros(rows)),
-        }
-    )
-    ref = PartRef(part=layout.part_name("0" * 12, number), fingerprint=f"{number:032x}")
-    commit(
-        Store(config.output),
-        stage=SEGMENT,
-        part=ref.part,
-        fingerprint=ref.fingerprint,
-        recipe="",
-        inputs={},
-        families={"sentences": layout.checked("sentences", table, layout.schema("sentences"), rows)},
-        counts={},
-        seconds={},
-        device="cpu",
-    )
-    return ref
 
 
 def _watch(worker: PartWorker) -> list[tuple[float, float]]:

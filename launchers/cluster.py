@@ -76,7 +76,7 @@ def check_nodes(plan: Plan, folder: str) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = {one["NodeID"]: one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU")}  # type: ignore[no-untyped-call]
+    nodes = {one["NodeID"]: one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU")}
     if not nodes:
         raise CorpusError("the Ray cluster has no node with a CPU; start some: ray start --address=HOST:6379")
     store, mark, token = Store(plan.config.output), f"{folder}/seen-by-all", secrets.token_bytes(16)

@@ -192,7 +192,7 @@ def _of_actors() -> dict[str, Any]:
 def _nodes() -> list[Node]:
     import ray
 
-    alive: list[dict[str, Any]] = [one["Resources"] for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
+    alive: list[dict[str, Any]] = [one["Resources"] for one in ray.nodes() if one["Alive"]]
     return [Node(one.get("CPU", 0.0), int(one.get("GPU", 0))) for one in alive]
 
 

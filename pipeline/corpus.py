@@ -13,7 +13,7 @@ for batch in corpus.batches("text", "title", where=corpus.condition("autobleu < 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from pipeline.storage.store import Store
 from pipeline.upkeep.tombstones import Tombstones, read_tombstones
 from stages.arrow import embedding_matrix
 
+RECENT_CHUNKS = 64  # whose receipts are kept
+
 
 class Corpus:
     """A corpus on any fsspec filesystem, as the newest run describes it; opens only files that a receipt names.
@@ -40,6 +42,7 @@ class Corpus:
         self.url = url
         self.store = Store(url)
         self.view = view or newest_view(self.store)
+        self._recent: dict[int, list[PartState]] = {}  # of chunks: their parts are asked for one after the other
 
     @cached_property
     def tombstones(self) -> Tombstones:
@@ -139,9 +142,13 @@ class Corpus:
                 return state
         raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
 
-    @lru_cache(64)  # noqa: B019 (parts of a chunk follow each other)
     def _parts_of(self, number: int) -> list[PartState]:
-        return self.chunks[number].parts
+        parts = self._recent.get(number)
+        if parts is None:
+            if len(self._recent) >= RECENT_CHUNKS:
+                self._recent.clear()
+            parts = self._recent[number] = self.chunks[number].parts
+        return parts
 
     def reader(self, part: str | int) -> PartReader:
         """Reads columns of a part; use it in a `with` statement."""

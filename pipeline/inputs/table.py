@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Self, TypeVar, overload
 
 import pyarrow as pa
 
@@ -26,7 +26,37 @@ _TYPES: dict[str, pa.DataType] = {
 SCHEMA = pa.schema([(field.name, _TYPES[field.name]) for field in dataclasses.fields(Chunk)])
 
 
-class ChunkTable(Sequence[Chunk]):
+T = TypeVar("T")
+
+
+class InColumns(Sequence[T]):
+    """A sequence that is kept in columns; an item is made of its row when it is asked for."""
+
+    def take(self, rows: Any) -> Self:
+        """Those of these rows (integers), in that order."""
+        raise NotImplementedError
+
+    def _item(self, row: int) -> T:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> T | Self:
+        if isinstance(index, slice):
+            return self.take(pa.array(range(*index.indices(len(self))), pa.int64()))
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._item(index % len(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+
+
+class ChunkTable(InColumns[Chunk]):
     """An immutable sequence of chunks. `table`: of `SCHEMA`, one array a column."""
 
     def __init__(self, table: pa.Table) -> None:
@@ -60,23 +90,8 @@ class ChunkTable(Sequence[Chunk]):
         for lists in self.columns(*SCHEMA.names):
             yield from map(Chunk, *lists)
 
-    @overload
-    def __getitem__(self, index: int) -> Chunk: ...
-    @overload
-    def __getitem__(self, index: slice) -> ChunkTable: ...
-    def __getitem__(self, index: int | slice) -> Chunk | ChunkTable:
-        if isinstance(index, slice):
-            return self.take(pa.array(range(*index.indices(len(self))), pa.int64()))
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return Chunk(**self.table.slice(index % len(self), 1).to_pylist()[0])
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
+    def _item(self, row: int) -> Chunk:
+        return Chunk(**self.table.slice(row, 1).to_pylist()[0])
 
 
 def batches(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:

@@ -218,12 +218,14 @@ class Ledgers:
         """The receipts of a row; those of its row group are kept for the next one."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         inside = row - (int(self._ends[number - 1]) if number else 0)
-        return detail_of(self._group(number, inside // GROUP)[inside % GROUP].as_py())
+        receipts = _receipts_of(self._store, self.files[number], inside // GROUP)
+        return detail_of(receipts[inside % GROUP].as_py())
 
-    @functools.lru_cache(4)  # noqa: B019 (as many row groups, for as long as the ledgers are in use)
-    def _group(self, number: int, group: int) -> pa.ChunkedArray:
-        with opened(self._store, self.files[number]) as file:
-            return file.read_row_group(group, columns=["receipts"])["receipts"]
+
+@functools.lru_cache(4)  # rows are asked for one after the other, and a ledger never changes
+def _receipts_of(store: Store, path: str, group: int) -> pa.ChunkedArray:
+    with opened(store, path) as file:
+        return file.read_row_group(group, columns=["receipts"])["receipts"]
 
 
 _INDEX = pa.schema(

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
 from pipeline.inputs import Chunk, ChunkTable
-from pipeline.inputs.table import BATCH, SCHEMA
+from pipeline.inputs.table import BATCH, SCHEMA, InColumns
 from pipeline.state.fingerprint import column_digest, fingerprint
 from pipeline.state.recipes import Recipes, recipe_path
 from pipeline.storage.store import Store
@@ -30,7 +30,7 @@ PRINT = pa.binary(16)  # a fingerprint's bytes
 Entry = tuple[Chunk, str]
 
 
-class Listed(Sequence[Entry]):
+class Listed(InColumns[Entry]):
     """Chunks with the fingerprints of their segmentation. `prints`: 16 bytes each."""
 
     def __init__(self, chunks: ChunkTable, prints: pa.FixedSizeBinaryArray) -> None:
@@ -66,21 +66,12 @@ class Listed(Sequence[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         return zip(self.chunks, (one.hex() for some in self._bytes() for one in some), strict=True)
 
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> Listed: ...
-    def __getitem__(self, index: int | slice) -> Entry | Listed:
-        if isinstance(index, slice):
-            return Listed(self.chunks[index], self.prints.take(pa.array(range(*index.indices(len(self))), pa.int64())))
-        return self.chunks[index], self.prints[index].as_py().hex()
+    def take(self, rows: Any) -> Listed:
+        """Those of these rows (integers), in that order."""
+        return Listed(self.chunks.take(rows), self.prints.take(rows))
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
+    def _item(self, row: int) -> Entry:
+        return self.chunks[row], self.prints[row].as_py().hex()
 
 
 @dataclass

@@ -130,7 +130,7 @@ def _asking_once() -> type:
     """Connections of the S3 client that leave it to botocore to repeat a request when they break."""
     from aiobotocore.httpsession import AIOHTTPSession
 
-    class AskingOnce(AIOHTTPSession):  # type: ignore[misc]
+    class AskingOnce(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore has no types
         async def _get_session(self, proxy_url: str | None) -> Any:
             session = await super()._get_session(proxy_url)
             session._retry_connection = False

@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in BETWEEN_TWO_HOPS]
             self._answer(answer.status, kept, content, broken=fault == "broken")
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815 (http.server names them)
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on
 
     def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, broken: bool = False) -> None:
         self.send_response_only(status)

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -92,10 +93,7 @@ def test_a_store_that_goes_away_for_a_while(
 ) -> None:
     proxy = bad()
     path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
-    process = subprocess.Popen(
-        [PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    wait_until(lambda: proxy.requests > 100 or process.poll() is not None)
+    process = started(path, proxy)
     proxy.go_away(8.0)
     shown, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and proxy.faults["gone"] >= 3, (shown, proxy.faults)
@@ -150,10 +148,7 @@ def test_credentials_that_run_out_stop_the_run(
 ) -> None:
     proxy = bad()
     path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
-    process = subprocess.Popen(
-        [PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    wait_until(lambda: proxy.requests > 100 or process.poll() is not None)
+    process = started(path, proxy)
     proxy.expired = True
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in shown, shown
@@ -242,6 +237,14 @@ def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: py
         store.read("a")
     assert failure("part", caught.value).fatal
     assert patience.take_repeated()["read"] >= 1
+
+
+def started(path: Path, proxy: S3Proxy) -> subprocess.Popen[str]:
+    """A run that has asked the store for some things."""
+    command = [PIPELINE, "run", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: proxy.requests > 100 or process.poll() is not None)
+    return process
 
 
 def wait_until(done: Callable[[], bool]) -> None:

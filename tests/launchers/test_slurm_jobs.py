@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,9 +52,9 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
     """`jobs.submit` of a worker that says what it sees; whatever is left at the end is cancelled."""
     started: list[str] = []
 
-    def run(*arguments: object, settings: LauncherSettings | None = None, **more: object) -> tuple[str, ...]:
+    def run(*arguments: object, settings: LauncherSettings | None = None, **more: Any) -> tuple[str, ...]:
         command = [sys.executable, "-c", WORKER, *map(str, arguments)]
-        made = jobs.submit(command, settings or slurm(), tmp_path / "logs", "test", **more)  # type: ignore[arg-type]
+        made = jobs.submit(command, settings or slurm(), tmp_path / "logs", "test", **more)
         started.extend(made)
         return made
 

@@ -55,7 +55,8 @@ def test_ranges_become_smaller_towards_the_end() -> None:
     assert ranges_of(0, 50, 4) == []
 
 
-SLURM = {"kind": "slurm", "inside": "inline", "chunks_per_claim": 2, "tasks": 2, "lease_seconds": 2}
+LEASE_SECONDS = 2
+SLURM = {"kind": "slurm", "inside": "inline", "chunks_per_claim": 2, "tasks": 2, "lease_seconds": LEASE_SECONDS}
 
 
 def many_chunks(make_config: MakeConfig) -> Path:
@@ -103,7 +104,7 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
     assert last.returncode == 0, shown
     if len(list(read_done(store, folder))) < read_order(store, folder).ranges:  # its lease had not expired yet
         assert sign == signal.SIGKILL and time.monotonic() - started < 60
-        time.sleep(SLURM["lease_seconds"])  # type: ignore[arg-type]
+        time.sleep(LEASE_SECONDS)
         assert start_worker(store, folder).wait(120) == 0
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 

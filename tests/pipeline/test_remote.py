@@ -28,7 +28,7 @@ class _Forbids(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(FORBIDDEN if self.command != "HEAD" else b"")
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 (http.server names them)
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
     def log_message(self, format: str, *args: object) -> None:
         pass
