@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@dataclass
+class Node:
+    """One node: a process group."""
+
+    options: tuple[str, ...]
+    variables: dict[str, str]
+    process: subprocess.Popen[bytes]
+    killed: bool = False
+
+
 class Cluster:
     """Nodes as process groups of their own, so that a whole node can be killed."""
 
@@ -39,36 +50,49 @@ class Cluster:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         path = f"{Path(PIPELINE).parent}:{os.environ['PATH']}"
         self.environment = clean | self.token | {"PYTHONPATH": str(ROOT), "PATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
-        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.nodes: list[Node] = []
         self.start("--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
                    f"--dashboard-port={self.dashboard}")  # fmt: skip
         self.address = f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
         self.wait_for(1)
 
-    def start(self, *options: str, **variables: str) -> subprocess.Popen[bytes]:
-        command = [RAY, "start", "--block", "--num-cpus=1", "--object-store-memory=100000000", *options,
-                   f"--dashboard-agent-listen-port={free_port()}"]  # fmt: skip
-        node = subprocess.Popen(
-            command, env=self.environment | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+    def start(self, *options: str, **variables: str) -> Node:
+        node = Node(options, variables, self._process(options, variables))
         self.nodes.append(node)
         return node
 
-    def join(self, **variables: str) -> subprocess.Popen[bytes]:
+    def _process(self, options: tuple[str, ...], variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        command = [RAY, "start", "--block", "--num-cpus=1", "--object-store-memory=100000000", *options,
+                   f"--dashboard-agent-listen-port={free_port()}"]  # fmt: skip
+        return subprocess.Popen(
+            command, env=self.environment | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def join(self, **variables: str) -> Node:
         return self.start(f"--address={self.address}", **variables)
 
-    def kill(self, node: subprocess.Popen[bytes]) -> None:
+    def kill(self, node: Node) -> None:
+        node.killed = True
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGKILL)
-        node.wait()
+            os.killpg(node.process.pid, signal.SIGKILL)
+        node.process.wait()
 
     def wait_for(self, nodes: int) -> None:
-        """Until so many nodes are alive."""
+        """Until so many nodes are alive. A node that has not started within Ray's 30 s gives up: it is started again."""
         code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
         code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
         command = [sys.executable, "-c", code, self.address, str(nodes)]
-        subprocess.run(command, env=self.environment, check=True, timeout=400, capture_output=True)
+        waiting = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 400
+        while waiting.poll() is None and time.monotonic() < deadline:
+            for node in self.nodes:
+                if node.process.poll() is not None and not node.killed:
+                    self.kill(node)  # what is left of its group
+                    node.killed, node.process = False, self._process(node.options, node.variables)
+            time.sleep(0.2)
+        waiting.kill()
+        assert waiting.wait() == 0, f"{nodes} nodes are not there"
 
     def python(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
