@@ -79,7 +79,7 @@ class Cluster:
         node.process.wait()
 
     def wait_for(self, nodes: int) -> None:
-        """Until so many nodes are alive. A node that has not started within Ray's 30 s gives up: it is started again."""
+        """Until so many nodes are alive. One that has not started within 30 s gives up, and is started again."""
         code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
         code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
         command = [sys.executable, "-c", code, self.address, str(nodes)]
