@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.commands import following, keeping, looking, setting_up, working
+from pipeline.commands import following, keeping, looking, setting_up, training, working
 from pipeline.commands.options import err, out
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.interrupts import heed_sigterm
@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         looking.export,
         looking.compare_segmenters,
     ),
+    "Train on it": (training.index,),
     "Keep it in order": (keeping.verify, keeping.gc, keeping.quarantine, keeping.purge),
     "Set up": (setting_up.models, setting_up.doctor, setting_up.schema),
 }

@@ -22,6 +22,7 @@ RUNS = "runs"
 
 ROW_FAMILIES = ("sentences", "embeddings", "status", "autobleu", "fragility", "fragility-predicted", "codes")
 FITS = "fits"
+INDEXES = "train/index"
 
 _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     "documents": [
@@ -155,6 +156,11 @@ def receipt_path(stage: str, part: str, fingerprint: str) -> str:
 def chunk_receipt_path(chunk: str, fingerprint: str) -> str:
     """Where the receipt of a chunk lies."""
     return f"chunks/{chunk[:2]}/{chunk}.{fingerprint[:8]}.json"
+
+
+def index_paths(digest: str) -> tuple[str, str]:
+    """Where the index of a digest lies: its runs of rows, written last, and its parts."""
+    return f"{INDEXES}/{digest[:12]}.parquet", f"{INDEXES}/{digest[:12]}.parts.parquet"
 
 
 def part_name(chunk: str, number: int) -> str:

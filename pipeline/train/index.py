@@ -1,0 +1,303 @@
+"""The index of a corpus for training: which rows of which files are read, as runs without gaps, pinned by a digest.
+
+    index = make_index(corpus, SelectSettings(where="autobleu >= 30"))
+    index.digest                # of the files, the selection and the fits: it goes into every checkpoint
+    read_index(corpus, digest)  # the same again, as long as its files are there, whatever was added to the corpus
+
+Files of a corpus are never rewritten, so an index stays right until `gc` or `purge` takes away what it names.
+Two Parquet files: 3 to 10 bytes a run, 18 in memory; a run is a document, or a piece of one that lost sentences.
+Cost of making one: a pass over the columns that the selection reads, and the encoder for the two endings.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from pipeline import layout
+from pipeline.corpus import Corpus
+from pipeline.errors import CorpusError
+from pipeline.fits.records import read_record
+from pipeline.inputs.splits import SPLITS
+from pipeline.part_reader import no_column
+from pipeline.select.selection import Counts, PartSelection, Selection
+from pipeline.select.settings import SelectSettings
+from pipeline.state.fingerprint import fingerprint
+from pipeline.train.answers import Answers
+from pipeline.train.endings import endings_of
+
+VERSION = 1
+FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
+_PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
+_RUNS = pa.schema(
+    [
+        ("part", pa.int32()),  # number in the table of parts
+        ("doc", pa.int32()),  # number of the document in the part
+        ("first_row", pa.int32()),
+        ("rows", pa.int32()),
+        ("split", pa.int8()),  # number in SPLITS
+        ("new", pa.bool_()),  # whether a piece begins; with `drop-sentences` a piece has several runs
+        ("ends", pa.bool_()),  # whether its document ends here: "End of text." follows
+        ("answer", pa.int32()),  # prompts and answers: the first row of the answer; else −1
+    ]
+)
+
+
+class About(BaseModel):
+    """What an index says of itself. `encoder`, `scaler`, `rvq`: digests of what they are, by content."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    version: int
+    digest: str
+    corpus: str
+    select: dict[str, Any]
+    answers: str | None  # kept column with the place where the answer begins
+    unanswered: int  # documents without a value there: every sentence counts
+    counts: dict[str, Any]  # of the selection
+    splits: dict[str, tuple[int, int, int]]  # documents, pieces, sentences
+    dim: int
+    model: str
+    encoder: str
+    scaler: str | None
+    rvq: str | None
+    codebooks: int | None
+    weighted: bool  # whether there is a column `weight`
+    embeddings: str  # of the endings, (2, dim) float16 in base64
+    codes: str | None  # (2, codebooks) uint16
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An index in memory. parts, runs: columns as declared above, in the order of the corpus."""
+
+    url: str
+    about: About
+    parts: pa.Table
+    runs: pa.Table
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits of everything that decides what is read."""
+        return self.about.digest
+
+    @property
+    def dim(self) -> int:
+        """Of the embeddings."""
+        return self.about.dim
+
+    @property
+    def counts(self) -> Counts:
+        """Where every sentence went when it was selected."""
+        return Counts(**self.about.counts)
+
+    @cached_property
+    def endings(self) -> npt.NDArray[np.float16]:
+        """(2, dim): "End of text." and "End of response."."""
+        return np.frombuffer(base64.b64decode(self.about.embeddings), np.float16).reshape(2, -1)
+
+    @cached_property
+    def ending_codes(self) -> npt.NDArray[np.uint16] | None:
+        """(2, codebooks): theirs, where the corpus has codes."""
+        codes = self.about.codes
+        return None if codes is None else np.frombuffer(base64.b64decode(codes), np.uint16).reshape(2, -1)
+
+    def said_of_splits(self) -> str:
+        """`train 120, validation 3, test 0 documents`."""
+        return ", ".join(f"{name} {self.about.splits[name][0]}" for name in SPLITS) + " documents"
+
+
+def make_index(
+    corpus: Corpus,
+    select: SelectSettings,
+    *,
+    answers: str | None = None,
+    origin: str = "select.where",
+    done: Callable[[int], None] = lambda rows: None,
+) -> Index:
+    """The index of what `select` takes; read if the corpus has it already, else made and written.
+
+    answers: a kept column that says at which code point of a document its answer begins; what is before it is a prompt.
+    done: told how many rows more were looked at.
+    Raises `ConfigError` or `CorpusError` for what the corpus cannot answer, or where nothing is selected.
+    """
+    selection = checked(corpus, select, origin)
+    parts, digest = _snapshot(selection, answers)
+    if is_present(corpus, digest):
+        return read_index(corpus, digest)
+    counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
+    found = Answers(corpus, answers)
+    runs = pa.concat_tables(_runs(selection, found, counts, done))
+    counts.check(corpus.url)
+    if not counts.kept:
+        raise CorpusError(f"{corpus.url}: the selection keeps no sentence; see: pipeline select {corpus.url}")
+    found.check()
+    endings = endings_of(corpus)
+    about = About(
+        version=VERSION,
+        digest=digest,
+        corpus=corpus.view.name,
+        select=select.model_dump(mode="json"),
+        answers=answers,
+        unanswered=found.missing,
+        counts=vars(counts),
+        splits=_splits(runs),
+        dim=endings.embeddings.shape[1],
+        model=corpus.view.stages["encode"]["encode"]["model"],
+        encoder=_encoder(corpus),
+        scaler=_fit(corpus, "scaler"),
+        rvq=_fit(corpus, "rvq"),
+        codebooks=None if endings.codes is None else endings.codes.shape[1],
+        weighted="weight" in corpus.catalogue,
+        embeddings=base64.b64encode(endings.embeddings.tobytes()).decode(),
+        codes=None if endings.codes is None else base64.b64encode(endings.codes.tobytes()).decode(),
+    )
+    index = Index(corpus.url, about, parts, runs)
+    _write(corpus, index)
+    return index
+
+
+def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
+    """The selection of a corpus that can be trained on. Raises `CorpusError` if it has no embeddings to read."""
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    if "embedding" not in corpus.catalogue:
+        raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}; run: pipeline run corpus.yaml")
+    purged = sum(map(len, corpus.tombstones.by_chunk.values()))
+    if purged:
+        raise CorpusError(
+            f"{corpus.url}: {purged} purged documents are still in files, which the next run writes anew; do that "
+            "first: pipeline run corpus.yaml"
+        )
+    return Selection(corpus, select, origin)
+
+
+def digest_of(selection: Selection, answers: str | None = None) -> str:
+    """That of the index of a selection, from receipts alone."""
+    return _snapshot(selection, answers)[1]
+
+
+def is_present(corpus: Corpus, digest: str) -> bool:
+    """Whether the corpus has the index of a digest."""
+    return corpus.store.exists(layout.index_paths(digest)[0])
+
+
+def read_index(corpus: Corpus, digest: str) -> Index:
+    """The index of a digest (its first 12 digits will do). Raises `CorpusError` if it is not there, or damaged."""
+    paths = layout.index_paths(digest)
+    if not corpus.store.exists(paths[0]):
+        have = sorted(path.rpartition("/")[2].split(".")[0] for path in corpus.store.find(layout.INDEXES))
+        raise CorpusError(
+            f"{corpus.url} has no index {digest[:12]}; those that it has: {', '.join(dict.fromkeys(have)) or 'none'}; "
+            f"make one: pipeline index {corpus.url}"
+        )
+    try:
+        runs, parts = (pq.read_table(pa.BufferReader(corpus.store.read(path))) for path in paths)
+        about = About.model_validate_json(runs.schema.metadata[b"index"])
+        index = Index(corpus.url, about, parts.cast(_PARTS), runs.replace_schema_metadata(None).cast(_RUNS))
+    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise CorpusError(
+            f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and make "
+            f"it again: pipeline index {corpus.url}"
+        ) from error
+    if not about.digest.startswith(digest):
+        raise CorpusError(f"{corpus.url}/{paths[0]} is the index {about.digest}, not {digest}; delete it")
+    return index
+
+
+def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]:
+    """Every part with the files that are read of it, and the digest of all."""
+    corpus = selection.corpus
+    columns = {column.family for column in corpus.catalogue.values()}
+    rows: list[dict[str, Any]] = []
+    digests: list[list[str]] = []
+    for part in corpus.parts:
+        state = corpus.state_of(part)
+        files = [file for receipt in state.receipts.values() for file in receipt.files]
+        named = {file.family: file for file in files if file.family in FAMILIES and file.family in columns}
+        rows.append({"part": part, "rows": state.rows} | {family: file.path for family, file in named.items()})
+        digests.append([part, *(value for file in named.values() for value in (file.path, file.digest))])
+    fits = [_encoder(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
+    digest = fingerprint([VERSION, selection.digest, answers, fits, digests])
+    return pa.Table.from_pylist(rows, schema=_PARTS), digest
+
+
+def _encoder(corpus: Corpus) -> str:
+    return fingerprint(corpus.view.stages["encode"]["artifacts"])
+
+
+def _fit(corpus: Corpus, name: str) -> str | None:
+    record = corpus.view.fits.get(name)
+    return read_record(corpus.store, record).content if record else None
+
+
+def _runs(selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]) -> Iterator[pa.Table]:
+    corpus, parts = selection.corpus, selection.corpus.parts
+    following = corpus.documents(parts[0])
+    for number, part in enumerate(parts):
+        documents, following = following, corpus.documents(parts[number + 1]) if number + 1 < len(parts) else None
+        chosen = selection.part(part)
+        counts.add(chosen.counts)
+        columns = {
+            "part": np.full(len(chosen.rows), number),
+            "doc": chosen.doc,
+            "first_row": chosen.first_row,
+            "rows": chosen.rows,
+            "split": _split_numbers(documents)[chosen.doc],
+            "new": np.isin(np.arange(len(chosen.rows)), chosen.piece_starts),
+            "ends": _ends(chosen, documents, following, selection.settings.broken),
+            "answer": answers.of(part, documents)[chosen.doc],
+        }
+        yield pa.table({name: pa.array(values) for name, values in columns.items()}).cast(_RUNS)
+        done(chosen.counts.sentences)
+
+
+def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
+    numbers = np.zeros(len(documents), np.int8)
+    for number, name in enumerate(SPLITS):
+        numbers[pc.equal(documents["split"], name).to_numpy()] = number
+    return numbers
+
+
+def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None, broken: str) -> npt.NDArray[np.bool_]:
+    """(runs) Whether it is the last of its document, and that is not one of which more follows as a sub-document."""
+    ids, numbers = documents["doc_id"].combine_chunks(), documents["subdocument"].to_numpy()
+    if following is not None and len(following):
+        ids = pa.concat_arrays([ids, following["doc_id"].slice(0, 1).combine_chunks()])
+        numbers = np.append(numbers, following["subdocument"].to_numpy()[0])
+    again = pc.equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False) & (numbers[1:] == numbers[:-1] + 1)
+    goes_on = np.zeros(len(documents), np.bool_)
+    goes_on[: len(again)] = again
+    last = np.append(chosen.doc[1:] != chosen.doc[:-1], True)[: len(chosen.doc)]
+    end = (documents["first_row"].to_numpy() + documents["rows"].to_numpy())[chosen.doc]
+    whole = chosen.first_row + chosen.rows == end
+    ends: npt.NDArray[np.bool_] = last & (whole | (broken == "drop-sentences")) & ~goes_on[chosen.doc]
+    return ends
+
+
+def _splits(runs: pa.Table) -> dict[str, tuple[int, int, int]]:
+    split, new, rows = (runs[name].to_numpy() for name in ("split", "new", "rows"))
+    part, doc = runs["part"].to_numpy(), runs["doc"].to_numpy()
+    first = np.append(True, (part[1:] != part[:-1]) | (doc[1:] != doc[:-1]))[: len(doc)]
+    return {
+        name: (int(first[split == number].sum()), int(new[split == number].sum()), int(rows[split == number].sum()))
+        for number, name in enumerate(SPLITS)
+    }
+
+
+def _write(corpus: Corpus, index: Index) -> None:
+    runs = index.runs.replace_schema_metadata({"index": index.about.model_dump_json()})
+    for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, runs), strict=True):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_statistics=False)
+        corpus.store.write(path, memoryview(sink.getvalue()))

@@ -1,0 +1,216 @@
+"""Batches of packed documents for training and evaluation, streamed from the files that indexes name.
+
+    loader = Loader([Source(index)], split="train", max_sentences=128, micro_concepts=8192, seed=0)
+    for number, batch in loader: ...        # for ever; `Loader(…, start=number + 1)` goes on behind it
+
+The sequence depends on the indexes, the split and the seed, not on the number of processes: process `rank` of `world`
+gets those micro-batches whose number leaves that rest. It reads only its own lanes where `world` divides their number.
+Validation is one pass in the order of the corpus, which reads every row group that holds a document of the split.
+
+Cost: 0.4 million embeddings/s and thread at 1024 dimensions from the page cache (`benchmarks/loader.py`). Memory:
+2 · dim bytes for each sentence of the open windows: lanes / world (at least 1) + 1 of them, of `window` sentences.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.storage.store import Store
+from pipeline.train.index import Index
+from pipeline.train.order import Order, Plan, Rules, Window
+from pipeline.train.pieces import Pieces
+from pipeline.train.reading import Loaded, Reader, Source, batch_of
+from pipeline.upkeep.tombstones import read_tombstones
+from stages.lcm.batch import Batch
+
+__all__ = ["Loader", "Source", "Weights"]
+Weights = Literal["none", "fragility"]
+WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
+
+
+class Loader:
+    """Micro-batches of a split of one corpus, or of a mix of several; iterate over it, again from `start` each time.
+
+    max_sentences: longer documents are wrapped, the closing sentence counted; micro_concepts: most sentences of a
+    micro-batch. weights: of targets, "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
+    codes, texts: whether batches have those. epochs: None goes on for ever; shuffle=False: the order of the corpus.
+    lanes: streams that processes can divide among them, at most; window: sentences that are permuted together.
+    threads: that decode. pin: batches in page-locked memory.
+
+    Raises `ConfigError` for what the corpora cannot give, `CorpusError` if files that an index names are gone;
+    iterating raises `CorpusError` for a damaged one.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        split: str,
+        max_sentences: int,
+        micro_concepts: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        start: int = 0,
+        weights: Weights = "none",
+        codes: bool = False,
+        texts: bool = False,
+        pin: bool = False,
+        shuffle: bool = True,
+        epochs: int | None = None,
+        lanes: int = 8,
+        window: int = WINDOW,
+        threads: int = 2,
+    ) -> None:
+        _check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
+        _check_mix(sources, codes)
+        if epochs is not None and shuffle and len(sources) > 1:
+            raise ValueError("a mix of corpora has no epochs: each would end at another time; leave epochs out")
+        families = ["embeddings"]
+        for source in sources:
+            _check_columns(source.index, weights, codes)
+        families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
+        self.sources, self.split = tuple(sources), split
+        self.start, self.rank, self.world, self.pin = start, rank, world, pin
+        self.waited = 0.0  # seconds that who iterates had to wait for batches
+        self._pieces = [Pieces.of(source.index, split) for source in sources]
+        self._firsts = [sum(map(len, self._pieces[:number])) for number in range(len(sources))]
+        for source in sources:
+            _check_files(source.index, families)
+        self._readers = [
+            Reader(source.index, pieces, families, first)
+            for source, pieces, first in zip(sources, self._pieces, self._firsts, strict=True)
+        ]
+        window = window if shuffle else micro_concepts  # a split may be a few documents of every row group
+        self._rules = Rules(max_sentences, micro_concepts, seed, shuffle, epochs, lanes, window)
+        self._order = Order(self._pieces, [source.weight for source in sources], self._rules)
+        self._threads = threads
+
+    @property
+    def sentences(self) -> int:
+        """Of one epoch over all sources, closing ones too."""
+        return sum(int(pieces.lengths.sum()) for pieces in self._pieces)
+
+    @property
+    def lanes(self) -> int:
+        """Streams that the order consists of; best a multiple of `world`."""
+        return self._order.lanes
+
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+        """Number and batch, in ascending order. Threads end with the iterator: close it if you leave it early."""
+        reading, finishing = ThreadPoolExecutor(self._threads, "reading"), ThreadPoolExecutor(1, "batches")
+        windows: WeakKeyDictionary[Window, Loaded] = WeakKeyDictionary()
+
+        def begin(plan: Plan) -> Future[Batch]:
+            for segment in plan:
+                if segment.window not in windows:
+                    windows[segment.window] = Loaded(segment.window, self._readers[segment.window.source], reading)
+            return finishing.submit(batch_of, [(windows[one.window], one) for one in plan], self.pin)
+
+        ahead: deque[tuple[int, int, Future[Batch]]] = deque()
+        plans = self._order.mine(self.rank, self.world, self.start)
+        waiting = 0
+        try:
+            while True:
+                while waiting <= self._rules.window:
+                    number, plan = next(plans, (0, None))
+                    if plan is None:
+                        break
+                    size = sum(one.sentences.stop - one.sentences.start for one in plan)
+                    ahead.append((number, size, begin(plan)))
+                    waiting += size
+                if not ahead:
+                    return
+                number, size, batch = ahead.popleft()
+                since = time.perf_counter()
+                found = batch.result()
+                self.waited += time.perf_counter() - since
+                waiting -= size
+                yield number, found
+        finally:
+            for pool in (finishing, reading):
+                pool.shutdown(cancel_futures=True)
+
+    def name(self, piece: int) -> str:
+        """The document of a number in `Batch.pieces`, for messages: its id, and where it stands."""
+        number = bisect_right(self._firsts, piece) - 1
+        index, pieces = self.sources[number].index, self._pieces[number]
+        part, row = pieces.place(piece - self._firsts[number])
+        with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
+            documents = pq.read_table(handle, columns=["doc_id", "first_row"])
+        doc = bisect_right(documents["first_row"].to_pylist(), row) - 1
+        return f"{documents['doc_id'][doc].as_py()} (row {row} of part {index.parts['part'][part]} of {index.url})"
+
+
+def _check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int, lanes: int, window: int) -> None:
+    if max_sentences < 2:
+        raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
+    if max_sentences > micro_concepts:
+        raise ConfigError(
+            f"max_sentences is {max_sentences}, micro_concepts {micro_concepts}: a micro-batch must hold the longest "
+            f"document; set micro_concepts to {max_sentences} or more, or max_sentences lower"
+        )
+    if not 0 <= rank < world or lanes < 1 or window < 1:
+        raise ValueError(f"rank {rank} of {world}, {lanes} lanes, window {window}: 0 ≤ rank < world, the others ≥ 1")
+
+
+def _check_mix(sources: Sequence[Source], codes: bool) -> None:
+    if not sources:
+        raise ConfigError("there is no corpus to load from; name one or more")
+    first = sources[0].index
+    for source in sources:
+        other = source.index
+        if not 0 < source.weight < math.inf:
+            raise ConfigError(f"the weight of {other.url} is {source.weight}; it must be a number over 0")
+        if (other.dim, other.about.encoder) != (first.dim, first.about.encoder):
+            raise ConfigError(
+                f"{first.url} was encoded by {first.about.model} ({first.dim} dimensions), {other.url} by "
+                f"{other.about.model} ({other.dim}): embeddings of different encoders cannot be mixed"
+            )
+        if codes and other.about.rvq != first.about.rvq:
+            raise ConfigError(
+                f"{first.url} and {other.url} have codes of different codebooks, which cannot be mixed; give rvq.file "
+                "of one the artifact of the other"
+            )
+
+
+def _check_columns(index: Index, weights: Weights, codes: bool) -> None:
+    lacking = None
+    if codes and index.about.codebooks is None:
+        lacking = "codes of its sentences; add a section `rvq: {}`"
+    if weights == "fragility" and not index.about.weighted:
+        lacking = "weights of its sentences (weights: fragility); add sections `fragility: {}` and `predictor: {}`"
+    if lacking:
+        raise ConfigError(f"{index.url} has no {lacking} to its corpus.yaml, run it, and make the index anew")
+
+
+def _check_files(index: Index, families: Sequence[str]) -> None:
+    """Raises `CorpusError` if the corpus has lost something that the index names, or purged it."""
+    store = Store(index.url)
+    why = ""
+    for family in families:
+        present = pa.array(store.find(family), pa.string())
+        gone = index.parts[family].filter(pc.invert(pc.is_in(index.parts[family], value_set=present)))
+        if len(gone):
+            why = f"{len(gone)} of its {len(index.parts)} files of {family} are gone, {gone[0].as_py()} for one"
+    purged = read_tombstones(store, waiting=True).by_chunk
+    if not why and purged.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
+        why = "documents were purged since"
+    if why:
+        raise CorpusError(
+            f"{index.url}: the index {index.digest[:12]} does not match the corpus any more: {why}. Bring the corpus "
+            "up to date (pipeline run corpus.yaml), then make the index anew: pipeline index"
+        )

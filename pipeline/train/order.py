@@ -1,0 +1,181 @@
+"""The order of training data: one sequence of micro-batches that an index and a seed decide, not who reads it.
+
+Micro-batch k comes from lane k % lanes. A lane is a stream of its own over its share of the spans (a seeded permutation
+of all, dealt out anew every epoch). It takes spans together to windows of some sentences, wraps their pieces at
+`max_sentences`, permutes what comes out, and packs it into micro-batches, over the borders of windows and epochs.
+Nothing here reads data: coming to micro-batch k costs microseconds for each one before it in the same lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count
+
+import numpy as np
+
+from pipeline.train.pieces import Ints, Pieces, ranges
+
+MICRO_BATCHES = 8  # that a lane has in an epoch at least; small corpora have fewer lanes
+DRAWS = 1024  # sources drawn at a time
+ORDER, WITHIN, SOURCE = range(3)  # what random numbers are for
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides the order besides the pieces. window: sentences that are permuted together, about."""
+
+    max_sentences: int
+    micro_concepts: int
+    seed: int
+    shuffle: bool
+    epochs: int | None
+    lanes: int
+    window: int
+
+
+@dataclass(eq=False)
+class Window:
+    """Some spans whose pieces are in memory together. `key`: seeds its permutation (None: as in the corpus)."""
+
+    source: int
+    pieces: Pieces
+    spans: Ints
+    max_sentences: int
+    key: tuple[int, ...] | None
+
+    @cached_property
+    def natural_pieces(self) -> Ints:
+        """Numbers of its pieces, span after span."""
+        first = self.pieces.first_piece
+        return ranges(first[self.spans], first[self.spans + 1] - first[self.spans])
+
+    @cached_property
+    def cut(self) -> tuple[Ints, Ints]:
+        """(documents) The piece that each is cut from, as a place in `natural_pieces`, and its length; not permuted.
+
+        Pieces longer than `max_sentences` are cut into as few documents as can be, as equal as can be: so none
+        consists of the closing sentence alone.
+        """
+        lengths = self.pieces.lengths[self.natural_pieces]
+        parts = -(-lengths // self.max_sentences)
+        which = np.repeat(np.arange(len(lengths)), parts)
+        number = ranges(np.zeros_like(parts), parts)
+        return which, lengths[which] * (number + 1) // parts[which] - lengths[which] * number // parts[which]
+
+    @cached_property
+    def order(self) -> Ints:
+        """(documents) Which of `cut` comes first, second, …"""
+        documents = len(self.cut[0])
+        if self.key is None:
+            return np.arange(documents)
+        return np.random.default_rng(self.key).permutation(documents)
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(documents) Sentences, in the order in which they are used."""
+        return self.cut[1][self.order]
+
+    @cached_property
+    def ends(self) -> Ints:
+        """(documents) Sentences up to the end of each."""
+        return np.cumsum(self.lengths)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Documents of a window that follow each other in a micro-batch."""
+
+    window: Window
+    low: int
+    high: int
+
+    @property
+    def sentences(self) -> slice:
+        """Which sentences of the window they are."""
+        ends = self.window.ends
+        return slice(int(ends[self.low - 1]) if self.low else 0, int(ends[self.high - 1]))
+
+
+Plan = list[Segment]
+
+
+class Order:
+    """The sequence over sources, which are drawn by their weights, one for each micro-batch."""
+
+    def __init__(self, sources: Sequence[Pieces], weights: Sequence[float], rules: Rules) -> None:
+        self._sources, self._rules = sources, rules
+        self._shares = [self._lanes_of(one) for one in sources]
+        self.lanes = max(self._shares)
+        self._chances = np.asarray(weights, np.float64) / sum(weights)
+
+    def _lanes_of(self, pieces: Pieces) -> int:
+        if not self._rules.shuffle:
+            return 1
+        full = int(pieces.span_lengths.sum()) // (MICRO_BATCHES * self._rules.micro_concepts)
+        return max(1, min(self._rules.lanes, pieces.spans, full))
+
+    def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, Plan]]:
+        """Number and plan of the micro-batches of a process from `start` on: those with number % world == rank."""
+        lanes = [enumerate(self._lane(lane)) for lane in range(self.lanes)]
+        running = {number % self.lanes for number in range(rank, rank + world * self.lanes, world)}
+        for number in count(start + (rank - start) % world, world):
+            lane, wanted = number % self.lanes, number // self.lanes
+            if lane in running:
+                plan = next((plan for at, plan in lanes[lane] if at == wanted), None)
+                if plan is not None:
+                    yield number, plan
+                else:
+                    running.remove(lane)
+                    if not running:
+                        return
+
+    def _lane(self, lane: int) -> Iterator[Plan]:
+        sources, most = range(len(self._sources)), self._rules.micro_concepts
+        streams = [pack(self._windows(source, lane), most) for source in sources]
+        if len(streams) == 1 or not self._rules.shuffle:
+            yield from chain.from_iterable(streams)
+            return
+        draw = np.random.default_rng((self._rules.seed, SOURCE, lane))
+        while True:
+            for source in draw.choice(len(streams), DRAWS, p=self._chances):
+                yield next(streams[source])
+
+    def _windows(self, source: int, lane: int) -> Iterator[Window]:
+        rules, pieces, lanes = self._rules, self._sources[source], self._shares[source]
+        turn, share = divmod(lane, lanes)  # lanes beyond those of a small source go through it in orders of their own
+        for epoch in count() if rules.epochs is None else range(rules.epochs):
+            spans = np.arange(pieces.spans)
+            if rules.shuffle:
+                generator = np.random.default_rng((rules.seed, ORDER, source, epoch, turn))
+                spans = generator.permutation(spans)[share::lanes]
+            # Lanes begin with windows of different sizes, so that they do not all come to the next one together.
+            early = rules.window * share // lanes
+            before = np.cumsum(pieces.span_lengths[spans]) - pieces.span_lengths[spans]
+            borders = np.flatnonzero(np.diff((before + early) // rules.window)) + 1
+            for number, some in enumerate(np.split(spans, borders)):
+                key = (rules.seed, WITHIN, source, epoch, lane, number) if rules.shuffle else None
+                yield Window(source, pieces, some, rules.max_sentences, key)
+
+
+def pack(windows: Iterator[Window], most: int) -> Iterator[Plan]:
+    """Micro-batches of at most so many sentences: documents one after the other, a new one where the next is too long.
+
+    None of the documents may be longer than `most`.
+    """
+    plan: Plan = []
+    room = most
+    for window in windows:
+        at, until, documents = 0, 0, len(window.lengths)
+        while at < documents:
+            high = int(np.searchsorted(window.ends, until + room, side="right"))
+            if high > at:
+                plan.append(Segment(window, at, high))
+                room -= int(window.ends[high - 1]) - until
+                at, until = high, int(window.ends[high - 1])
+            if at < documents:
+                yield plan
+                plan, room = [], most
+    if plan:
+        yield plan

@@ -1,0 +1,172 @@
+"""Windows of sentences in memory: rows of Parquet row groups, decoded once, each copied to its place in the order.
+
+Every span of a window is a task of its own for a pool of threads; Arrow decodes and NumPy copies without holding the
+interpreter. A micro-batch is a view of its window. Memory: 2 · dim bytes a sentence of a window, and for each thread
+one row group of 8192.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from pipeline import layout
+from pipeline.errors import CorpusError
+from pipeline.storage.remote import in_words
+from pipeline.storage.store import Store
+from pipeline.train.endings import TEXTS
+from pipeline.train.index import Index
+from pipeline.train.order import Segment, Window
+from pipeline.train.pieces import ENDING, Ints, Pieces, ranges
+from stages.arrow import embedding_matrix
+from stages.lcm.batch import Batch
+
+COLUMNS = {"embeddings": "embedding", "codes": "codes", "fragility-predicted": "weight", "sentences": "text"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus of a mix. weight: its share of the micro-batches, in proportion to those of the others."""
+
+    index: Index
+    weight: float = 1.0
+
+
+class Reader:
+    """Reads windows of one source. families: those of `COLUMNS` that are wanted; first: number of its first piece."""
+
+    def __init__(self, index: Index, pieces: Pieces, families: Sequence[str], first: int) -> None:
+        self.index, self.pieces, self.families, self.first = index, pieces, families, first
+        self._store = Store(index.url)
+
+    @cached_property
+    def _files(self) -> dict[str, list[str]]:
+        return {family: self.index.parts[family].to_pylist() for family in self.families}
+
+    def read(self, part: int, rows: Ints, into: dict[str, npt.NDArray[Any]], places: Ints) -> None:
+        """Copy rows of a part, ascending, to their places in the arrays of every family."""
+        groups = rows // layout.ROW_GROUP_ROWS
+        borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
+        for family in self.families:
+            path = self._files[family][part]
+            try:
+                with in_words(self.index.url), self._store.open(path) as handle:
+                    file = pq.ParquetFile(handle, pre_buffer=True)
+                    for low, high in pairwise(borders):
+                        group = int(groups[low])
+                        table = file.read_row_group(group, [COLUMNS[family]], use_threads=False)
+                        inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
+                        into[family][places[low:high]] = _values(table[0])[inside]
+            except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+                raise CorpusError(
+                    f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
+                    "again, then make the index anew: pipeline index"
+                ) from error
+
+
+def _values(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    if pa.types.is_fixed_size_list(column.type):
+        return embedding_matrix(column)
+    return np.asarray(column.to_numpy())
+
+
+class Loaded:
+    """A window whose spans are being read by `pool`."""
+
+    def __init__(self, window: Window, reader: Reader, pool: Executor) -> None:
+        self.window, self._reader = window, reader
+        pieces = window.pieces
+        natural = window.natural_pieces
+        first = pieces.first_run
+        runs = ranges(first[natural], first[natural + 1] - first[natural])
+        lengths = pieces.rows[runs].astype(np.int64)
+        self.part = np.repeat(pieces.part[runs], lengths)
+        self.row = ranges(pieces.first_row[runs].astype(np.int64), lengths)
+        # Where each sentence goes: documents in the order of the window, sentences within one as they were.
+        sizes = window.cut[1]
+        begins = np.empty_like(sizes)
+        begins[window.order] = window.ends - window.lengths
+        self.place = ranges(begins, sizes)
+        answer = np.repeat(pieces.answer[natural], pieces.lengths[natural])
+        self._prompt = (self.part != ENDING) & (self.row < answer)
+        self.arrays = self._arrays(len(self.row))
+        self._close()
+        borders = np.cumsum(pieces.span_lengths[window.spans])
+        self.reading: list[Future[None]] = [
+            pool.submit(self._read, int(low), int(high)) for low, high in zip([0, *borders[:-1]], borders, strict=True)
+        ]
+
+    def _arrays(self, sentences: int) -> dict[str, npt.NDArray[Any]]:
+        index = self._reader.index
+        kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+            "embeddings": ((sentences, index.dim), np.float16),
+            "codes": ((sentences, index.about.codebooks or 0), np.int32),
+            "fragility-predicted": ((sentences,), np.float32),
+            "sentences": ((sentences,), object),
+        }
+        return {family: np.empty(*kinds[family]) for family in self._reader.families}
+
+    def _close(self) -> None:
+        """Closing sentences to their places; they have the weight 1."""
+        closing = self.part == ENDING
+        which, places, index = self.row[closing], self.place[closing], self._reader.index
+        values: dict[str, Any] = {
+            "embeddings": index.endings,
+            "codes": index.ending_codes,
+            "fragility-predicted": np.ones(len(TEXTS), np.float32),
+            "sentences": np.asarray(TEXTS, object),
+        }
+        for family, array in self.arrays.items():
+            array[places] = values[family][which]
+
+    def _read(self, low: int, high: int) -> None:
+        """One span: the sentences from `low` to before `high`, as the corpus has them."""
+        part = self.part[low:high]
+        real = np.flatnonzero(part != ENDING) + low
+        if len(real):
+            self._reader.read(int(self.part[real[0]]), self.row[real], self.arrays, self.place[real])
+
+    @cached_property
+    def weights(self) -> npt.NDArray[np.float32]:
+        """(sentences,) of the window, in its order."""
+        weights = self.arrays.get("fragility-predicted", np.ones(len(self.row), np.float32))
+        weights[self.place[self._prompt]] = 0
+        return weights
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """(documents) Numbers of their pieces among those of all sources."""
+        return self.window.natural_pieces[self.window.cut[0]][self.window.order] + self._reader.first
+
+
+def batch_of(loaded: Sequence[tuple[Loaded, Segment]], pin: bool) -> Batch:
+    """A micro-batch of segments of windows, when these have been read."""
+    for window, _ in loaded:
+        for one in window.reading:
+            one.result()
+    with_codes, with_texts = (name in loaded[0][0].arrays for name in ("codes", "sentences"))
+    batch = Batch(
+        embeddings=_joined([one.arrays["embeddings"][segment.sentences] for one, segment in loaded]),
+        lengths=_joined([one.window.lengths[segment.low : segment.high] for one, segment in loaded]),
+        weights=_joined([one.weights[segment.sentences] for one, segment in loaded]),
+        codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded]) if with_codes else None,
+        pieces=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
+        texts=tuple(text for one, segment in loaded for text in one.arrays["sentences"][segment.sentences])
+        if with_texts
+        else None,
+    )
+    return batch.pinned() if pin else batch
+
+
+def _joined(arrays: list[npt.NDArray[Any]]) -> torch.Tensor:
+    return torch.from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
