@@ -41,12 +41,13 @@ def shipped(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(found.glob("*.yaml"), key=lambda path: path.stem)}
 
 
-def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str) -> AnyCard:
+def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, prefix: str = "") -> AnyCard:
     """The card of a model that ships, by its name, or of any by the path of its `.yaml` file.
 
-    what: in words, "SaT model". Raises CardError if there is no such card or it is not valid.
+    what: in words, "SaT model". prefix: of the names, where a folder holds cards of several kinds.
+    Raises CardError if there is no such card or it is not valid.
     """
-    known = shipped(folder)
+    known = {name: path for name, path in shipped(folder).items() if name.startswith(prefix)}
     path = Path(name_or_path).expanduser() if name_or_path.endswith((".yaml", ".yml")) else known.get(name_or_path)
     if path is None or not path.is_file():
         raise CardError(

@@ -96,4 +96,4 @@ def load_lcm_card(name_or_path: str) -> LcmCard:
 
     Raises CardError if there is no such card or it is not valid.
     """
-    return read_card(name_or_path, "models", LcmCard, "Large Concept Model")
+    return read_card(name_or_path, "models", LcmCard, "Large Concept Model", PREFIX)

@@ -84,4 +84,12 @@ def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = Non
     """A model with fresh weights, from PyTorch's global generator. Raises ValueError if `card` needs codebooks."""
     if card.quantised and codebooks is None:
         raise ValueError(f"{card.name} models codes: give the codebooks (corpus.yaml: a section rvq)")
+    if card.kind == "base":
+        from stages.lcm.base import BaseLcm
+
+        return BaseLcm(card, scaler)
+    if card.kind == "two-tower":
+        from stages.lcm.two_tower import TwoTowerLcm
+
+        return TwoTowerLcm(card, scaler)
     raise NotImplementedError(card.kind)

@@ -217,9 +217,10 @@ def nearest_languages(code: str, languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def shipped_cards() -> dict[str, Path]:
-    """Name → card file, for every card that ships with the package."""
+    """Name → card file, for every card that ships with the package, but those of Large Concept Models (lcm-…)."""
     folder = Path(str(importlib.resources.files("conf") / "models"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
+    cards = (path for path in folder.glob("*.yaml") if not path.stem.startswith("lcm-"))
+    return {path.stem: path for path in sorted(cards, key=lambda path: path.stem)}
 
 
 def load_card(name_or_path: str) -> ModelCard:

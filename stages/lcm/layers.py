@@ -1,0 +1,331 @@
+"""Layers of Large Concept Models, on packed documents: (positions, dim) tensors; only attention sees blocks.
+
+Nothing here has biases but the projections at both ends and AdaLN: a zero vector stays one through norms, keys and
+values. Norms and rotations are computed in float32, whatever autocast does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stages.lcm.packing import Packing
+from stages.scaler.robust import RobustScaler
+
+FREQUENCIES = 256  # of a timestep embedding, LCM 2.3.4
+LONGEST_PERIOD = 10_000.0  # of timestep embeddings and of RoPE
+EPSILON = 1e-6
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x), times a learned scale unless AdaLN gives one."""
+
+    def __init__(self, dim: int, learned: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim)) if learned else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, dim) → the same, in the same format."""
+        return F.rms_norm(x.float(), x.shape[-1:], self.weight, EPSILON).to(x.dtype)
+
+
+class SwiGLU(nn.Module):
+    """(SiLU(x W1) ⊙ x W2) W3 with an inner size of `inner`."""
+
+    def __init__(self, dim: int, inner: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(dim, 2 * inner, bias=False)
+        self.out = nn.Linear(inner, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(positions, dim) → the same."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        projected: Tensor = self.out(F.silu(gate) * up)
+        return projected
+
+
+class FeedForward(nn.Module):
+    """GELU(x W1) W2 with an inner size of `inner`."""
+
+    def __init__(self, dim: int, inner: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, inner, bias=False)
+        self.out = nn.Linear(inner, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(positions, dim) → the same."""
+        projected: Tensor = self.out(F.gelu(self.up(x)))
+        return projected
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """RoPE: cosines and sines (rows, 1, width, head_dim / 2) float32 of a packing's positions in their documents."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def of(cls, packing: Packing, head_dim: int) -> Rotations:
+        """Those of heads of `head_dim` dimensions."""
+        device = packing.positions.device
+        exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+        angles = packing.positions[:, None, :, None] * LONGEST_PERIOD**-exponents
+        return cls(angles.cos(), angles.sin())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Queries or keys (rows, heads, width, head_dim): its two halves are rotated as a plane."""
+        a, b = x.float().chunk(2, dim=-1)
+        return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos], dim=-1).to(x.dtype)
+
+
+class Cache:
+    """Keys and values of one block that do not change between the steps of a sampler."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Tensor, Tensor] | None = None
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention over packed documents.
+
+    x may hold more positions than `packing` places: the others see only themselves, as does every position without a
+    packing. Their softmax is over one key, so that query and key have no effect: out(value(x)).
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """(positions, dim) → the same. A fresh cache keeps keys and values; later ones are appended to those it kept,
+        as the mask of `packing` must say."""
+        placed = 0 if packing is None else len(packing.scatter)
+        mixed = []
+        if packing is not None:
+            q, k, v = _heads(packing.blocks(self.qkv(x[:placed])), 3, self.heads)
+            if rotations is not None:
+                q, k = rotations(q), rotations(k)
+            if cache is not None:
+                if cache.kept is None:
+                    cache.kept = k, v
+                else:
+                    k, v = (torch.cat(pair, dim=2) for pair in zip(cache.kept, (k, v), strict=True))
+            mixed.append(_attend(q, k, v, packing))
+        if placed < len(x):
+            mixed.append(F.linear(x[placed:], self.qkv.weight[2 * x.shape[1] :]))
+        attended: Tensor = self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+        return attended
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of queries to a context, which is packed, too."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim, dim, bias=False)
+        self.kv = nn.Linear(dim, 2 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self, x: Tensor, queries: Packing, context: Tensor, keys: Packing, cache: Cache | None = None
+    ) -> Tensor:
+        """x: (positions, dim), context: (sentences, dim); what sees what: the mask of `queries`."""
+        (q,) = _heads(queries.blocks(self.q(x)), 1, self.heads)
+        if cache is None or cache.kept is None:
+            k, v = _heads(keys.blocks(self.kv(context)), 2, self.heads)
+            if cache is not None:
+                cache.kept = k, v
+        else:
+            k, v = cache.kept
+        attended: Tensor = self.out(_attend(q, k, v, queries))
+        return attended
+
+
+class Block(nn.Module):
+    """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)), each with dropout before it is added."""
+
+    def __init__(self, dim: int, heads: int, feed_forward: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(dim)
+        self.attention = SelfAttention(dim, heads)
+        self.feed_forward_norm = RMSNorm(dim)
+        self.feed_forward = feed_forward
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """(positions, dim) → the same; see `SelfAttention`."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), packing, rotations, cache))
+        out: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return out
+
+
+class TimestepEmbedding(nn.Module):
+    """Sines and cosines of 256 dimensions, then a two-layer MLP with SiLU, LCM 2.3.4."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(FREQUENCIES, dim)
+        self.second = nn.Linear(dim, dim)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Timesteps (entries,) from 0 → (entries, dim)."""
+        half = FREQUENCIES // 2
+        exponents = torch.arange(half, device=t.device, dtype=torch.float32) / half
+        angles = t[:, None].float() * LONGEST_PERIOD**-exponents
+        embedded: Tensor = self.second(F.silu(self.first(torch.cat([angles.cos(), angles.sin()], dim=1))))
+        return embedded
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Rows of a small table, picked per position by a matrix product: its gradient is a sum in a fixed order.
+
+    A timestep's projections are the same wherever it occurs, so they are computed once per timestep and not per
+    position: for AdaLN's dim → 9 · dim that saves a third of the denoiser's operations.
+
+    entries: (entries,) int64, numbers of the table's rows. choice: (positions, entries) float32, one-hot; None: the
+    one row of the table is everybody's.
+    """
+
+    entries: Tensor
+    choice: Tensor | None
+
+    @classmethod
+    def over(cls, index: Tensor, count: int) -> Lookup:
+        """Of (positions,) indices below `count`; the table gets a multiple of 8 rows, which matrix units like."""
+        count = -(-count // 8) * 8
+        entries = torch.arange(count, device=index.device)
+        return cls(entries, (index[:, None] == entries).float())
+
+    @classmethod
+    def same(cls, index: Tensor) -> Lookup:
+        """Where all positions have the index of the first."""
+        return cls(index[:1], None)
+
+    def __call__(self, table: Tensor) -> Tensor:
+        """(entries, dim) → (positions, dim), or (1, dim) for all."""
+        return table if self.choice is None else self.choice.to(table.dtype) @ table
+
+
+class PreNet(nn.Module):
+    """LCM eq. 1, after `Ends.normalize`: dimensions of embeddings → of the model."""
+
+    def __init__(self, dim: int, model_dim: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(dim, model_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(positions, dim) normalised → (positions, model_dim)."""
+        projected: Tensor = self.project(x)
+        return projected
+
+
+class PostNet(nn.Module):
+    """LCM eq. 2, before `Ends.denormalize`: dimensions of the model → of embeddings, after a last norm. Starts at 0."""
+
+    def __init__(self, model_dim: int, dim: int) -> None:
+        super().__init__()
+        self.norm = RMSNorm(model_dim)
+        self.project = nn.Linear(model_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(positions, model_dim) → (positions, dim) float32, normalised."""
+        projected: Tensor = self.project(self.norm(x))
+        return projected.float()
+
+
+class Scaling(nn.Module):
+    """LCM eq. 4 with the scaler's numbers as buffers, which move to a GPU and into checkpoints with the model."""
+
+    median: Tensor
+    iqr: Tensor
+
+    def __init__(self, scaler: RobustScaler) -> None:
+        super().__init__()
+        self.clip = scaler.clip
+        self.register_buffer("median", scaler.median.float().clone())
+        self.register_buffer("iqr", scaler.iqr.float().clone())
+
+    @property
+    def _scaler(self) -> RobustScaler:
+        return RobustScaler(self.median, self.iqr, self.clip)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """(…, dim) in any format → float32."""
+        return self._scaler.normalize(x)
+
+    def denormalize(self, x: Tensor) -> Tensor:
+        """(…, dim) in any format → float32."""
+        return self._scaler.denormalize(x)
+
+
+def initialize(model: nn.Module, residual_layers: int) -> None:
+    """Fresh weights: normal with a standard deviation of 1/√(inputs), so that variances are kept at any size (0.022 at
+    2048); what writes into the residual stream 1/√(2 · layers) of that. Biases 0. LCM is silent here."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            scale = (2 * residual_layers) ** -0.5 if name.endswith(".out") else 1.0
+            nn.init.normal_(module.weight, std=scale / math.sqrt(module.in_features))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, PostNet):  # the first prediction is the median
+            nn.init.zeros_(module.project.weight)
+
+
+def matmul_flops(weights: float, positions: float) -> float:
+    """Of `weights` numbers in matrices on each of `positions` vectors: 2 forward, 2 for each of the two gradients."""
+    return 6 * weights * positions
+
+
+def attention_flops(dim: int, pairs: float) -> float:
+    """Of scores and mixing over `pairs` of query and key, forward and backward, all heads together."""
+    return 12 * dim * pairs
+
+
+Model = TypeVar("Model", bound=nn.Module)
+Arguments = ParamSpec("Arguments")
+
+
+def inference(
+    method: Callable[Concatenate[Model, Arguments], Tensor],
+) -> Callable[Concatenate[Model, Arguments], Tensor]:
+    """A method without gradients and without dropout, whatever mode its module is in."""
+
+    @functools.wraps(method)
+    def quietly(self: Model, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                return method(self, *args, **kwargs)
+        finally:
+            self.train(training)
+
+    return quietly
+
+
+def _heads(blocks: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """(rows, width, parts · dim) → `parts` tensors (rows, heads, width, head_dim)."""
+    return blocks.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, queries: Packing) -> Tensor:
+    """(rows, heads, width, head_dim) of each → (positions, dim)."""
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=queries.mask)
+    return queries.flat(mixed.transpose(1, 2).flatten(2))

@@ -1,0 +1,151 @@
+"""Packed documents: attention without padding to the longest, and everything else without padding at all.
+
+A batch is one flat (sentences, …) tensor in which documents follow each other. Only attention needs blocks: documents
+are laid first-fit, the longest first, into rows of one width, and a mask keeps them apart. The layout is computed on
+the host in numpy (0.5 ms for 8192 sentences in 300 documents) and moved to the device once a batch. Rows are filled to
+more than 90 % when documents are much shorter than the width.
+
+Few shapes: the width is a power of two, and the number of rows has three significant bits (8, 10, 12, 14, 16, 20, …),
+so that compiled code and memory are reused; the extra rows cost attention at most a quarter, and nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+NARROWEST = 16  # width of a block at least
+Indices = npt.NDArray[np.int64]
+
+
+class _Reorder(torch.autograd.Function):
+    """x[there], whose gradient is gradient[back]: a copy as well, where `index_select` would add up in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return x.index_select(0, there)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradients[0].index_select(0, back), None, None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each position of a flat tensor lies in blocks, and which keys it attends to.
+
+    gather: (rows, width) int64, the flat position in each slot; 0 in an empty one.
+    scatter: (positions,) int64, the slot of each flat position, counted through all rows.
+    positions: (rows, width) int64, the place in the document, from 0; 0 in an empty slot.
+    own: (rows, width) int64, the slot among the keys of the row that is the position itself.
+    mask: (rows, 1, width, keys) bool, True where a position sees a key: itself and those before it in its document.
+    Empty slots see only empty slots, never nothing, so that no softmax is over nothing.
+    """
+
+    gather: Tensor
+    scatter: Tensor
+    positions: Tensor
+    own: Tensor
+    mask: Tensor
+
+    def blocks(self, x: Tensor) -> Tensor:
+        """(positions, …) → (rows, width, …). Empty slots hold copies of the first position; no gradient leaves them."""
+        packed: Tensor = _Reorder.apply(x, self.gather.flatten(), self.scatter)  # type: ignore[no-untyped-call]
+        return packed.unflatten(0, self.gather.shape)
+
+    def flat(self, blocks: Tensor) -> Tensor:
+        """(rows, width, …) → (positions, …). The gradient in empty slots has no meaning: nothing that is computed from
+        a full slot may lie there. With the mask nothing does, and `blocks` drops the gradient."""
+        flat: Tensor = _Reorder.apply(blocks.flatten(0, 1), self.scatter, self.gather.flatten())  # type: ignore[no-untyped-call]
+        return flat
+
+    @property
+    def before(self) -> Tensor:
+        """The mask without the position itself: (rows, 1, width, keys). The first of a document sees nothing."""
+        slots = torch.arange(self.mask.shape[-1], device=self.mask.device)
+        return self.mask & (slots != self.own[:, None, :, None])
+
+
+def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Packing:
+    """The layout of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document a row."""
+    counts: Indices = lengths.numpy()
+    if not len(counts) or counts.min() < 1:
+        raise ValueError(f"every document needs a sentence; the shortest of {len(counts)} has {counts.min(initial=0)}")
+    width = max(NARROWEST, 1 << int(counts.max() - 1).bit_length())
+    row, slot, rows = (np.arange(len(counts)), np.zeros_like(counts), len(counts)) if alone else _fit(counts, width)
+    document = np.repeat(np.arange(len(counts)), counts)
+    position = np.arange(len(document)) - (np.cumsum(counts) - counts)[document]
+    scatter = (row * width + slot)[document] + position
+    layout = np.zeros((3, rows * width), np.int64)
+    layout[2] = -1
+    layout[:, scatter] = np.arange(len(document)), position, document
+    moved = torch.from_numpy(np.concatenate([layout.ravel(), scatter])).to(device, non_blocking=True)
+    gather, positions, documents = moved[: layout.size].view(3, rows, width)
+    same = documents[:, :, None] == documents[:, None, :]
+    earlier = positions[:, :, None] >= positions[:, None, :]
+    own = torch.arange(width, device=moved.device).expand(rows, width)
+    return Packing(gather, moved[layout.size :], positions, own, (same & earlier)[:, None])
+
+
+def last(packing: Packing, lengths: Tensor) -> Packing:
+    """Queries at the last position of each document of a packing with one document a row: (documents, …), one a row."""
+    rows = torch.arange(len(lengths), device=packing.gather.device)
+    ends = (lengths - 1).to(rows.device)
+    return Packing(rows[:, None], rows, ends[:, None], ends[:, None], packing.mask[rows, :, ends][:, :, None])
+
+
+def check_lengths(lengths: Tensor, context: int, room: int = 0) -> None:
+    """Raises ValueError if a document, and `room` sentences after it, is longer than the context."""
+    longest = int(lengths.max())
+    if longest + room > context:
+        more = f", and {room} more is wanted" if room else ""
+        raise ValueError(
+            f"a document has {longest} sentences{more}; the model's context is {context}: wrap documents at "
+            f"{context - room} sentences, or take a card with a larger context"
+        )
+
+
+def starts(lengths: Tensor, device: torch.device) -> Tensor:
+    """(sentences,) bool: the first of each document."""
+    first = torch.zeros(int(lengths.sum()), dtype=torch.bool)
+    first[lengths.cumsum(0) - lengths] = True
+    return first.to(device, non_blocking=True)
+
+
+def shifted(x: Tensor, first: Tensor) -> Tensor:
+    """Each of (sentences, dim) in the place of the next one in its document, a zero vector in the `first` place."""
+    return x.roll(1, 0).masked_fill(first[:, None], 0)
+
+
+def lengthened(x: Tensor, lengths: Tensor) -> Tensor:
+    """(sentences, dim) with one zero vector more at the end of each document: (sentences + documents, dim)."""
+    old = torch.arange(len(x)) + torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    longer = x.new_zeros(len(x) + len(lengths), x.shape[1])
+    longer[old.to(x.device)] = x
+    return longer
+
+
+def visible_pairs(lengths: Tensor) -> int:
+    """Pairs of a position and one that it sees, itself included, over all documents."""
+    return int((lengths * (lengths + 1) // 2).sum())
+
+
+def _fit(counts: Indices, width: int) -> tuple[Indices, Indices, int]:
+    """Row and first slot of each document, first-fit, the longest first; the number of rows."""
+    row, slot = np.zeros_like(counts), np.zeros_like(counts)
+    free = np.full(len(counts), width)
+    used = 1
+    for document in np.argsort(-counts, kind="stable"):
+        here = int((free[: used + 1] >= counts[document]).argmax())  # the row after the used ones is empty
+        row[document], slot[document] = here, width - free[here]
+        free[here] -= counts[document]
+        used = max(used, here + 1)
+    step = 1 << max(0, used.bit_length() - 3)
+    return row, slot, -(-used // step) * step

@@ -1,0 +1,51 @@
+"""Small models with random weights everywhere, and batches, for the tests of this folder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stages.lcm.batch import Batch, of_documents
+from stages.lcm.card import LcmCard
+from stages.lcm.model import Lcm, build
+from stages.rvq.codebooks import Codebooks
+from stages.scaler.robust import RobustScaler
+
+DIM = 12
+LENGTHS = (5, 1, 16, 3, 9)
+
+
+def card(kind: str, **changes: object) -> LcmCard:
+    """A card of a model with 16 dimensions."""
+    about = {"name": f"test-{kind}", "description": "for tests", "licence": "MIT", "kind": kind}
+    size = {"model_dim": 16, "heads": 2, "inner_dim": 24, "context": 20, "dropout": 0.0}
+    towers = {"contextualizer_layers": 2, "denoiser_layers": 2} if kind == "two-tower" else {"layers": 2}
+    diffusion = {"diffusion": {"steps": 10}} if kind in ("one-tower", "two-tower") else {}
+    return LcmCard.model_validate(about | size | towers | diffusion | changes)
+
+
+def scaler() -> RobustScaler:
+    """Of embeddings like those of `batch`."""
+    generator = torch.Generator().manual_seed(5)
+    return RobustScaler(torch.randn(DIM, generator=generator), 0.5 + torch.rand(DIM, generator=generator))
+
+
+def model(one: LcmCard, seed: int = 0, codebooks: Codebooks | None = None) -> Lcm:
+    """Its weights and biases are all random, those too that start at zero."""
+    torch.manual_seed(seed)
+    made = build(one, scaler(), codebooks)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return made.eval()
+
+
+def documents(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> list[Tensor]:
+    """Random embeddings, float16."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(length, DIM, generator=generator).half() for length in lengths]
+
+
+def batch(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> Batch:
+    """Of `documents`."""
+    return of_documents(documents(lengths, seed))
