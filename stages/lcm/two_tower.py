@@ -17,6 +17,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
 from stages.lcm.layers import (
+    FREQUENCIES,
     Block,
     Cache,
     CrossAttention,
@@ -150,7 +151,7 @@ class TwoTowerLcm(Lcm):
 
     def flops(self, batch: Batch) -> float:
         """Keys and queries of self-attention to one position are not computed; AdaLN is, once per timestep. PreNets
-        need no gradients of their inputs."""
+        and frequencies need no gradients of their inputs."""
         card, sentences, width = self.card, batch.sentences, self.card.model_dim
         assert card.contextualizer_layers is not None and card.denoiser_layers is not None
         feed_forward = 3 * width * card.inner_dim
@@ -158,11 +159,11 @@ class TwoTowerLcm(Lcm):
         denoiser = card.denoiser_layers * (2 * width**2 + 4 * width**2 + feed_forward)
         ends = (2 * 2 / 3 + 1) * self.scaling.median.numel() * width
         entries = len(Lookup.over(batch.lengths[:1], self.diffusion.steps + 1).entries)
-        modulations = card.denoiser_layers * MODULATIONS * width**2
+        timesteps = card.denoiser_layers * MODULATIONS * width**2 + width**2 + 2 / 3 * FREQUENCIES * width
         layers = card.contextualizer_layers + card.denoiser_layers
         return (
             matmul_flops(contextualizer + denoiser + ends, sentences)
-            + matmul_flops(modulations, entries)
+            + matmul_flops(timesteps, entries)
             + attention_flops(width, visible_pairs(batch.lengths)) * layers
         )
 

@@ -15,7 +15,7 @@ from stages.lcm.packing import visible_pairs
 from stages.scaler.robust import RobustScaler
 from tests.stages.lcm import models
 
-KINDS = ("base",)
+KINDS = ("base", "two-tower")
 PAPER = {"1.6b": 1.6e9, "7b": 7e9}
 
 
