@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from stages.lcm.attention import Rotations
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.layers import (
     Block,
     PostNet,
     PreNet,
-    Rotations,
     Scaling,
     SwiGLU,
     attention_flops,

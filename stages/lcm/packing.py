@@ -58,7 +58,7 @@ class Packing:
     def blocks(self, x: Tensor) -> Tensor:
         """(positions, …) → (rows, width, …). Empty slots hold copies of the first position; no gradient leaves them."""
         packed: Tensor = _Reorder.apply(x, self.gather.flatten(), self.scatter)  # type: ignore[no-untyped-call]
-        return packed.unflatten(0, self.gather.shape)
+        return packed.view(*self.gather.shape, *x.shape[1:])
 
     def flat(self, blocks: Tensor) -> Tensor:
         """(rows, width, …) → (positions, …). The gradient in empty slots has no meaning: nothing that is computed from

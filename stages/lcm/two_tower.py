@@ -13,21 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stages.lcm.attention import Cache, CrossAttention, Rotations, SelfAttention
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
 from stages.lcm.layers import (
     FREQUENCIES,
     Block,
-    Cache,
-    CrossAttention,
     Lookup,
     PostNet,
     PreNet,
     RMSNorm,
-    Rotations,
     Scaling,
-    SelfAttention,
     SwiGLU,
     TimestepEmbedding,
     attention_flops,
@@ -84,7 +81,8 @@ class DenoiserBlock(nn.Module):
         shift, scale, gate = parts[3:6]
         x = x + gate * self.dropout(self._attend((1 + scale) * self.norm(x) + shift, context, cache))
         shift, scale, gate = parts[6:]
-        return x + gate * self.dropout(self.feed_forward((1 + scale) * self.norm(x) + shift))
+        out: Tensor = x + gate * self.dropout(self.feed_forward((1 + scale) * self.norm(x) + shift))
+        return out
 
     def _attend(self, x: Tensor, context: Context, cache: Cache | None) -> Tensor:
         placed = len(context.queries.scatter)

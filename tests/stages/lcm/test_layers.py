@@ -9,16 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stages.lcm.attention import Cache, CrossAttention, Rotations, SelfAttention
 from stages.lcm.layers import (
     Block,
-    Cache,
-    CrossAttention,
     FeedForward,
     Lookup,
     RMSNorm,
-    Rotations,
     Scaling,
-    SelfAttention,
     SwiGLU,
     TimestepEmbedding,
 )

@@ -1,0 +1,118 @@
+"""Attention over packed documents: (positions, dim) tensors in and out, blocks in between.
+
+Nothing here has biases: a zero vector has a key and a value of zero. Rotations are computed in float32, whatever
+autocast does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stages.lcm.packing import Packing
+
+BASE = 10_000.0  # of RoPE
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """RoPE: cosines and sines (rows, 1, width, head_dim / 2) float32 of a packing's positions in their documents."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def of(cls, packing: Packing, head_dim: int) -> Rotations:
+        """Those of heads of `head_dim` dimensions."""
+        device = packing.positions.device
+        exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+        angles = packing.positions[:, None, :, None] * BASE**-exponents
+        return cls(angles.cos(), angles.sin())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Queries or keys (rows, heads, width, head_dim): its two halves are rotated as a plane."""
+        a, b = x.float().chunk(2, dim=-1)
+        return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos], dim=-1).to(x.dtype)
+
+
+class Cache:
+    """Keys and values of one block that do not change between the steps of a sampler."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Tensor, Tensor] | None = None
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention over packed documents.
+
+    x may hold more positions than `packing` places: the others see only themselves, as does every position without a
+    packing. Their softmax is over one key, so that query and key have no effect: out(value(x)).
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """(positions, dim) → the same. A fresh cache keeps keys and values; later ones are appended to those it kept,
+        as the mask of `packing` must say."""
+        placed = 0 if packing is None else len(packing.scatter)
+        mixed = []
+        if packing is not None:
+            q, k, v = _heads(packing.blocks(self.qkv(x[:placed])), 3, self.heads)
+            if rotations is not None:
+                q, k = rotations(q), rotations(k)
+            if cache is not None:
+                if cache.kept is None:
+                    cache.kept = k, v
+                else:
+                    k, v = (torch.cat(pair, dim=2) for pair in zip(cache.kept, (k, v), strict=True))
+            mixed.append(_attend(q, k, v, packing))
+        if placed < len(x):
+            mixed.append(F.linear(x[placed:], self.qkv.weight[2 * x.shape[1] :]))
+        attended: Tensor = self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+        return attended
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of queries to a context, which is packed, too."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim, dim, bias=False)
+        self.kv = nn.Linear(dim, 2 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self, x: Tensor, queries: Packing, context: Tensor, keys: Packing, cache: Cache | None = None
+    ) -> Tensor:
+        """x: (positions, dim), context: (sentences, dim); what sees what: the mask of `queries`."""
+        (q,) = _heads(queries.blocks(self.q(x)), 1, self.heads)
+        if cache is None or cache.kept is None:
+            k, v = _heads(keys.blocks(self.kv(context)), 2, self.heads)
+            if cache is not None:
+                cache.kept = k, v
+        else:
+            k, v = cache.kept
+        attended: Tensor = self.out(_attend(q, k, v, queries))
+        return attended
+
+
+def _heads(blocks: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """(rows, width, parts · dim) → `parts` tensors (rows, heads, width, head_dim)."""
+    rows, width, dim = blocks.shape
+    return torch.unbind(blocks.view(rows, width, parts, heads, dim // (parts * heads)).permute(2, 0, 3, 1, 4))
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, queries: Packing) -> Tensor:
+    """(rows, heads, width, head_dim) of each → (positions, dim)."""
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=queries.mask)
+    return queries.flat(mixed.transpose(1, 2).flatten(2))
