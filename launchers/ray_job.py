@@ -11,7 +11,6 @@ import shlex
 import tempfile
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -34,9 +33,7 @@ def run_as_job(console: Console, config: RunConfig, wishes: Wishes) -> int:
     try:
         client = JobSubmissionClient(address)
         with tempfile.TemporaryDirectory() as folder:
-            content = {key: value for key, value in config.model_dump(mode="json").items() if value is not None}
-            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-            Path(folder, "corpus.yaml").write_text(text, "utf-8")
+            Path(folder, "corpus.yaml").write_text(config.as_yaml(), "utf-8")
             job = client.submit_job(entrypoint=shlex.join(command(wishes)), runtime_env={"working_dir": folder})
     except (ConnectionError, RuntimeError, ValueError) as error:
         said = str(error).strip().split("\n")[0]

@@ -137,6 +137,11 @@ class RunConfig(Settings):
         rate = self.frozen.rates.get(stage.name)
         return None if rate is None else stage.model_copy(update={"sample": rate})
 
+    def as_yaml(self) -> str:
+        """A file that `load_config` makes the same configuration of: sections that are absent stay absent."""
+        values = {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
     def keep_columns(self) -> tuple[str, ...]:
         """Metadata columns of all inputs, so that every part has the same schema."""
         return tuple(sorted({column for one in self.input for column in one.keep}))

@@ -37,8 +37,7 @@ class RunRecord:
         header = {"layout": layout.LAYOUT_VERSION, "name": config.name}
         store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
         check_corpus(store)
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-        store.write(f"{self.folder}/corpus.yaml", text.encode())
+        store.write(f"{self.folder}/corpus.yaml", config.as_yaml().encode())
         view.write_chunks(store, self.folder)
         self.see(view)
 

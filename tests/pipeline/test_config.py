@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from pipeline.config import RunConfig, load_config
+from pipeline.config import STAGES, RunConfig, load_config
 from pipeline.errors import ConfigError
 from stages.stage import Settings, role
 from tests.conftest import ROOT
@@ -115,3 +115,12 @@ def test_the_sample_configuration_loads() -> None:
     config = load_config(ROOT / "conf/sample.yaml")
     assert config.name == "sample"
     assert config.output == str(ROOT / "runs/sample")
+
+
+@pytest.mark.parametrize("text", [GOOD, GOOD.replace("encode: {}\nautobleu:\n", ""), "sample", "sample-full"])
+def test_what_a_run_keeps_of_its_configuration_makes_the_same_one(tmp_path: Path, text: str) -> None:
+    config = load_config(write(tmp_path, text) if text.startswith("name") else ROOT / f"conf/{text}.yaml")
+    (tmp_path / "runs").mkdir()
+    again = load_config(write(tmp_path / "runs", config.as_yaml()))
+    assert again == config
+    assert [name for name in STAGES if getattr(again, name)] == [name for name in STAGES if getattr(config, name)]
