@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.config import STAGES
 from pipeline.state.receipts import REPEATED
 from pipeline.state.recipes import SEGMENT
 from pipeline.state.standing import LISTED_PARTS
@@ -41,15 +42,11 @@ class Books:
     rows: Counter[str] = field(default_factory=Counter)  # sentences, by stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage, without waiting
     data_bytes: Counter[str] = field(default_factory=Counter)  # by family
+    repeated: int = 0  # requests to the store that had to be sent again
     open_chunks: int = 0
     open_parts: Counter[str] = field(default_factory=Counter)  # by stage
     warnings: Counter[str] = field(default_factory=Counter)  # text → parts of a stage that it was raised for
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def repeated(self) -> int:
-        """Requests to the store that had to be repeated."""
-        return int(sum(counts.get(REPEATED, 0) for counts in self.counts.values()))
 
     @property
     def complete(self) -> bool:
@@ -83,6 +80,7 @@ def _books_of(total: Sums) -> Books:
         parts=chunk("parts"),
         bytes_read=chunk("bytes_read"),
         bytes_unreadable=chunk("bytes_unreadable"),
+        repeated=int(sum(total.get(f"{owner}/counts/{REPEATED}", 0) for owner in (CHUNK, *STAGES))),
         open_chunks=int(total.get(f"{SEGMENT}/left", 0)),
         data_bytes=counted(total, CHUNK, "bytes"),
     )

@@ -173,7 +173,8 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
     wrong = receipt.balance()
     if wrong:
         raise CorpusError(wrong)
-    receipt = receipt.model_copy(update={"counts": receipt.counts | _repeated()})
+    counts = {key: value for key, value in receipt.counts.items() if key != REPEATED}  # which its parts' receipts hold
+    receipt = receipt.model_copy(update={"counts": counts | _repeated()})
     path = layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint)
     if store.create(path, receipt.model_dump_json().encode()):
         return receipt

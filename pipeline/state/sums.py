@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from pipeline.config import STAGES
-from pipeline.state.receipts import ChunkReceipt, DataFile, Receipt
+from pipeline.state.receipts import REPEATED, ChunkReceipt, DataFile, Receipt
 from pipeline.state.recipes import SEGMENT
 
 Sums = dict[str, float]
@@ -72,6 +72,8 @@ def sums_of(receipt: ChunkReceipt, parts: Iterable[tuple[Mapping[str, Receipt], 
     sums |= {f"{CHUNK}/{name}": float(getattr(receipt, name)) for name in COUNTED}
     sums |= {f"{CHUNK}/dropped/{reason}": float(count) for reason, count in receipt.dropped.items()}
     sums |= {f"{CHUNK}/quarantined/{reason}": float(count) for reason, count in receipt.quarantined.items()}
+    if REPEATED in receipt.counts:  # the others are what the parts count, added up
+        sums[f"{CHUNK}/counts/{REPEATED}"] = float(receipt.counts[REPEATED])
     if receipt.quarantine:
         add(sums, dict(_bytes(CHUNK, [receipt.quarantine])))
     for receipts, missing in parts:

@@ -19,6 +19,7 @@ from pipeline.plan import make_plan
 from pipeline.state import ledger
 from pipeline.state.books import keep_books
 from pipeline.state.ledger import FOLDER, compact
+from pipeline.state.receipts import REPEATED
 from pipeline.state.runs import check_corpus
 from pipeline.state.states import ChunkState, States, fold, forget_gone, read_state
 from pipeline.storage.store import Store
@@ -96,6 +97,19 @@ def test_the_same_as_receipts_say(corpus: Path) -> None:
     assert fold(state.store, state) == 0
     out = Corpus(str(corpus.parent / "out"))
     assert out.rows == out.table("chars").num_rows and out.parts == sorted(out.parts)
+
+
+def test_requests_repeated_for_chunks_are_in_the_books(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    path = tmp_path / "copy/corpus.yaml"
+    for kind, repeated in (("chunks", 3), ("receipts/encode", 2)):
+        receipt = next((path.parent / "out" / kind).rglob("*.json"))
+        value = json.loads(receipt.read_text())
+        receipt.write_text(json.dumps(value | {"counts": value["counts"] | {REPEATED: repeated}}))
+    state = present(path)
+    assert keep_books(state.store, state).repeated == 5
+    fold(state.store, state)
+    assert keep_books(state.store, same_as_receipts(path)).repeated == 5
 
 
 @pytest.mark.parametrize(
