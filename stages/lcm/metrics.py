@@ -1,0 +1,99 @@
+"""How good predicted embeddings are, LCM 2.4.1: tensors of sentences in, a number a sentence or a document out.
+
+Sentences are packed as in a `Batch`: those of a document follow each other, documents follow each other. Every metric
+is a tensor, so that whoever averages it also knows its spread. NaN stands where it is not defined: the first sentence
+of a document has no context. Cost: contrastive accuracy is one matrix product of the sentences with the pool,
+paraphrasing one of each document with itself; all else is one pass.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PAIRS = 1 << 24  # distances that are looked at in one go: 128 MB in float64
+TIE = 1e-9  # distances whose squares differ by a smaller share are the same: what is left is rounding
+
+
+def l2_squared(predicted: Tensor, truth: Tensor) -> Tensor:
+    """(sentences,) float64: ‖x̂ − x‖², as the paper's formula says. Both (sentences, dim), in SONAR space."""
+    return (predicted.double() - truth.double()).square().sum(dim=1)
+
+
+def l2(predicted: Tensor, truth: Tensor) -> Tensor:
+    """(sentences,) float64: ‖x̂ − x‖, as the paper's tables look."""
+    return l2_squared(predicted, truth).sqrt()
+
+
+def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool: Tensor) -> Tensor:
+    """(sentences,) float64: the share of the pool that is further away from x̂ₙ than xₙ is.
+
+    predicted, truth: (sentences, dim); lengths: (documents,) int64. pool: (rows,) int64, places in `truth`: the
+    embeddings to compare with; xₙ and its two neighbours in the document are left out of it. What is equally far is not
+    further. NaN where nothing is left of the pool.
+    """
+    predicted, truth, pool = predicted.double(), truth.double(), pool.to(truth.device)
+    place, document = torch.arange(len(truth), device=truth.device), documents_of(lengths).to(truth.device)
+    others = truth[pool]
+    norms = others.square().sum(dim=1)
+    found = []
+    for rows in place.split(max(1, PAIRS // max(1, len(pool)))):
+        x, own = predicted[rows], truth[rows]
+        # ‖x̂ − o‖² > ‖x̂ − x‖²  ⇔  ‖o‖² − 2x̂·o > ‖x‖² − 2x̂·x
+        distance = norms - 2 * x @ others.T
+        limit = own.square().sum(dim=1) - 2 * (x * own).sum(dim=1)
+        slack = TIE * (own.square().sum(dim=1) + x.square().sum(dim=1))
+        near = ((rows[:, None] - pool).abs() <= 1) & (document[rows][:, None] == document[pool])
+        further = (distance > (limit + slack)[:, None]) & ~near
+        found.append(further.sum(dim=1).double() / (~near).sum(dim=1))
+    return torch.cat(found)
+
+
+def paraphrasing(predicted: Tensor, truth: Tensor, lengths: Tensor) -> Tensor:
+    """(sentences,) float64: max over m < n of cos(x̂ₙ, xₘ), over max over m < n of cos(xₙ, xₘ).
+
+    NaN for the first sentence of a document, and where the reference resembles no sentence before it (a maximum ≤ 0).
+    """
+    sizes = lengths.tolist()
+    found = []
+    for ours, real in zip(_unit(predicted).split(sizes), _unit(truth).split(sizes), strict=True):
+        before = torch.ones(len(real), len(real), dtype=torch.bool, device=real.device).tril(-1)
+        copied, usual = ((one @ real.T).masked_fill(~before, -torch.inf).amax(dim=1) for one in (ours, real))
+        found.append(torch.where(usual > 0, copied / usual, torch.nan))
+    return torch.cat(found)
+
+
+def coherence(embeddings: Tensor, lengths: Tensor) -> Tensor:
+    """(documents,) float64: the mean cosine of sentences n and n + 2; NaN for fewer than three sentences. LCM 3.1.1."""
+    parts = _unit(embeddings).split(lengths.tolist())
+    return torch.stack([(one[:-2] * one[2:]).sum(dim=1).mean() for one in parts])
+
+
+def documents_of(lengths: Tensor) -> Tensor:
+    """(sentences,) int64: the number of each sentence's document."""
+    return torch.arange(len(lengths)).repeat_interleave(lengths)
+
+
+def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) -> tuple[float, float, int]:
+    """The mean of what is not NaN, its standard error, and how many values it is of.
+
+    values, documents: (sentences,), a value and the number of its document; weights: how much each counts. Sentences
+    of a document resemble each other, so the error is that of a ratio of sums over documents: these are what was drawn.
+    NaN if there is no value; the error is, too, where there is only one document.
+    """
+    known = ~values.isnan()
+    values, documents = values[known].double(), documents[known]
+    weights = torch.ones_like(values) if weights is None else weights[known].double()
+    if not len(values) or not weights.sum() > 0:
+        return torch.nan, torch.nan, 0
+    mean = (weights * values).sum() / weights.sum()
+    _, number = documents.unique(return_inverse=True)
+    count = int(number.max()) + 1
+    deviation = torch.zeros(count, dtype=torch.float64).index_add_(0, number, weights * (values - mean))
+    error = (deviation.square().sum() * count / (count - 1)).sqrt() / weights.sum() if count > 1 else torch.nan
+    return float(mean), float(error), len(values)
+
+
+def _unit(embeddings: Tensor) -> Tensor:
+    return F.normalize(embeddings.double(), dim=1)
