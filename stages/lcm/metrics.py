@@ -38,7 +38,7 @@ def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool
     others = truth[pool]
     norms = others.square().sum(dim=1)
     found = []
-    for rows in place.split(max(1, PAIRS // max(1, len(pool)))):
+    for rows in torch.split(place, max(1, PAIRS // max(1, len(pool)))):
         x, own = predicted[rows], truth[rows]
         # ‖x̂ − o‖² > ‖x̂ − x‖²  ⇔  ‖o‖² − 2x̂·o > ‖x‖² − 2x̂·x
         distance = norms - 2 * x @ others.T
@@ -55,9 +55,8 @@ def paraphrasing(predicted: Tensor, truth: Tensor, lengths: Tensor) -> Tensor:
 
     NaN for the first sentence of a document, and where the reference resembles no sentence before it (a maximum ≤ 0).
     """
-    sizes = lengths.tolist()
     found = []
-    for ours, real in zip(_unit(predicted).split(sizes), _unit(truth).split(sizes), strict=True):
+    for ours, real in zip(_units(predicted, lengths), _units(truth, lengths), strict=True):
         before = torch.ones(len(real), len(real), dtype=torch.bool, device=real.device).tril(-1)
         copied, usual = ((one @ real.T).masked_fill(~before, -torch.inf).amax(dim=1) for one in (ours, real))
         found.append(torch.where(usual > 0, copied / usual, torch.nan))
@@ -66,8 +65,7 @@ def paraphrasing(predicted: Tensor, truth: Tensor, lengths: Tensor) -> Tensor:
 
 def coherence(embeddings: Tensor, lengths: Tensor) -> Tensor:
     """(documents,) float64: the mean cosine of sentences n and n + 2; NaN for fewer than three sentences. LCM 3.1.1."""
-    parts = _unit(embeddings).split(lengths.tolist())
-    return torch.stack([(one[:-2] * one[2:]).sum(dim=1).mean() for one in parts])
+    return torch.stack([(one[:-2] * one[2:]).sum(dim=1).mean() for one in _units(embeddings, lengths)])
 
 
 def documents_of(lengths: Tensor) -> Tensor:
@@ -88,12 +86,12 @@ def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) ->
     if not len(values) or not weights.sum() > 0:
         return torch.nan, torch.nan, 0
     mean = (weights * values).sum() / weights.sum()
-    _, number = documents.unique(return_inverse=True)
-    count = int(number.max()) + 1
-    deviation = torch.zeros(count, dtype=torch.float64).index_add_(0, number, weights * (values - mean))
+    deviation = documents.bincount(weights * (values - mean))
+    count = int((documents.bincount() > 0).sum())
     error = (deviation.square().sum() * count / (count - 1)).sqrt() / weights.sum() if count > 1 else torch.nan
     return float(mean), float(error), len(values)
 
 
-def _unit(embeddings: Tensor) -> Tensor:
-    return F.normalize(embeddings.double(), dim=1)
+def _units(embeddings: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Unit vectors of each document."""
+    return F.normalize(embeddings.double(), dim=1).split_with_sizes(lengths.tolist())
