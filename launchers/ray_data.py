@@ -144,7 +144,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    found = pools(_nodes(), work.settings, work.sat)
+    found = pools(nodes_of_ray(), work.settings, work.sat)
     flight = work.settings.parts_in_flight
     blocks = [[item.descriptor] for item in items] if at_once else _blocks(items, 4 * flight * found.visitors)
 
@@ -189,7 +189,8 @@ def _of_actors() -> dict[str, Any]:
     return {"max_restarts": -1, "max_task_retries": 0}
 
 
-def _nodes() -> list[Node]:
+def nodes_of_ray() -> list[Node]:
+    """What Ray may give away, node by node."""
     import ray
 
     alive: list[dict[str, Any]] = [one["Resources"] for one in ray.nodes() if one["Alive"]]

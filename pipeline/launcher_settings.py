@@ -42,6 +42,7 @@ class LauncherSettings(Settings):
     constraint: str | None = execution(None, description="slurm: features that nodes must have")
     gres: str | None = execution(None, description="slurm: generic resources, e.g. gpu:a100:8")
     gpus_per_node: int | None = execution(None, ge=1, description="slurm: GPUs of a task; each gets a worker")
+    train_nodes: int = execution(1, ge=1, description="slurm: nodes that train a model together, one job over all")
     cpus_per_task: int | None = execution(None, ge=1, description="slurm: CPUs of a task (default: the site's)")
     memory: str | None = execution(None, description="slurm: memory of a task, e.g. 200G")
     time: str = execution("24:00:00", description="slurm: time limit of a task, [D-]HH:MM:SS or minutes")

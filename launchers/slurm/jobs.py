@@ -74,11 +74,13 @@ def submit(
     tasks: int | None = None,
     after: Sequence[str] = (),
     small: bool = False,
+    nodes: int | None = None,
 ) -> tuple[str, ...]:
     """Queue a command: one job, or `tasks` array tasks, in as many arrays as the site's MaxArraySize asks for.
 
     folder: gets scripts and logs, and is made private (0700); all nodes must see it. after: job ids; it starts when all
-    of them are over, however they ended. small: one CPU, 2 GB, no GPU, an hour at most. Returns the job ids.
+    of them are over, however they ended. small: one CPU, 2 GB, no GPU, an hour at most. nodes: of a job whose command
+    runs srun on so many; the warning goes to what srun runs. Returns the job ids.
     Raises SlurmError with SLURM's words; then nothing stays queued.
     """
     folder = folder.absolute()
@@ -87,13 +89,14 @@ def submit(
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     found = site()
-    asked = options(settings, found, small)
+    asked = options(settings, found, small) | ({"nodes": nodes, "ntasks-per-node": 1} if nodes else {})
     jobs: list[str] = []
     for size in _arrays(tasks, found.max_array_size):
         at_once = settings.array_parallelism
         if size and tasks and at_once:  # of all arrays together
             at_once = max(1, at_once * size // tasks)
-        script = Script(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once, after=after)
+        script = Script(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once, after=after,
+                        to_steps=bool(nodes))  # fmt: skip
         try:
             jobs.append(script.send())
         except SlurmError:

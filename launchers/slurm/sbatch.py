@@ -2,7 +2,8 @@
 
 submitit writes it and runs sbatch; no pickle is made. The command takes the place of the script's shell, without srun.
 So SLURM's warning before the time limit (`WARNING`) reaches the worker itself and nothing else; under srun its children
-would get it too, and die of it.
+would get it too, and die of it. A job of several nodes starts srun itself, and has the warning sent to what that runs
+(`to_steps`).
 """
 
 from __future__ import annotations
@@ -72,13 +73,14 @@ class Script(submitit.SlurmExecutor):
         tasks: int | None = None,
         at_once: int | None = None,
         after: Sequence[str] = (),
+        to_steps: bool = False,
     ) -> None:
         super().__init__(folder)
         warning = min(WARNING_SECONDS, seconds_of(str(asked["time"])) / 4)
         more = {
             "output": folder / ("%j.log" if tasks is None else "%A_%a.log"),
             "requeue": True,
-            "signal": f"B:{WARNING.name.removeprefix('SIG')}@{warning:.0f}",
+            "signal": f"{'' if to_steps else 'B:'}{WARNING.name.removeprefix('SIG')}@{warning:.0f}",
         }
         self.update_parameters(
             job_name=name,

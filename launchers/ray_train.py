@@ -1,0 +1,94 @@
+"""Training with Ray Train: a worker a GPU of the cluster, all started again when one is lost.
+
+Ray starts the workers and joins them in a process group; checkpoints are ours, so a new group goes on from the newest.
+Ray's own record of the run goes beside them, and is gone afterwards. Cost: about ten seconds a start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow.fs
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.callback import UserCallback
+from ray.train.v2.api.config import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+
+from launchers.pools import Node
+from launchers.ray_data import nodes_of_ray
+from launchers.training import Patience, Progress
+from pipeline.errors import ConfigError, CorpusError, PipelineError
+from pipeline.storage.patience import filesystem
+from pipeline.storage.store import Store
+from pipeline.train.settings import TrainSettings
+
+
+def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], Progress]) -> None:
+    """Run `work` in the workers of the Ray that this process has joined, until it returns in all of them.
+
+    work: importable on all nodes. Raises what it raises, if that is a `PipelineError`.
+    """
+    fs, root = filesystem(store.url)
+    own = f"{settings.folder}/ray-{secrets.token_hex(3)}"
+    wanted = scaling(nodes_of_ray(), settings.processes)
+    backend = "cpu:gloo,cuda:nccl" if wanted.use_gpu else "gloo"
+    config: Any = RunConfig(
+        name=own.rpartition("/")[2],
+        storage_path=f"{root}/{settings.folder}",
+        storage_filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs)),
+        failure_config=FailureConfig(max_failures=-1),  # `_Judge` decides
+        logging_config=LoggingConfig("ERROR"),
+        callbacks=[_Judge(Patience(look))],
+    )
+    trainer = TorchTrainer(
+        work,
+        scaling_config=wanted,
+        torch_config=TorchConfig(backend, timeout_s=settings.timeout_seconds),
+        run_config=config,
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        cause = error.controller_failure if isinstance(error, ControllerError) else error
+        if isinstance(cause, PipelineError):
+            raise cause from None
+        raise CorpusError(f"training with Ray failed: {cause}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            fs.rm(f"{root}/{own}", recursive=True)
+
+
+def scaling(nodes: Sequence[Node], processes: int | None) -> ScalingConfig:
+    """One worker a GPU, or as many processes as asked for. Raises `ConfigError` if there are fewer GPUs."""
+    gpus = sum(node.gpus for node in nodes)
+    if gpus and processes and processes > gpus:
+        raise ConfigError(
+            f"train.processes is {processes}, but the Ray cluster has {gpus} GPUs; leave it out: one each"
+        )
+    workers = processes or gpus or 1
+    if gpus:
+        share = min(node.cpus / node.gpus for node in nodes if node.gpus)
+    else:
+        share = sum(node.cpus for node in nodes) / workers
+    cpus = min(1.0, math.floor(share * 1000) / 1000)
+    return ScalingConfig(
+        num_workers=workers, use_gpu=gpus > 0, resources_per_worker={"CPU": cpus} | ({"GPU": 1.0} if gpus else {})
+    )
+
+
+class _Judge(UserCallback):
+    """In Ray's controller: ends a training that cannot go on, instead of starting its workers for ever."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def after_exception(self, run_context: object, worker_exceptions: dict[int, Exception]) -> None:
+        for one in worker_exceptions.values():
+            if isinstance(one, PipelineError):
+                raise one
+        rank, first = next(iter(worker_exceptions.items()))
+        self._patience.lost(f"worker {rank}: {first}")

@@ -1,0 +1,43 @@
+"""Where a model is trained: one process a GPU, on this machine, over the nodes of a SLURM job, or on a Ray cluster.
+
+Whatever starts the processes, they run the same function, find each other by torchrun's variables, and go on from the
+newest checkpoint; so those who start them only need to start them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.errors import CorpusError
+
+FRUITLESS = 3  # starts in a row that may bring no step before they are given up
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Steps in the newest checkpoint, and whether these are all."""
+
+    steps: int
+    finished: bool
+
+
+class Patience:
+    """Decides whether processes that failed are started again: as long as starts bring steps. `look`: at the disk."""
+
+    def __init__(self, look: Callable[[], Progress]) -> None:
+        self._look = look
+        self._steps = look().steps
+        self._fruitless = 0
+
+    def lost(self, what: str) -> Progress:
+        """To be called after each failure. Raises `CorpusError`, with `what` happened, if that was too often."""
+        now = self._look()
+        self._fruitless = 0 if now.steps > self._steps else self._fruitless + 1
+        self._steps = now.steps
+        if self._fruitless == FRUITLESS:
+            raise CorpusError(
+                f"training was lost {FRUITLESS} times before a checkpoint beyond step {now.steps} was written: {what}; "
+                "what the processes said stands above. Where nothing is wrong, lower train.checkpoint_every"
+            )
+        return now
