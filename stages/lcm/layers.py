@@ -119,10 +119,10 @@ class Lookup:
 
     @classmethod
     def over(cls, index: Tensor, count: int) -> Lookup:
-        """Of (positions,) indices below `count`; the table gets a multiple of 8 rows, which matrix units like."""
-        count = -(-count // 8) * 8
-        entries = torch.arange(count, device=index.device)
-        return cls(entries, (index[:, None] == entries).float())
+        """Of (positions,) indices below `count`; the table gets a multiple of 8 rows, which matrix units like, by
+        repeating the last."""
+        numbers = torch.arange(-(-count // 8) * 8, device=index.device)
+        return cls(numbers.clamp(max=count - 1), (index[:, None] == numbers).float())
 
     @classmethod
     def same(cls, index: Tensor) -> Lookup:

@@ -92,4 +92,8 @@ def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = Non
         from stages.lcm.two_tower import TwoTowerLcm
 
         return TwoTowerLcm(card, scaler)
+    if card.kind == "one-tower":
+        from stages.lcm.one_tower import OneTowerLcm
+
+        return OneTowerLcm(card, scaler)
     raise NotImplementedError(card.kind)

@@ -101,6 +101,32 @@ def last(packing: Packing, lengths: Tensor) -> Packing:
     return Packing(rows[:, None], rows, ends[:, None], ends[:, None], packing.mask[rows, :, ends][:, :, None])
 
 
+def interleaved(packing: Packing, dropped: Tensor) -> Packing:
+    """The layout of clean positions followed by as many noisy ones, in one flat tensor, LCM fig. 7.
+
+    A clean one sees itself and the clean ones before it; a noisy one itself and the clean ones before it, or itself
+    alone where `dropped`, (positions,) bool. In a row the noisy ones follow all clean ones: with a mask, order is nothing.
+    """
+    count, (_, width) = len(packing.scatter), packing.gather.shape
+    clean = packing.scatter + packing.scatter // width * width
+    kept = ~packing.blocks(dropped)[:, None, :, None]
+    noisy_rows = with_themselves(packing.before & kept)
+    clean_rows = torch.cat([packing.mask, torch.zeros_like(packing.mask)], dim=-1)
+    return Packing(
+        torch.cat([packing.gather, packing.gather + count], dim=1),
+        torch.cat([clean, clean + width]),
+        packing.positions.repeat(1, 2),
+        torch.cat([packing.own, packing.own + width], dim=1),
+        torch.cat([clean_rows, noisy_rows], dim=2),
+    )
+
+
+def with_themselves(mask: Tensor) -> Tensor:
+    """A mask (rows, 1, width, keys) with `width` keys more, of the queries: each sees its own."""
+    own = torch.eye(mask.shape[2], dtype=torch.bool, device=mask.device)
+    return torch.cat([mask, own.expand(len(mask), 1, *own.shape)], dim=-1)
+
+
 def check_lengths(lengths: Tensor, context: int, room: int = 0) -> None:
     """Raises ValueError if a document, and `room` sentences after it, is longer than the context."""
     longest = int(lengths.max())

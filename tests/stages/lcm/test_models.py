@@ -15,7 +15,7 @@ from stages.lcm.packing import visible_pairs
 from stages.scaler.robust import RobustScaler
 from tests.stages.lcm import models
 
-KINDS = ("base", "two-tower")
+KINDS = ("base", "one-tower", "two-tower")
 PAPER = {"1.6b": 1.6e9, "7b": 7e9}
 
 
@@ -135,15 +135,21 @@ def test_operations_are_what_pytorch_counts(kind: str) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.losses(batch).mean().backward()
     counted = counter.get_total_flops()
-    card, pairs = model.card, visible_pairs(batch.lengths)
-    attentions = len(model.blocks()) * (4 * 32 * 32 - pairs) * 12 * card.model_dim
-    assert model.flops(batch) == pytest.approx(counted - uncounted(model, batch) - attentions)
+    assert model.flops(batch) == pytest.approx(counted - hidden(model, batch) - picked(model, batch))
 
 
-def uncounted(model: Lcm, batch: Batch) -> float:
-    """Operations of picking rows from tables, which stand for look-ups."""
-    if model.card.kind != "two-tower":
-        return 0.0
-    entries = 16  # 11 timesteps, rounded up
-    blocks = model.card.denoiser_layers or 0
-    return 4 * batch.sentences * entries * 9 * model.card.model_dim * blocks
+def hidden(model: Lcm, batch: Batch) -> int:
+    """Operations of attention to what masks hide."""
+    width, documents = model.card.context, len(batch.lengths)
+    pairs, seen = documents * width**2, visible_pairs(batch.lengths)
+    if model.card.kind == "one-tower":  # clean and noisy
+        pairs, seen = 4 * pairs, 2 * seen
+    return len(model.blocks()) * (pairs - seen) * 12 * model.card.model_dim
+
+
+def picked(model: Lcm, batch: Batch) -> int:
+    """Operations of picking rows from tables, which stand for look-ups: of 11 timesteps, rounded up to 16."""
+    width, entries = model.card.model_dim, 16
+    if model.card.kind == "two-tower":
+        return 4 * batch.sentences * entries * 9 * width * (model.card.denoiser_layers or 0)
+    return 4 * 2 * batch.sentences * entries * width if model.card.kind == "one-tower" else 0

@@ -1,0 +1,84 @@
+"""One-Tower diffusion LCM, LCM 2.3.3: one Transformer reads the clean sentences and denoises the next one.
+
+LCM drops self-attention with some probability to train without context; here that is drawn for every target, as in the
+Two-Tower: a dropped one sees itself alone, in all layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from stages.lcm.attention import Cache
+from stages.lcm.batch import Batch
+from stages.lcm.card import LcmCard
+from stages.lcm.diffusion import Diffusion
+from stages.lcm.interleaved import InterleavedTransformer
+from stages.lcm.layers import FREQUENCIES, Scaling, TimestepEmbedding, inference, matmul_flops
+from stages.lcm.model import Lcm, Sampling
+from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack
+from stages.lcm.sampler import sample
+from stages.scaler.robust import RobustScaler
+
+
+class OneTowerLcm(Lcm):
+    """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
+
+    def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
+        super().__init__()
+        assert card.diffusion is not None
+        self.card, self.scaler = card, scaler
+        dim = len(scaler.median)
+        self.scaling = Scaling(scaler)
+        self.diffusion = Diffusion(card.diffusion)
+        timestep = TimestepEmbedding(card.model_dim)
+        self.transformer = InterleavedTransformer(card, dim, dim, timestep, self.diffusion.steps + 1)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Of every sentence, the first of a document too, at a random timestep and with random noise."""
+        check_lengths(batch.lengths, self.card.context)
+        clean = self.scaling.normalize(batch.embeddings)
+        t = self.diffusion.timesteps(len(clean), clean.device)
+        noisy = self.diffusion.noised(clean, t, torch.randn_like(clean))
+        dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
+        predicted = self.transformer(clean, noisy, t, dropped, batch.lengths)
+        return self.diffusion.weight(t) * (predicted - clean).square().mean(1)
+
+    @inference
+    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """All positions at once."""
+        check_lengths(batch.lengths, self.card.context)
+        clean = self.scaling.normalize(batch.embeddings)
+        packing = pack(batch.lengths, clean.device)
+        return self._sample(self.transformer.read(clean, packing), packing, sampling)
+
+    @inference
+    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """Of all documents at once."""
+        check_lengths(batch.lengths, self.card.context, room=1)
+        longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
+        packing = pack(lengths, longer.device, alone=True)
+        return self._sample(self.transformer.read(longer, packing), last(packing, lengths), sampling)
+
+    def flops(self, batch: Batch) -> float:
+        """Timesteps are embedded once each; their frequencies need no gradient."""
+        width = self.card.model_dim
+        timestep = matmul_flops(width**2 + 2 / 3 * FREQUENCIES * width, -(-self.transformer.indices // 8) * 8)
+        return self.transformer.flops(batch.lengths) + timestep
+
+    def blocks(self) -> list[nn.Module]:
+        """The transformer's."""
+        return list(self.transformer.layers)
+
+    def _sample(self, caches: list[Cache], queries: Packing, sampling: Sampling) -> Tensor:
+        """One embedding for each of `queries`, not normalised."""
+
+        def denoise(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
+            if sampling.guidance == 1:
+                return self.transformer.refine(x, t, queries, caches), None
+            both = self.transformer.refine(torch.cat([x, x]), torch.cat([t, t]), queries, caches)
+            conditional, unconditional = both.chunk(2)
+            return conditional, unconditional
+
+        count, dim = len(queries.scatter), self.scaling.median.numel()
+        return self.scaling.denormalize(sample(denoise, count, dim, self.diffusion, sampling, queries.gather.device))
