@@ -97,7 +97,8 @@ class InterleavedTransformer(nn.Module):
         """(positions or twice as many, dim) → (…, model_dim)."""
         places = packing.flat(packing.positions).repeat(len(x) // len(packing.scatter))
         embedded: Tensor = self.embedding_in(x) + index(self.index_in(self.index(index.entries)))
-        return embedded + self.positions(places).to(embedded.dtype)
+        positions: Tensor = self.positions(places)
+        return embedded + positions.to(embedded.dtype)
 
 
 def _matrices(block: nn.Module) -> int:

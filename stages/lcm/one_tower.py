@@ -41,7 +41,7 @@ class OneTowerLcm(Lcm):
         t = self.diffusion.timesteps(len(clean), clean.device)
         noisy = self.diffusion.noised(clean, t, torch.randn_like(clean))
         dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
-        predicted = self.transformer(clean, noisy, t, dropped, batch.lengths)
+        predicted: Tensor = self.transformer(clean, noisy, t, dropped, batch.lengths)
         return self.diffusion.weight(t) * (predicted - clean).square().mean(1)
 
     @inference

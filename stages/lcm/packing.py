@@ -105,7 +105,7 @@ def interleaved(packing: Packing, dropped: Tensor) -> Packing:
     """The layout of clean positions followed by as many noisy ones, in one flat tensor, LCM fig. 7.
 
     A clean one sees itself and the clean ones before it; a noisy one itself and the clean ones before it, or itself
-    alone where `dropped`, (positions,) bool. In a row the noisy ones follow all clean ones: with a mask, order is nothing.
+    alone where `dropped`, (positions,) bool. In a row the noisy ones follow all clean ones; the order means nothing.
     """
     count, (_, width) = len(packing.scatter), packing.gather.shape
     clean = packing.scatter + packing.scatter // width * width
