@@ -1,0 +1,163 @@
+"""The loop of training: steps, validation, checkpoints, and the numbers that are logged.
+
+What a step said is looked at when the next one has been begun, by all processes at the same place, so that they stop,
+fail and save together. A step that is not finite is therefore noticed one step late, but never saved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from pipeline.storage.store import Store
+from pipeline.train import not_finite
+from pipeline.train.distributed import Processes
+from pipeline.train.log import Log
+from pipeline.train.optimizer import learning_rate
+from pipeline.train.peaks import peak_tflops
+from pipeline.train.settings import TrainSettings
+from pipeline.train.step import Pending, Result, Stepper, products, seed_of
+from stages.lcm.batch import Batch
+
+
+@dataclass
+class Interval:
+    """Steps between two lines of the log."""
+
+    steps: int = 0
+    loss: float = 0.0
+    weight: float = 0.0
+    norm: float = 0.0  # the largest
+    sentences: int = 0
+    flops: float = 0.0
+    waited: float = 0.0  # seconds, at the end of the one before
+    began: float = field(default_factory=time.perf_counter)
+
+    def add(self, result: Result) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.loss += result.loss * result.weight
+        self.weight += result.weight
+        self.norm = max(self.norm, result.norm)
+        self.sentences += result.sentences
+        self.flops += result.flops
+
+
+@dataclass
+class Loop:
+    """Training under way in this process.
+
+    stepper: takes steps; micros: this process's micro-batches, in order, from those of step `done` on; waited: seconds
+    that it waited for them so far. validation: batches, the same in all processes. save: writes a checkpoint after so
+    many steps. name: of a piece, in words. log: of the first process.
+    """
+
+    store: Store
+    run: str
+    settings: TrainSettings
+    processes: Processes
+    stepper: Stepper
+    micros: Iterator[tuple[int, Batch]]
+    waited: Callable[[], float]
+    validation: Sequence[Batch]
+    save: Callable[[int], None]
+    name: Callable[[int], str]
+    log: Log | None
+    asked_to_stop: Callable[[], bool] = lambda: False
+    _interval: Interval = field(default_factory=Interval)
+
+    def train(self, done: int) -> tuple[int, float | None]:
+        """Steps from `done` on. Returns how many are done at the end, and the last loss on the validation split.
+
+        Fewer than `settings.steps` if it was asked to stop; all are saved. Raises `NotFiniteError`.
+        """
+        settings, share = self.settings, self.settings.per_step // self.processes.world
+        pending: Pending | None = None
+        saved, validated, validation = done, -1, None
+        self._interval = Interval(waited=self.waited())
+        stopping = False
+        while done < settings.steps and not stopping:
+            mine = [next(self.micros) for _ in range(share)]
+            begun = self.stepper.step(done, mine, self.asked_to_stop())
+            done += 1
+            stopping = self._look(pending) > 0
+            pending = begun
+            due = stopping or done == settings.steps or done % settings.checkpoint_every == 0
+            check = settings.validate_every > 0 and done % settings.validate_every == 0
+            if due or check:
+                stopping = self._look(pending) > 0 or stopping
+                pending = None
+            if self.validation and (check or done == settings.steps):
+                validation, validated = self._validate(done), done
+            if due:
+                self.save(done)
+                saved = done
+        if stopping and saved < done:
+            self.save(done)
+        if self.validation and done == settings.steps and validated < done:
+            validation = self._validate(done)  # everything was done before
+        return done, validation
+
+    def _look(self, pending: Pending | None) -> int:
+        """At what a step said. Returns how many processes were asked to stop before it."""
+        if pending is None:
+            return 0
+        result = pending.result()
+        if not result.finite:
+            not_finite.stop(self.store, self.run, pending, result, self.processes, self.name)
+        self._interval.add(result)
+        done = pending.step + 1
+        if done % self.settings.log_every == 0 or done == self.settings.steps:
+            self._tell(done)
+        return result.stops
+
+    def _tell(self, done: int) -> None:
+        over, now, waited = self._interval, time.perf_counter(), self.waited()
+        self._interval = Interval(waited=waited, began=now)
+        if not self.log:
+            return
+        seconds = now - over.began
+        tflops = over.flops / seconds / 1e12 / self.processes.world
+        peak = peak_tflops(self.processes.device, self.stepper.dtype)
+        numbers = {
+            "loss": over.loss / over.weight if over.weight else 0.0,
+            "norm": over.norm,
+            "lr": learning_rate(done - 1, self.settings),
+            "concepts_per_second": over.sentences / seconds,
+            "tflops": tflops,  # of one process
+            "mfu": tflops / peak if peak else None,
+            "loader_wait": (waited - over.waited) / seconds,
+            "seconds_left": (self.settings.steps - done) * seconds / over.steps,
+        }
+        self.log.see("train", done, numbers)
+
+    def _validate(self, done: int) -> float:
+        """The loss on the validation split, with the same noise each time. Every process computes all of it."""
+        began = time.perf_counter()
+        loss = validation_loss(self.stepper.losses, self.validation, self.settings.seed, self.processes.device,
+                               self.stepper.dtype)  # fmt: skip
+        if self.log:
+            self.log.see("validation", done, {"loss": loss})
+        self._interval.began += time.perf_counter() - began  # rates are those of training
+        return loss
+
+
+def validation_loss(
+    losses: nn.Module, batches: Sequence[Batch], seed: int, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Σ weight·loss / Σ weight, without dropout."""
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    losses.eval()
+    with torch.no_grad(), products(dtype, device):
+        for number, batch in enumerate(batches):
+            moved = batch.to(device)
+            torch.manual_seed(seed_of("validation", seed, number))
+            each = losses(moved)
+            total += torch.stack([(moved.weights * each).sum(), moved.weights.sum()])
+    losses.train()
+    loss, weight = total.tolist()
+    return float(loss / weight) if weight else 0.0

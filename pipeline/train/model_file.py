@@ -1,0 +1,127 @@
+"""A trained model in a folder of a corpus, train/NAME: what `evaluate`, `generate` and fine-tuning load.
+
+    model.json           what it is: card, dimension, how it was trained; written last
+    model.safetensors    weights, float32
+    scaler.safetensors   the robust scaler; the codebooks of a quantised model stay among the fits of the corpus
+
+A run of training that is not finished has no model.json yet: then the newest checkpoint is read.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from pipeline.errors import CorpusError, MissingError
+from pipeline.fits.frozen import FitRef
+from pipeline.fits.records import read_artifact
+from pipeline.storage.store import Store
+from pipeline.train import checkpoint
+from pipeline.train.distributed import Losses
+from pipeline.train.record import RECORD, Pinned, Started
+from stages.lcm.card import LcmCard
+from stages.lcm.model import Lcm, build
+from stages.rvq.codebooks import Codebooks
+from stages.scaler.robust import RobustScaler
+
+MODEL, WEIGHTS, SCALER = "model.json", "model.safetensors", "scaler.safetensors"
+VERSION = 1
+
+
+class About(BaseModel):
+    """What a trained model says of itself: `steps` that it was trained for, and what that was pinned to."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    version: int = VERSION
+    steps: int
+    pinned: Pinned
+    validation: float | None = None  # loss on the validation split at the end
+    torch: str = torch.__version__
+
+    @property
+    def card(self) -> LcmCard:
+        """Its architecture."""
+        return LcmCard.model_validate_json(json.dumps(self.pinned.card))
+
+
+def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], scaler: RobustScaler, about: About) -> None:
+    """Write a model's folder. weights: its `state_dict`, whole and on the host."""
+    contiguous = {name: one.contiguous() for name, one in weights.items()}
+    store.write(f"{run}/{WEIGHTS}", save(contiguous, {"format": "pt"}))
+    store.write(f"{run}/{SCALER}", scaler.to_bytes({"model": run}))
+    store.write(f"{run}/{MODEL}", about.model_dump_json(indent=1).encode())
+
+
+def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, About]:
+    """The model in a folder …/train/NAME, at any fsspec URL, for inference.
+
+    Raises `CorpusError` if there is none, or it does not fit to what it says of itself.
+    """
+    url, _, name = place.rstrip("/").rpartition("/")
+    url, _, folder = url.rpartition("/")
+    store, run = Store(url), f"{folder}/{name}"
+    marker = None
+    if store.exists(f"{run}/{MODEL}"):
+        about = _parsed(store, f"{run}/{MODEL}")
+        scaler = RobustScaler.from_bytes(store.read(f"{run}/{SCALER}"))
+    else:
+        marker = newest(store, run)
+        pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned
+        about = About(steps=marker.step, pinned=pinned)
+        scaler = scaler_of(store, pinned)
+    model = build(about.card, scaler, codebooks_of(store, about.pinned))
+    if marker:
+        checkpoint.load_weights(store, marker, Losses(model))
+    else:
+        put_weights(model, store.read(f"{run}/{WEIGHTS}"), f"{store.url}/{run}/{WEIGHTS}")
+    return model.to(device).eval(), about
+
+
+def newest(store: Store, run: str) -> checkpoint.Marker:
+    """Its newest checkpoint. Raises `CorpusError` if it has none."""
+    there = checkpoint.markers(store, run)
+    if not there:
+        have = [f"train/{name}" for name in store.folders("train") if store.exists(f"train/{name}/{RECORD}")]
+        raise CorpusError(
+            f"{store.url}/{run} holds no trained model; those of this corpus: {', '.join(have) or 'none'}; train one: "
+            "pipeline train corpus.yaml"
+        )
+    return there[-1]
+
+
+def put_weights(model: Lcm, data: bytes, where: str) -> None:
+    """Weights of a file into a model. Raises `CorpusError` if they are of another architecture."""
+    try:
+        model.load_state_dict(load(data))
+    except (SafetensorError, RuntimeError) as error:
+        raise CorpusError(
+            f"{where} is no file of weights of this model ({error}); restore it, or train anew"
+        ) from error
+
+
+def scaler_of(store: Store, pinned: Pinned) -> RobustScaler:
+    """The scaler that a training is pinned to."""
+    return RobustScaler.from_bytes(read_artifact(store, FitRef(**pinned.scaler)))
+
+
+def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:
+    """The codebooks that a training of a quantised model is pinned to."""
+    if pinned.codebooks is None:
+        return None
+    try:
+        return Codebooks.from_bytes(read_artifact(store, FitRef(**pinned.codebooks)))
+    except MissingError as error:
+        raise CorpusError(f"{error}; a quantised model needs the corpus beside it, with its codebooks") from error
+
+
+def _parsed(store: Store, path: str) -> About:
+    try:
+        about = About.model_validate_json(store.read(path))
+    except ValidationError as error:
+        raise CorpusError(f"{store.url}/{path} is damaged, or of another version: {error}") from error
+    return about

@@ -1,0 +1,163 @@
+"""What `pipeline train` does: check, pin the run of training down, start its processes, and say what came of it.
+
+Running again goes on from the newest checkpoint. A training stays with the index, the scaler and the codebooks that it
+began with, whatever is added to the corpus; other settings of meaning are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from pipeline.config import RunConfig
+from pipeline.corpus import Corpus
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.fits.records import read_artifact, read_record
+from pipeline.select.settings import SelectSettings
+from pipeline.show import counted, number
+from pipeline.state.fingerprint import fingerprint
+from pipeline.train import checkpoint
+from pipeline.train.index import Index, make_index
+from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, check_same
+from pipeline.train.settings import TrainSettings
+from stages.lcm.card import LcmCard, load_lcm_card
+
+Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
+
+
+def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
+    """Train the model of `config.train` until it is done. spread: starts processes; default: on this machine.
+
+    Raises `KeyboardInterrupt` if it was asked to stop; what was trained is then saved.
+    """
+    from pipeline.train.local import here
+    from pipeline.train.worker import progress
+
+    run = prepare(console, config, fresh)
+    settings, store = config.train, Corpus(config.output).store
+    assert settings
+    if progress(store, run).finished:
+        console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+        return
+    (spread or here)(console, config.output, run, settings.processes)
+    now = progress(store, run)
+    if not now.finished:
+        console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
+        raise KeyboardInterrupt
+    console.print(f"trained: {config.output}/{run}", markup=False, highlight=False, soft_wrap=True)
+
+
+def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
+    """Check what is asked for, and write the record that processes of the training read. Returns its folder.
+
+    fresh: forget what was trained under that name. Raises `ConfigError` or `CorpusError`.
+    """
+    settings = config.train
+    if settings is None:
+        raise ConfigError("there is no section train: add `train: {model: lcm-two-tower-tiny, steps: 300}`")
+    run, corpus, card = settings.folder, Corpus(config.output), load_lcm_card(settings.model)
+    store = corpus.store
+    if fresh:
+        checkpoint.forget(store, run)
+        for path in store.find(run):
+            store.delete(path)
+    for folder in checkpoint.interrupted(store, run):
+        console.print(f"{folder} was interrupted and does not count: removed", markup=False, highlight=False)
+        checkpoint.delete_folders(store, [folder])
+    pinned = None
+    if checkpoint.markers(store, run):
+        pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned
+        check_same(run, _compared(pinned.model_dump(mode="json")), _compared(_asked(config, settings, card)))
+    pinned = pinned or _pin(console, config, settings, card, corpus)
+    store.write(f"{run}/{RECORD}", Started(pinned=pinned, settings=settings).model_dump_json(indent=1).encode())
+    return run
+
+
+def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
+    return {
+        "card": card.model_dump(mode="json"),
+        "settings": {key: value for key, value in settings.meaningful().items() if key != "model"},
+        "select": config.select.model_dump(mode="json") if config.select else None,
+    }
+
+
+def _compared(pinned: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same to go on; the words of a card need not."""
+    card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
+    return {"model": card, "train": pinned["settings"], "select": pinned["select"]}
+
+
+def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus) -> Pinned:
+    scaler = _fit(corpus, "scaler")
+    if scaler is None:
+        raise ConfigError(f"{corpus.url} has no scaler, which models need: add `scaler: {{}}` and run it")
+    codebooks = _fit(corpus, "rvq") if card.quantised else None
+    if card.quantised and codebooks is None:
+        raise ConfigError(
+            f"{card.name} models codes, and {corpus.url} has none: add `rvq: {{codebooks: 8, units: 256}}` and run it"
+        )
+    index = make_index(corpus, config.select or SelectSettings(), answers=settings.answers)
+    _check(index, settings, card)
+    of_scaler = _dim(corpus, scaler)
+    if of_scaler != index.dim:
+        raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
+    console.print(
+        f"{card.name} on {number(index.about.splits['train'][2])} sentences of "
+        f"{counted(index.about.splits['train'][0], 'document')} (index {index.digest[:12]})",
+        markup=False,
+        highlight=False,
+    )
+    indexes = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)]
+    for other in settings.corpora:
+        found = make_index(
+            Corpus(other.path), other.select or SelectSettings(), answers=settings.answers, origin="corpora.select"
+        )
+        indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
+    return Pinned(
+        **_asked(config, settings, card),
+        indexes=indexes,
+        encoder=index.about.encoder,
+        dim=index.dim,
+        scaler=scaler,
+        codebooks=codebooks,
+    )
+
+
+def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
+    wanted = ("train", "validation") if settings.validation_concepts else ("train",)
+    for split in wanted:
+        if not index.about.splits[split][0]:
+            without = "; or set train.validation_concepts to 0, to train without" if split == "validation" else ""
+            raise ConfigError(
+                f"{index.url} has no documents of the split {split} ({index.said_of_splits()}); give it a share "
+                f"(corpus.yaml: split) and run it{without}"
+            )
+    if card.context > settings.micro_concepts:
+        raise ConfigError(
+            f"train.micro_concepts is {settings.micro_concepts}, the context of {card.name} {card.context}: a document "
+            f"may be that long; give {card.context} or more"
+        )
+
+
+def _fit(corpus: Corpus, name: str) -> Fit | None:
+    """The fit in force. Raises `CorpusError` if it is one of other embeddings."""
+    path = corpus.view.fits.get(name)
+    if path is None:
+        return None
+    record = read_record(corpus.store, path)
+    encoded = fingerprint(corpus.view.stages["encode"])
+    if record.recipe["encode"] != encoded:
+        raise CorpusError(
+            f"the {name} of {corpus.url} was fitted on other embeddings (encode {record.recipe['encode'][:8]}, these "
+            f"are {encoded[:8]}): run the corpus again"
+        )
+    return dict(vars(record.ref(path)))
+
+
+def _dim(corpus: Corpus, scaler: Fit) -> int:
+    from pipeline.fits.frozen import FitRef
+    from stages.scaler.robust import RobustScaler  # torch
+
+    return len(RobustScaler.from_bytes(read_artifact(corpus.store, FitRef(**scaler))).median)
