@@ -73,7 +73,17 @@ class Wishes:
 
 
 def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> str | None:
-    """Bring a corpus up to date. Raises `CorpusError` if some of it is not done, or does not balance.
+    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if the section `train` is there."""
+    submitted = bring_up_to_date(console, config, wishes, where)
+    if config.train and submitted is None and wishes.only is None and wishes.until is None:
+        from pipeline.train.run import train
+
+        train(console, config)
+    return submitted
+
+
+def bring_up_to_date(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> str | None:
+    """All but training. Raises `CorpusError` if some of it is not done, or does not balance.
 
     Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed. Where the work is handed to a
     cluster this returns at once, with the run's folder, and the jobs hold the corpus's lock.

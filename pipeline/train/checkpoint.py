@@ -11,18 +11,24 @@ numbers are seeded by the step, so it needs none. Cost: 12 bytes a parameter; tr
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import fsspec
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_shares
+from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 
 from pipeline.errors import CorpusError
 from pipeline.storage.remote import in_words
@@ -92,8 +98,9 @@ def save(
     folder = processes.told(f"{run}/{FOLDER}/{name_of(step)}.{secrets.token_hex(3)}")[0]
     place = _place(store, folder)
     with in_words(store.url):
-        writer = dcp.FileSystemWriter(place) if is_local(store.url) else FsspecWriter(place)
-        dcp.save(_state(losses, optimizer), storage_writer=writer, no_dist=processes.world == 1)
+        writer = FileSystemWriter(place) if is_local(store.url) else FsspecWriter(place)
+        with _alone(processes.world == 1) as alone:
+            save_shares(_state(losses, optimizer), storage_writer=writer, no_dist=alone)
     if processes.first:
         marker = Marker(step=step, folder=folder, pinned=pinned, processes=processes.world, torch=torch.__version__)
         path = f"{run}/{FOLDER}/{name_of(step)}.json"
@@ -109,8 +116,7 @@ def save(
 
 def load(store: Store, marker: Marker, losses: nn.Module, optimizer: torch.optim.Optimizer, one: bool) -> None:
     """Put a checkpoint into a model and its optimizer, which are those that it was made of. one: process."""
-    model, state_of_optimizer = get_state_dict(losses, optimizer)
-    state = {"model": model, "optimizer": state_of_optimizer}
+    state = _state(losses, optimizer)
     _read(store, marker, state, one)
     set_state_dict(losses, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
@@ -134,6 +140,14 @@ def _place(store: Store, folder: str) -> str:
     return f"{store.url.rstrip('/')}/{folder}"
 
 
+@contextlib.contextmanager
+def _alone(one: bool) -> Iterator[bool]:
+    """Without PyTorch's warning that there is one process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
+        yield one
+
+
 def _state(losses: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     model, state_of_optimizer = get_state_dict(losses, optimizer)
     return {"model": model, "optimizer": state_of_optimizer}
@@ -144,7 +158,8 @@ def _read(store: Store, marker: Marker, state: dict[str, Any], one: bool) -> Non
     remedy = f"delete {name_of(marker.step)}.json beside it to go on with an older one, or train anew with --fresh"
     try:
         with in_words(store.url):
-            reader = dcp.FileSystemReader(place) if is_local(store.url) else FsspecReader(place)
-            dcp.load(state, storage_reader=reader, no_dist=one)
-    except (dcp.CheckpointException, RuntimeError, ValueError, OSError, KeyError) as error:
+            reader = FileSystemReader(place) if is_local(store.url) else FsspecReader(place)
+            with _alone(one) as alone:
+                load_shares(state, storage_reader=reader, no_dist=alone)
+    except (CheckpointException, RuntimeError, ValueError, OSError, KeyError) as error:
         raise CorpusError(f"the checkpoint {place} cannot be read ({error}); {remedy}") from error

@@ -105,9 +105,9 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
     compiled = settings.compile == "on" or (settings.compile == "auto" and processes.device.type == "cuda")
     for block in model.blocks():
         if compiled:
-            block.forward = torch.compile(block.forward)  # type: ignore[method-assign]
+            block.forward = torch.compile(block.forward)
         if settings.activation_checkpointing:
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     losses = Losses(model)
     if is_sharded(model, settings, processes):
         if not dist.is_initialized():

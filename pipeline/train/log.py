@@ -44,7 +44,7 @@ class Log:
         self._written, self._printed = 0.0, 0.0
         self._here, self._folder = is_local(store.url), tempfile.TemporaryDirectory()
         place = str(fsspec.core.url_to_fs(f"{store.url}/{run}/{BOARD}")[1]) if self._here else self._folder.name
-        self._board = SummaryWriter(place, purge_step=done + 1)  # type: ignore[no-untyped-call]
+        self._board = SummaryWriter(place, purge_step=done + 1)
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
@@ -60,7 +60,7 @@ class Log:
         if self._bar:
             self._bar.stop()
         self.flush()
-        self._board.close()  # type: ignore[no-untyped-call]
+        self._board.close()
         self._folder.cleanup()
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
@@ -68,7 +68,7 @@ class Log:
         self._lines.append({"kind": kind, "step": step} | numbers)
         for name, value in numbers.items():
             if value is not None:
-                self._board.add_scalar(f"{kind}/{name}", value, step)  # type: ignore[no-untyped-call]
+                self._board.add_scalar(f"{kind}/{name}", value, step)
         if kind == "validation":
             self._say(f"step {step}: validation loss {numbers['loss']:.4f}")
         elif self._bar:
@@ -84,7 +84,7 @@ class Log:
         self._written = time.monotonic()
         text = "".join(json.dumps(line, allow_nan=True) + "\n" for line in self._lines)
         self._store.write(f"{self._run}/{METRICS}", text.encode())
-        self._board.flush()  # type: ignore[no-untyped-call]
+        self._board.flush()
         if not self._here:
             for file in Path(self._folder.name).iterdir():
                 self._store.write(f"{self._run}/{BOARD}/{file.name}", file.read_bytes())

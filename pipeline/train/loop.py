@@ -1,11 +1,12 @@
 """The loop of training: steps, validation, checkpoints, and the numbers that are logged.
 
-What a step said is looked at when the next one has been begun, by all processes at the same place, so that they stop,
-fail and save together. A step that is not finite is therefore noticed one step late, but never saved.
+On GPUs, what a step said is looked at when the next one has been begun, by all processes at the same place, so that
+they stop, fail and save together. A step that is not finite is then noticed one step late, but never saved.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ class Loop:
             done += 1
             stopping = self._look(pending) > 0
             pending = begun
+            if begun.arrived is None:  # it is done already
+                stopping, pending = self._look(pending) > 0 or stopping, None
             due = stopping or done == settings.steps or done % settings.checkpoint_every == 0
             check = settings.validate_every > 0 and done % settings.validate_every == 0
             if due or check:
@@ -94,10 +97,10 @@ class Loop:
             if self.validation and (check or done == settings.steps):
                 validation, validated = self._validate(done), done
             if due:
-                self.save(done)
+                self._save(done)
                 saved = done
-        if stopping and saved < done:
-            self.save(done)
+        if saved < done:
+            self._save(done)
         if self.validation and done == settings.steps and validated < done:
             validation = self._validate(done)  # everything was done before
         return done, validation
@@ -135,15 +138,27 @@ class Loop:
         }
         self.log.see("train", done, numbers)
 
+    def _save(self, done: int) -> None:
+        with self._apart():
+            self.save(done)
+
     def _validate(self, done: int) -> float:
         """The loss on the validation split, with the same noise each time. Every process computes all of it."""
-        began = time.perf_counter()
-        loss = validation_loss(self.stepper.losses, self.validation, self.settings.seed, self.processes.device,
-                               self.stepper.dtype)  # fmt: skip
+        stepper = self.stepper
+        with self._apart():
+            loss = validation_loss(
+                stepper.losses, self.validation, self.settings.seed, self.processes.device, stepper.dtype
+            )
         if self.log:
             self.log.see("validation", done, {"loss": loss})
-        self._interval.began += time.perf_counter() - began  # rates are those of training
         return loss
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Time that is no training does not count in its rates."""
+        began = time.perf_counter()
+        yield
+        self._interval.began += time.perf_counter() - began
 
 
 def validation_loss(

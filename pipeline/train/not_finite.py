@@ -58,7 +58,7 @@ def _at_fault(micro: Micro) -> tuple[list[int], str]:
         (~micro.losses.isfinite().cpu(), "losses that are not finite"),
     ):
         if bad.any():
-            return pieces[document[bad].unique()].tolist(), what
+            return pieces[torch.unique(document[bad])].tolist(), what
     return pieces.tolist(), ""
 
 

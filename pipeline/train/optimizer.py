@@ -11,14 +11,15 @@ from pipeline.train.settings import TrainSettings
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
-    """Of a step, counted from 0: rises linearly to `lr` in `warmup_steps`, then half a cosine down to `min_lr`.
+    """Of a step, counted from 0: linearly up to `lr`, which the last step of the warm-up has, then half a cosine down.
 
-    Step 0 has 1 / warmup_steps of it already; the last step has the least but for a cosine's first bit.
+    It would be at `last_lr` in the step after the last one.
     """
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
-    share = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return settings.min_lr + (settings.lr - settings.min_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    warmup, last = settings.warmup, settings.last_lr
+    if step < warmup:
+        return settings.lr * (step + 1) / warmup
+    share = (step - warmup) / max(1, settings.steps - warmup)
+    return last + (settings.lr - last) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
 def decays(name: str, parameter: nn.Parameter, embeddings: frozenset[str]) -> bool:

@@ -5,7 +5,7 @@ Settings of meaning decide the losses: a run of training goes on only with those
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
@@ -13,6 +13,7 @@ from pipeline.select.settings import SelectSettings
 from stages.stage import Settings, execution, meaning
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+TAKEN = "index"  # a folder of train/
 
 
 class OtherCorpus(Settings):
@@ -45,8 +46,14 @@ class TrainSettings(Settings):
         "decides the order of the data, and must not be less than the model's context",
     )
     lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
-    warmup_steps: int = meaning(100, ge=0, description="steps in which it rises to that (10_000 in the LCM paper)")
-    min_lr: float = meaning(3e-5, ge=0, description="the learning rate that its cosine ends with")
+    warmup_steps: int | None = meaning(
+        None,
+        ge=0,
+        description="steps in which it rises to that (default: a tenth of steps, at most 10_000, as in the LCM paper)",
+    )
+    min_lr: float | None = meaning(
+        None, ge=0, description="the learning rate that its cosine ends with (default: a tenth of lr)"
+    )
     betas: tuple[float, float] = meaning((0.9, 0.95), description="of AdamW")
     eps: float = meaning(1e-5, gt=0, description="of AdamW")
     weight_decay: float = meaning(0.1, ge=0, description="of AdamW, on matrices; not on norms, biases and embeddings")
@@ -61,7 +68,8 @@ class TrainSettings(Settings):
     answers: str | None = meaning(
         None,
         min_length=1,
-        description="fine-tuning: a condition on the sentences of answers; only these count in the loss",
+        description="fine-tuning: a column that the input kept, with the code point where a document's answer begins; "
+        "only sentences of answers count in the loss",
     )
     init_from: str | None = meaning(
         None, min_length=1, description="a trained model to begin with: its folder …/train/NAME, any fsspec URL"
@@ -93,18 +101,6 @@ class TrainSettings(Settings):
         600, ge=10, description="a process that waits so long for another one fails: that one is lost"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _follow(cls, value: Any) -> Any:
-        """warmup_steps of a short run: a tenth of it; min_lr: a tenth of lr."""
-        if isinstance(value, dict):
-            value = dict(value)
-            if "warmup_steps" not in value and isinstance(value.get("steps"), int):
-                value["warmup_steps"] = min(100, value["steps"] // 10)
-            if "min_lr" not in value and isinstance(value.get("lr"), float):
-                value["min_lr"] = value["lr"] / 10
-        return value
-
     @model_validator(mode="after")
     def _fits_together(self) -> TrainSettings:
         if self.batch_concepts % self.micro_concepts:
@@ -113,13 +109,25 @@ class TrainSettings(Settings):
                 f"batch_concepts {self.batch_concepts} is no multiple of micro_concepts {self.micro_concepts}; "
                 f"give for instance {near}"
             )
-        if self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} is more than steps {self.steps}; give fewer")
-        if self.min_lr > self.lr:
-            raise ValueError(f"min_lr {self.min_lr} is more than lr {self.lr}; give less")
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup_steps {self.warmup} is more than steps {self.steps}; give fewer")
+        if self.last_lr > self.lr:
+            raise ValueError(f"min_lr {self.last_lr} is more than lr {self.lr}; give less")
+        if self.name == TAKEN:
+            raise ValueError(f"name is {TAKEN}, where the indexes lie; give another")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are {list(self.betas)}; both are at least 0 and below 1")
         return self
+
+    @property
+    def warmup(self) -> int:
+        """Steps of it."""
+        return min(10_000, self.steps // 10) if self.warmup_steps is None else self.warmup_steps
+
+    @property
+    def last_lr(self) -> float:
+        """What the cosine ends with."""
+        return self.lr / 10 if self.min_lr is None else self.min_lr
 
     @property
     def per_step(self) -> int:

@@ -129,6 +129,6 @@ def _fetched(totals: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     if not totals.is_cuda:
         return totals, None
     host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True).copy_(totals, non_blocking=True)
-    arrived = torch.cuda.Event()
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
     return host, arrived

@@ -168,7 +168,7 @@ class _Work:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         weights = get_model_state_dict(losses, options=options)
         if self.processes.first:
-            own = {name.removeprefix("model."): one for name, one in weights.items()}
+            own = {key.removeprefix("model."): one for key, one in weights.items() if isinstance(one, torch.Tensor)}
             about = About(steps=self.settings.steps, pinned=self.record.pinned, validation=validation)
             save_model(self.store, self.run, own, unwrapped(losses).model.scaler, about)
 
