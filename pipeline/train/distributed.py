@@ -119,7 +119,7 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
         fully_shard(losses, mesh=mesh, mp_policy=policy)
         return losses
     if processes.world > 1:
-        return DistributedDataParallel(losses, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(losses, forward_sync_buffers=False, gradient_as_bucket_view=True)
     return losses
 
 
