@@ -31,7 +31,7 @@ def kill_after(start: Callable[[], subprocess.Popen[bytes]], folder: Path, new_f
     """Start, wait until so many files are new, kill the whole process group. False if it was done before."""
     before = files(folder)
     process = start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # of a busy machine
     while files(folder) < before + new_files and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.003)
@@ -92,7 +92,7 @@ def test_killed_while_fitting(make_config: MakeConfig, tmp_path: Path) -> None:
         process = subprocess.Popen(
             [PIPELINE, "run", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600  # of a busy machine
         while files(fits) < files_there and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -117,11 +117,11 @@ def test_interrupted_and_resumed(make_config: MakeConfig, tmp_path: Path, launch
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # of a busy machine
     while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, sign)
-    shown, _ = process.communicate(timeout=60)
+    shown, _ = process.communicate(timeout=600)
     assert process.returncode == 130, shown
     assert "Interrupted. What is finished is kept: run the same command again" in shown and "Traceback" not in shown
     (summary,) = (tmp_path / "out/runs").glob("*/summary.json")

@@ -93,7 +93,7 @@ def test_a_store_that_goes_away_for_a_while(
     path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
     process = started(path, proxy)
     proxy.go_away(8.0)
-    shown, _ = process.communicate(timeout=120)
+    shown, _ = process.communicate(timeout=600)
     assert process.returncode == 0 and proxy.faults["gone"] >= 3, (shown, proxy.faults)
     assert data_digests(f"{bucket}/corpus") == expected
     assert books_of(f"{bucket}/corpus").repeated > 0
@@ -148,7 +148,7 @@ def test_credentials_that_run_out_stop_the_run(
     path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
     process = started(path, proxy)
     proxy.expired = True
-    shown, _ = process.communicate(timeout=60)
+    shown, _ = process.communicate(timeout=600)
     assert process.returncode == 1 and "Traceback" not in shown, shown
     assert "(PermissionError); let these credentials" in " ".join(shown.split())
     assert proxy.faults["expired"] < 20, "it went on asking"

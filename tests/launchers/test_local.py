@@ -56,7 +56,7 @@ def join(address: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     fast = {"RAY_NUM_REDIS_GET_RETRIES": "1", NO_CLUSTER: "0"}  # or it would look beyond loopback
     command = [sys.executable, "-c", JOIN, address]
-    return subprocess.run(command, env=clean | fast | variables, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=clean | fast | variables, capture_output=True, text=True, timeout=600)
 
 
 def listening(root: int) -> set[str]:
@@ -86,7 +86,7 @@ def test_two_private_rays_side_by_side(base: Path) -> None:
         assert accepted.returncode == 0, accepted.stderr
     finally:
         for process in (ours, theirs):
-            process.communicate("\n", timeout=60)
+            process.communicate("\n", timeout=600)
     assert (ours.returncode, theirs.returncode) == (0, 0)
     assert not list(base.glob("ray-*"))
     assert not (base / "home").exists(), "something was written to the home folder"

@@ -70,7 +70,7 @@ def test_two_workers_share_the_ranges(make_config: MakeConfig, tmp_path: Path) -
     bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
     store, run, folder = order_phase(path)
     workers = [start_worker(store, folder) for _ in range(2)]
-    shown = [worker.communicate(timeout=120)[0] for worker in workers]
+    shown = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], shown
     order, done = read_order(store, folder), list(read_done(store, folder))
     assert len(done) == order.ranges >= 2 and not failures_of(done)
@@ -94,13 +94,13 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
             time.sleep(0.005)
         time.sleep(moments.uniform(0, 0.1))
         worker.send_signal(sign)
-        shown, _ = worker.communicate(timeout=60)
+        shown, _ = worker.communicate(timeout=600)
         if sign == signal.SIGTERM:
             assert worker.returncode == 0 and "what is finished is kept" in shown, shown
             assert not store.listing(f"{run}/starts"), "a part is blamed for the stop"
     started = time.monotonic()
     last = start_worker(store, folder)
-    shown, _ = last.communicate(timeout=120)
+    shown, _ = last.communicate(timeout=600)
     assert last.returncode == 0, shown
     if len(list(read_done(store, folder))) < read_order(store, folder).ranges:  # its lease had not expired yet
         assert sign == signal.SIGKILL and time.monotonic() - started < 60
@@ -115,7 +115,7 @@ def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None
     changed = order.model_copy(update={"identity": order.identity | {"torch": "1.0"}})
     store.write(f"{folder}/order.json", changed.model_dump_json().encode())
     worker = start_worker(store, folder)
-    shown, _ = worker.communicate(timeout=60)
+    shown, _ = worker.communicate(timeout=600)
     assert worker.returncode == 1 and "instead of 1.0" in " ".join(shown.split()), shown
     assert any("torch is" in error for error in last_errors(store, folder))
     assert not store.find("receipts")

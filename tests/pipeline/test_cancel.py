@@ -48,7 +48,7 @@ def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_pa
     store = Store(str(tmp_path / "out"))
     state = until(Watcher(store, cluster()), lambda one: not one.over and one.phases)
     assert cancel(Console(), store, cluster())
-    _, said = run.communicate(timeout=60)
+    _, said = run.communicate(timeout=600)
     assert run.returncode == 1 and "stopped: cancelled" in said, said
     ended = summary(store, state.run)
     assert ended["interrupted"] and not ended["done"]

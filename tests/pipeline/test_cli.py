@@ -89,7 +89,7 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
     while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
     assert "run the same command again" in errors and "Traceback" not in errors
     assert pipeline("run", path).returncode == 0

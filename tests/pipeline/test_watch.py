@@ -85,7 +85,7 @@ def test_what_is_set_aside_is_named(make_config: MakeConfig) -> None:
         store.write(f"{run}/starts/{part}-{number}", b"")
     watcher = held_by_jobs(store, run)
     worker = start_worker(store, folder)
-    shown_by_worker = worker.communicate(timeout=120)[0]
+    shown_by_worker = worker.communicate(timeout=600)[0]
     assert worker.returncode == 0, shown_by_worker
     state = until(watcher, lambda one: True)
     assert state.set_aside == [part] and state.phases[0].failed == 1 and not state.over
