@@ -51,7 +51,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         looking.export,
         looking.compare_segmenters,
     ),
-    "Train and evaluate": (training.index, training.train),
+    "Train and evaluate": (training.index, training.train, training.evaluate, training.generate),
     "Keep it in order": (keeping.verify, keeping.gc, keeping.quarantine, keeping.purge),
     "Set up": (setting_up.models, setting_up.doctor, setting_up.schema),
 }

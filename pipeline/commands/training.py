@@ -8,6 +8,12 @@ import typer
 
 from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
 
+Steps = Annotated[int | None, typer.Option(min=1, metavar="N", help="diffusion: steps of a sentence, instead of 40")]
+Guidance = Annotated[float | None, typer.Option(min=0, help="its scale, instead of the paper's; 1: none")]
+Temperature = Annotated[float | None, typer.Option(min=1e-4, help="Quant-LCM: of eq. 23, instead of the paper's")]
+TopK = Annotated[int | None, typer.Option(min=1, metavar="N", help="Quant-LCM: units that are drawn from")]
+Seed = Annotated[int, typer.Option(min=0, help="of noise and of what is drawn")]
+
 
 def index(
     place: CorpusPlace,
@@ -74,3 +80,108 @@ def train(
     except KeyboardInterrupt:
         err.print("Interrupted: run the same command again to go on.")
         raise typer.Exit(130) from None
+
+
+def evaluate(
+    place: CorpusPlace,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="MODEL", help="name in train/ or a folder; may be repeated (default: all)"),
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="test or validation")] = "test",
+    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="that are predicted, or a few more")] = 10_000,
+    metrics: Annotated[
+        str, typer.Option(metavar="A,B,…", help="of l2, l2_squared, l2_r, par, ca and mi")
+    ] = "l2,l2_squared,l2_r,par,ca",
+    language_model: Annotated[
+        str | None, typer.Option(metavar="CARD", help="for mi: gpt2, smollm2, or the file of a card")
+    ] = None,
+    mi_sentences: Annotated[int, typer.Option(min=1, metavar="N", help="the first so many for mi")] = 500,
+    seed: Seed = 0,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+) -> None:
+    """Say how well models predict the next sentence of held-out documents, as Table 3 of the LCM paper does.
+
+    Every sentence but a document's first is predicted from the true ones before
+    it. l2 is the distance in SONAR space, l2_r that after decoding and encoding
+    again, par how much more the prediction resembles the context than the true
+    sentence does, ca the share of other sentences that are further away, mi the
+    mutual information with the ten sentences before, by a language model. Below
+    the models stand two predictors that learn nothing, and the truth.
+
+    The table is written to train/NAME/evaluation of every model.
+
+    Examples:
+
+      pipeline evaluate corpus.yaml
+
+      pipeline evaluate runs/books --model lcm-base-tiny --model two-tower-2
+        --sentences 2000 --language-model smollm2
+    """
+    from launchers.devices import devices
+    from pipeline.train.evaluate import Wishes
+    from pipeline.train.evaluate import evaluate as evaluate_models
+
+    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k)
+    asked = tuple(models or ())
+    wishes = Wishes(asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling)
+    evaluate_models(out, place, open_corpus(place), wishes, lambda: devices()[0])
+
+
+def generate(
+    place: CorpusPlace,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="name in train/, or a folder")],
+    prompt: Annotated[
+        str | None, typer.Option(metavar="FILE", help="a text to continue; - for what comes through a pipe")
+    ] = None,
+    prompt_lang: Annotated[str, typer.Option(metavar="CODE", help="language of the prompt")] = "eng_Latn",
+    split: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="continue documents of test or validation, and score that")
+    ] = None,
+    documents: Annotated[int, typer.Option(min=1, metavar="N", help="how many of them")] = 10,
+    prompt_sentences: Annotated[int, typer.Option(min=1, metavar="N", help="of each that are given")] = 5,
+    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="to generate, at most")] = 10,
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="decode into this language (default: that of the prompt)")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="FILE", help="write the continuations to it too, a line each (any URL)")
+    ] = None,
+    seed: Seed = 0,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+) -> None:
+    """Continue a text, or held-out documents, with a trained model.
+
+    The prompt is cut into sentences and encoded as the corpus was; the model adds
+    sentences until it says "End of text.", repeats itself or has given enough.
+    The same concepts can be decoded into any language of the decoder: --lang.
+
+    With --split, continuations are held against how documents really go on:
+    ROUGE-L, 3-grams taken from the prompt (OVL-3), repeated 4-grams in percent
+    (REP-4), and the cosine of each sentence with the next but one (coherence).
+
+    Examples:
+
+      pipeline generate runs/books --model two-tower --prompt story.txt --lang deu_Latn
+
+      pipeline generate runs/books --model two-tower --split test --documents 20
+    """
+    from launchers.devices import devices
+    from pipeline.train.generate import Wishes, read_prompt
+    from pipeline.train.generate import generate as generate_texts
+
+    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k)
+    text = read_prompt(prompt) if prompt is not None else None
+    wishes = Wishes(model, text, prompt_lang, split, documents, prompt_sentences, sentences, lang, to, seed, sampling)
+    generate_texts(out, place, open_corpus(place), wishes, lambda: devices()[0])
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    """Those that the command line names."""
+    return {name: value for name, value in options.items() if value is not None}

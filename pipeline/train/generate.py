@@ -1,0 +1,175 @@
+"""What `pipeline generate` does: continue a text, or held-out documents, sentence by sentence, and say it in words.
+
+Text → sentences → embeddings → the model's next ones → text of any language that the decoder speaks. Cost: a pass of
+the model over the window for every sentence (40 with diffusion), and decoding it once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.corpus import Corpus
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.inputs.splits import SPLITS
+from pipeline.select.command import Rules, selection_of
+from pipeline.show import counted, plain
+from pipeline.storage.replacing import replaced
+from pipeline.train.endings import END_OF_RESPONSE, END_OF_TEXT, LANG
+from pipeline.train.evaluate import Trained, load_trained, places_of
+from pipeline.train.held_out import beginnings
+from pipeline.train.index import Index, make_index
+from pipeline.train.words import Words
+from stages.lcm.generate import Continuation, continue_documents
+from stages.lcm.metrics import coherence
+from stages.lcm.text_metrics import ovl_3, rep_4, rouge_l
+
+LINE = 2000  # characters of a sentence that are shown
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of the command, as `pipeline/commands/training.py` explains them."""
+
+    model: str
+    prompt: str | None = None  # the text
+    prompt_lang: str = LANG
+    split: str | None = None
+    documents: int = 10
+    prompt_sentences: int = 5
+    sentences: int = 10
+    lang: str | None = None
+    to: str | None = None
+    seed: int = 0
+    sampling: dict[str, Any] | None = None  # replaces the paper's
+
+
+def generate(console: Console, place: str, corpus: Corpus, wishes: Wishes, find_device: Callable[[], str]) -> list[str]:
+    """Print continuations, write them to a file if that is wished, and return their texts.
+
+    Raises `ConfigError` for wishes that cannot be.
+    """
+    if (wishes.prompt is None) == (wishes.split is None):
+        raise ConfigError("give either --prompt FILE, a text to continue, or --split test, to continue its documents")
+    if wishes.split is not None and wishes.split not in SPLITS:
+        raise ConfigError(f"--split {wishes.split}: there is no such split; splits are {', '.join(SPLITS)}")
+    if wishes.prompt is not None and not wishes.prompt.strip():
+        raise ConfigError("the prompt is empty: give at least one sentence to continue")
+    device = find_device()
+    words = Words(corpus, device)
+    for lang, option in ((wishes.lang, "--lang"), (wishes.prompt_lang, "--prompt-lang")):
+        if lang is not None:
+            words.check_language(lang, option)
+    index = make_index(corpus, selection_of(place, corpus, Rules()).settings)
+    [where] = places_of(corpus, (wishes.model,))
+    trained = load_trained(where, index, device, True, wishes.sampling)
+    if wishes.prompt is not None:
+        sentences = words.segment(wishes.prompt, wishes.prompt_lang)
+        prompts = [words.encode(sentences, [wishes.prompt_lang] * len(sentences))]
+        found = _continue(trained, words, prompts, wishes)
+        said = _say(words, found, [wishes.lang or wishes.prompt_lang])
+        _show(console, sentences, said[0], found[0])
+    else:
+        assert wishes.split is not None
+        said = _of_documents(console, index, wishes.split, trained, words, wishes)
+    texts = [" ".join(one) for one in said]
+    if wishes.to is not None:
+        with replaced(wishes.to) as file:
+            file.write("".join(f"{text}\n" for text in texts).encode())
+        console.print(f"{wishes.to} written", markup=False, highlight=False, soft_wrap=True)
+    return texts
+
+
+def read_prompt(place: str) -> str:
+    """The text of a file, or what comes through a pipe for `-`. Raises `ConfigError` if it is no text."""
+    try:
+        return (sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"--prompt {place}: {error.strerror}; give the name of a text file, or -") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompt {place} is not UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def _of_documents(
+    console: Console, index: Index, split: str, trained: Trained, words: Words, wishes: Wishes
+) -> list[list[str]]:
+    """Continue the first documents of a split that are long enough, and compare with how they really go on."""
+    given = wishes.prompt_sentences
+    held = beginnings(index, split, documents=wishes.documents, least=given + 1, most=given + wishes.sentences)
+    starts = held.starts.tolist()
+    found = _continue(trained, words, [held.embeddings[start : start + given] for start in starts], wishes)
+    said = _say(words, found, [wishes.lang or lang for lang in held.langs])
+    scores: list[dict[str, float | None]] = []
+    for number, (ours, continuation) in enumerate(zip(said, found, strict=True)):
+        split_at, end = starts[number] + given, starts[number] + int(held.lengths[number])
+        prompt, real = held.texts[starts[number] : split_at], held.texts[split_at:end]
+        console.print(f"\n{plain(held.ids[number], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
+        _show(console, prompt, ours, continuation)
+        scores.append(_scores(prompt, ours, real, continuation.embeddings))
+        scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
+    _show_scores(console, scores[::2], scores[1::2])
+    return said
+
+
+def _continue(trained: Trained, words: Words, prompts: list[torch.Tensor], wishes: Wishes) -> list[Continuation]:
+    last = END_OF_RESPONSE if trained.about.pinned.settings.get("answers") else END_OF_TEXT
+    end = words.encode([last], [LANG])[0].float().to(words.device)
+    torch.manual_seed(wishes.seed)
+    documents = [prompt.float().to(words.device) for prompt in prompts]
+    try:
+        return continue_documents(trained.model, documents, trained.sampling, end=end, max_sentences=wishes.sentences)
+    except ValueError as error:
+        raise CorpusError(f"{trained.place}: {error}") from error
+
+
+def _say(words: Words, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:
+    """Sentences of each continuation in a language."""
+    sizes = [len(one.embeddings) for one in found]
+    all_langs = [lang for lang, size in zip(langs, sizes, strict=True) for _ in range(size)]
+    texts = iter(words.decode(torch.cat([one.embeddings for one in found]), all_langs) if all_langs else [])
+    return [[next(texts) for _ in range(size)] for size in sizes]
+
+
+def _show(console: Console, prompt: Sequence[str], said: Sequence[str], how: Continuation) -> None:
+    for sentence in prompt:
+        console.print(Text(plain(sentence, LINE), style="dim"), soft_wrap=True)
+    for sentence in said:
+        console.print(Text(plain(sentence, LINE)), soft_wrap=True)
+    note = f"[{counted(len(said), 'sentence')}; stopped: {how.stopped}"
+    note += f"; the first {counted(how.forgotten, 'sentence')} left the model's window]" if how.forgotten else "]"
+    console.print(note, style="dim", markup=False, highlight=False)
+
+
+def _scores(
+    prompt: Sequence[str], output: Sequence[str], real: Sequence[str], embeddings: torch.Tensor
+) -> dict[str, float | None]:
+    text, lengths = " ".join(output), torch.tensor([len(embeddings)])
+    return {
+        "ROUGE-L": 100 * rouge_l(text, " ".join(real)),
+        "OVL-3": ovl_3(text, " ".join(prompt)),
+        "REP-4": rep_4(text),
+        "coherence": float(coherence(embeddings, lengths)[0]) if len(embeddings) > 2 else None,
+        "sentences": float(len(output)),
+    }
+
+
+def _show_scores(console: Console, ours: list[dict[str, float | None]], real: list[dict[str, float | None]]) -> None:
+    """Means over the documents where a score is defined."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(f"mean of {counted(len(ours), 'document')}")
+    for name in ours[0]:
+        table.add_column(name, justify="right")
+    for row, scores in (("continued by the model", ours), ("as they really go on", real)):
+        columns = [[one[name] for one in scores] for name in ours[0]]
+        known = [[value for value in column if value is not None] for column in columns]
+        table.add_row(row, *(f"{sum(values) / len(values):.3f}" if values else "–" for values in known))
+    console.print()
+    console.print(table)
