@@ -1,6 +1,7 @@
 """What `pipeline models` prints: the cards, which of their files are on this machine, and a bar for fetching them.
 
-SONAR models are fetched by us, file by file; SaT models by wtpsplit into the cache of Hugging Face.
+SONAR models are fetched by us, file by file; SaT models by wtpsplit into the cache of Hugging Face. Cards of Large
+Concept Models have no files: they are architectures, which the section `train` of corpus.yaml gives weights.
 
 Fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
 """
@@ -12,6 +13,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import yaml
 from rich.console import Console
@@ -29,6 +31,7 @@ from rich.table import Table
 
 from pipeline.errors import ConfigError
 from pipeline.show import number, size
+from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards
 from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
 from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder, public
@@ -67,7 +70,11 @@ def files_of(card: ModelCard) -> list[FileState]:
 
 def answer(console: Console, name: str | None, fetch: bool) -> None:
     """What `pipeline models` does with its arguments. Raises `ConfigError` or `CardError`."""
-    if name is not None and _is_sat(name):
+    if name is not None and _is_lcm(name):
+        if fetch:
+            raise ConfigError(f"{name} is an architecture, nothing of it is to be fetched: leave out --fetch")
+        show_lcm_card(console, load_lcm_card(name))
+    elif name is not None and _is_sat(name):
         if fetch:
             fetch_sat_model(console, load_sat_card(name))
         else:
@@ -103,6 +110,12 @@ def show_models(console: Console) -> None:
     for sat in map(load_sat_card, shipped_sat_cards()):
         missing = f"{len(sat.missing())} to fetch" if sat.missing() else "here"
         table.add_row(escape(sat.name), f"{sat.threshold:g}", escape(sat.licence.partition(" (")[0]), missing)
+    console.print(table)
+    console.print()
+    table = _table("Large Concept Model", "kind", "layers", "dim", "weights", "context")
+    for lcm in map(load_lcm_card, shipped_lcm_cards()):
+        weights = _millions(lcm.parameters())
+        table.add_row(escape(lcm.name), lcm.kind, _layers(lcm), str(lcm.model_dim), weights, str(lcm.context))
     console.print(table)
     console.print(
         "\n[bold]pipeline models NAME[/] shows a card in full, with [bold]--fetch[/] it fetches the files.\n"
@@ -157,6 +170,29 @@ def show_sat_model(console: Console, card: SatCard, asked: str) -> None:
         console.print(f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches them.", highlight=False)
 
 
+def show_lcm_card(console: Console, card: LcmCard) -> None:
+    """One card of a Large Concept Model in full."""
+    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines += _wrapped("kind", card.kind)
+    lines += _wrapped("layers", f"{_layers(card)}, {card.heads} heads, feed-forward {card.inner_dim}")
+    lines += _wrapped("dimensions", f"{card.model_dim}")
+    codebooks = " and 64 codebooks of 8192 units" if card.quantised else ""
+    lines += _wrapped("weights", f"{_millions(card.parameters())} for embeddings of 1024 dimensions{codebooks}")
+    lines += _wrapped("context", f"{card.context} sentences, at which documents are wrapped")
+    lines += _wrapped("training", f"dropout {card.dropout:g}{_unconditional(card)}")
+    if card.diffusion is not None:
+        lines += _wrapped("noise", f"{card.diffusion.schedule} schedule, {card.diffusion.steps} timesteps")
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+
+
+def _unconditional(card: LcmCard) -> str:
+    return "" if card.kind == "base" else f", {card.unconditional:.0%} of targets without their context"
+
+
+def _layers(card: LcmCard) -> str:
+    return str(card.layers or f"{card.contextualizer_layers}+{card.denoiser_layers}")
+
+
 def fetch_sat_model(console: Console, card: SatCard) -> None:
     """Load it once, which fetches what is missing and shows the bars of Hugging Face. Raises CardError."""
     import torch
@@ -169,12 +205,20 @@ def fetch_sat_model(console: Console, card: SatCard) -> None:
 
 def _is_sat(name: str) -> bool:
     """Whether a name or the path of a card means a SaT model."""
-    if not name.endswith((".yaml", ".yml")):
-        return name in shipped_sat_cards()
+    return _kind(name) == "sat" if name.endswith((".yaml", ".yml")) else name in shipped_sat_cards()
+
+
+def _is_lcm(name: str) -> bool:
+    """Whether a name or the path of a card means a Large Concept Model."""
+    return _kind(name) in get_args(Kind) if name.endswith((".yaml", ".yml")) else name.startswith(PREFIX)
+
+
+def _kind(path: str) -> str | None:
+    """What a card's file says."""
     try:
-        return bool(yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))["kind"] == "sat")
+        return str(yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))["kind"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
-        return False  # what is wrong with it is said when it is loaded
+        return None  # what is wrong with it is said when it is loaded
 
 
 def _table(*columns: str) -> Table:

@@ -85,6 +85,24 @@ class LcmCard(Card):
         """Whether it needs codebooks, and codes of the sentences."""
         return self.kind in ("quant-c", "quant-d")
 
+    def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192) -> int:
+        """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper."""
+        width = self.model_dim
+        attention, swiglu = 4 * width**2, 3 * width * self.inner_dim
+        pre, timestep = (dim + 1) * width, (256 + 1) * width + (width + 1) * width
+        post = width + (width + 1) * (units if self.kind == "quant-d" else dim)
+        if self.kind == "two-tower":
+            assert self.contextualizer_layers is not None and self.denoiser_layers is not None
+            contextualizer = self.contextualizer_layers * (attention + swiglu + 2 * width) + width
+            denoiser = self.denoiser_layers * (2 * attention + swiglu + 9 * (width + 1) * width)
+            return contextualizer + denoiser + 2 * pre + post + timestep
+        assert self.layers is not None
+        if self.kind == "base":
+            return self.layers * (attention + swiglu + 2 * width) + pre + post
+        index = (codebooks + 1) * width if self.quantised else timestep
+        inputs = dim * width + (width + 1) * width + self.context * width
+        return self.layers * (attention + 2 * width * self.inner_dim + 2 * width) + inputs + index + post
+
 
 def shipped_lcm_cards() -> list[str]:
     """Names of the cards that ship."""

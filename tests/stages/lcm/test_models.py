@@ -40,7 +40,9 @@ def test_shipped_models_have_the_size_that_they_are_named_for(name: str) -> None
     card = load_lcm_card(name)
     assert card.name == name
     size = name.rpartition("-")[2]
-    count = parameters(on_meta(card, 256 if size == "tiny" else 1024))
+    dim = 256 if size == "tiny" else 1024
+    count = parameters(on_meta(card, dim))
+    assert count == card.parameters(dim)
     if size == "tiny":
         assert 1e6 < count < 3e6
     else:
