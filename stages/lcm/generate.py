@@ -34,7 +34,6 @@ class Continuation:
     forgotten: int
 
 
-@torch.no_grad()
 def continue_documents(
     model: Lcm,
     documents: list[Tensor],
@@ -52,10 +51,8 @@ def continue_documents(
     sentence generated before it `previous_cosine`, ends its document. Numbers by PyTorch's global generator, shared by
     the documents: the same seed and the same documents give the same continuations.
 
-    Raises ValueError if there is nothing to continue or the model is in training mode.
+    Raises ValueError if there is nothing to continue.
     """
-    if model.training:
-        raise ValueError("the model is in training mode, where dropout is random; call its eval() first")
     if max_sentences < 1:
         raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
     empty = [number for number, one in enumerate(documents) if not len(one)]

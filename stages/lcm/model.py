@@ -96,4 +96,7 @@ def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = Non
         from stages.lcm.one_tower import OneTowerLcm
 
         return OneTowerLcm(card, scaler)
-    raise NotImplementedError(card.kind)
+    from stages.lcm.quant import QuantLcmC, QuantLcmD
+
+    assert codebooks is not None
+    return (QuantLcmC if card.kind == "quant-c" else QuantLcmD)(card, scaler, codebooks)

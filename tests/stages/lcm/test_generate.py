@@ -38,7 +38,6 @@ class Rule(Lcm):
         )
         self.scaler = RobustScaler(torch.zeros(DIM), torch.ones(DIM))
         self.shown: list[list[int]] = []
-        self.eval()
 
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
         self.shown.append(batch.lengths.tolist())
@@ -147,8 +146,6 @@ def test_what_cannot_be_continued() -> None:
         continue_documents(model, [turned(0)[None], torch.zeros(0, DIM)], Sampling(), end=None, max_sentences=1)
     with pytest.raises(ValueError, match="max_sentences is 0"):
         continue_documents(model, [turned(0)[None]], Sampling(), end=None, max_sentences=0)
-    with pytest.raises(ValueError, match="training mode"):
-        continue_documents(model.train(), [turned(0)[None]], Sampling(), end=None, max_sentences=1)
     broken = Rule(lambda document: document[-1] * math.nan)
     with pytest.raises(ValueError, match="not finite"):
         continue_documents(broken, [turned(0)[None]], Sampling(), end=None, max_sentences=1)

@@ -1,0 +1,168 @@
+"""Quant-LCM, LCM 2.3.5: the One-Tower on residual codes, coarse to fine, instead of on noise.
+
+A sentence is approached by the sums of the centroids of its first codebooks. In training a codebook k is drawn for
+every sentence; the model sees the sum over the k − 1 before it, and learns the unit of codebook k (Quant-LCM-d) or the
+whole embedding (Quant-LCM-c). To predict, it starts at zero and adds one centroid of each codebook in turn: `codebooks`
+passes of the model, twice as many with guidance; the context is read once.
+
+Sums and residuals are raw embeddings, because the codebooks are fitted to those; they are normalised (eq. 4) where they
+enter the network, the zero vector of k = 1 like any other sum.
+
+Centroids stay in float16, 1.07 GB at 64 × 8192 and dim 1024. They belong to the corpus, not to the weights, so they are
+not in the model's state.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stages.lcm.attention import Cache
+from stages.lcm.batch import Batch
+from stages.lcm.card import LcmCard
+from stages.lcm.choose import choose
+from stages.lcm.interleaved import InterleavedTransformer
+from stages.lcm.layers import Scaling, inference
+from stages.lcm.model import Lcm, Sampling
+from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack
+from stages.rvq.codebooks import Codebooks
+from stages.scaler.robust import RobustScaler
+
+
+def sums_of_first(centroids: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
+    """centroids (codebooks, units, dim), codes (n, codebooks), counts (n,) → (n, dim) float32, raw.
+
+    Each is the sum over its first `counts` codebooks, added in their order.
+    """
+    x = torch.zeros(len(codes), centroids.shape[2], device=centroids.device)
+    for level, units in enumerate(codes.long().unbind(1)):
+        x += centroids[level][units].float() * (counts > level)[:, None]
+    return x
+
+
+def residual_logits(centroids: Tensor, residual: Tensor) -> Tensor:
+    """centroids (units, dim), residual (n, dim) → (n, units): −‖c − r̂‖₂, whose softmax is eq. 23 at β = 1."""
+    return -torch.cdist(residual, centroids.float(), compute_mode="use_mm_for_euclid_dist")
+
+
+class QuantLcm(Lcm):
+    """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is that of the context."""
+
+    centroids: Tensor
+
+    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks, out_dim: int) -> None:
+        super().__init__()
+        self.card, self.scaler = card, scaler
+        self.codebooks, _, dim = codebooks.centroids.shape
+        if dim != len(scaler.median):
+            raise ValueError(
+                f"codebooks of dimension {dim}, but a scaler of {len(scaler.median)}: fit both to the same embeddings"
+            )
+        self.scaling = Scaling(scaler)
+        self.register_buffer("centroids", codebooks.centroids, persistent=False)
+        index = nn.Embedding(self.codebooks + 1, card.model_dim)
+        self.transformer = InterleavedTransformer(card, dim, out_dim, index, self.codebooks + 1)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Of every sentence, the first of a document too, at a random codebook. Raises ValueError without codes."""
+        check_lengths(batch.lengths, self.card.context)
+        codes = self._codes(batch)
+        clean = self.scaling.normalize(batch.embeddings)
+        codebook = torch.randint(1, self.codebooks + 1, (len(clean),), device=clean.device)
+        sums = self.scaling.normalize(sums_of_first(self.centroids, codes, codebook - 1))
+        dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
+        output = self.transformer(clean, sums, codebook, dropped, batch.lengths)
+        return self._losses(output, clean, codes.gather(1, codebook[:, None] - 1).squeeze(1).long())
+
+    @inference
+    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """All positions at once; needs no codes."""
+        check_lengths(batch.lengths, self.card.context)
+        clean = self.scaling.normalize(batch.embeddings)
+        packing = pack(batch.lengths, clean.device)
+        return self._sample(self.transformer.read(clean, packing), packing, sampling)
+
+    @inference
+    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """Of all documents at once; needs no codes."""
+        check_lengths(batch.lengths, self.card.context, room=1)
+        longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
+        packing = pack(lengths, longer.device, alone=True)
+        return self._sample(self.transformer.read(longer, packing), last(packing, lengths), sampling)
+
+    def flops(self, batch: Batch) -> float:
+        """Sums of centroids and the table of indices are looked up."""
+        return self.transformer.flops(batch.lengths)
+
+    def blocks(self) -> list[nn.Module]:
+        """The transformer's."""
+        return list(self.transformer.layers)
+
+    @abstractmethod
+    def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
+        """(sentences,): of what the transformer says of normalised embeddings and of the units of their codebooks."""
+
+    @abstractmethod
+    def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
+        """(n, units): those of the next unit after raw sums (n, dim), for the centroids (units, dim) of a codebook."""
+
+    def _sample(self, caches: list[Cache], queries: Packing, sampling: Sampling) -> Tensor:
+        """One embedding for each of `queries`, not normalised."""
+        sums = torch.zeros(len(queries.scatter), self.centroids.shape[2], device=self.centroids.device)
+        for number, centroids in enumerate(self.centroids, 1):
+            output = self._guided(sums, number, caches, queries, sampling.guidance)
+            logits = self._logits(output, sums, centroids)
+            sums = sums + centroids[choose(logits, sampling.temperature, sampling.top_k, sampling.top_p)].float()
+        return sums
+
+    def _guided(self, sums: Tensor, number: int, caches: list[Cache], queries: Packing, guidance: float) -> Tensor:
+        """Classifier-free guidance, eq. 20, of what the transformer says at codebook `number`."""
+        x = self.scaling.normalize(sums)
+        if guidance != 1:
+            x = torch.cat([x, x])  # the second half sees no context
+        index = torch.full((len(x),), number, device=x.device)
+        output = self.transformer.refine(x, index, queries, caches)
+        if guidance == 1:
+            return output
+        conditional, unconditional = output.chunk(2)
+        return unconditional + guidance * (conditional - unconditional)
+
+    def _codes(self, batch: Batch) -> Tensor:
+        if batch.codes is None:
+            raise ValueError(
+                f"{self.card.name} models codes, but its sentences have no codes: the corpus needs a section rvq"
+            )
+        if batch.codes.shape[1] != self.codebooks:
+            raise ValueError(
+                f"{batch.codes.shape[1]} codes a sentence, but {self.codebooks} codebooks: take both from one fit"
+            )
+        return batch.codes
+
+
+class QuantLcmC(QuantLcm):
+    """Continuous targets: predicts the embedding; the next centroid lies near what is left to it, eq. 23."""
+
+    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
+        super().__init__(card, scaler, codebooks, len(scaler.median))
+
+    def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
+        return (output - clean).square().mean(1)
+
+    def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
+        return residual_logits(centroids, self.scaling.denormalize(output) - sums)
+
+
+class QuantLcmD(QuantLcm):
+    """Discrete targets: predicts the unit of the next codebook; the output is shared by all codebooks."""
+
+    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
+        super().__init__(card, scaler, codebooks, codebooks.centroids.shape[1])
+
+    def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
+        return F.cross_entropy(output, units, reduction="none")
+
+    def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
+        return output
