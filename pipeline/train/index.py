@@ -12,7 +12,7 @@ Cost of making one: a pass over the columns that the selection reads, and the en
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
@@ -30,27 +29,16 @@ from pipeline.errors import CorpusError
 from pipeline.fits.records import read_record
 from pipeline.inputs.splits import SPLITS
 from pipeline.part_reader import no_column
-from pipeline.select.selection import Counts, PartSelection, Selection
+from pipeline.select.selection import Counts, Selection
 from pipeline.select.settings import SelectSettings
 from pipeline.state.fingerprint import fingerprint
 from pipeline.train.answers import Answers
 from pipeline.train.endings import endings_of
+from pipeline.train.runs import RUNS, runs_of, splits_of
 
 VERSION = 1
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
 _PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
-_RUNS = pa.schema(
-    [
-        ("part", pa.int32()),  # number in the table of parts
-        ("doc", pa.int32()),  # number of the document in the part
-        ("first_row", pa.int32()),
-        ("rows", pa.int32()),
-        ("split", pa.int8()),  # number in SPLITS
-        ("new", pa.bool_()),  # whether a piece begins; with `drop-sentences` a piece has several runs
-        ("ends", pa.bool_()),  # whether its document ends here: "End of text." follows
-        ("answer", pa.int32()),  # prompts and answers: the first row of the answer; else −1
-    ]
-)
 
 
 class About(BaseModel):
@@ -137,7 +125,7 @@ def make_index(
         return read_index(corpus, digest)
     counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
     found = Answers(corpus, answers)
-    runs = pa.concat_tables(_runs(selection, found, counts, done))
+    runs = pa.concat_tables(runs_of(selection, found, counts, done))
     counts.check(corpus.url)
     if not counts.kept:
         raise CorpusError(f"{corpus.url}: the selection keeps no sentence; see: pipeline select {corpus.url}")
@@ -151,7 +139,7 @@ def make_index(
         answers=answers,
         unanswered=found.missing,
         counts=vars(counts),
-        splits=_splits(runs),
+        splits=splits_of(runs),
         dim=endings.embeddings.shape[1],
         model=corpus.view.stages["encode"]["encode"]["model"],
         encoder=_encoder(corpus),
@@ -204,7 +192,7 @@ def read_index(corpus: Corpus, digest: str) -> Index:
     try:
         runs, parts = (pq.read_table(pa.BufferReader(corpus.store.read(path))) for path in paths)
         about = About.model_validate_json(runs.schema.metadata[b"index"])
-        index = Index(corpus.url, about, parts.cast(_PARTS), runs.replace_schema_metadata(None).cast(_RUNS))
+        index = Index(corpus.url, about, parts.cast(_PARTS), runs.replace_schema_metadata(None).cast(RUNS))
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and make "
@@ -239,60 +227,6 @@ def _encoder(corpus: Corpus) -> str:
 def _fit(corpus: Corpus, name: str) -> str | None:
     record = corpus.view.fits.get(name)
     return read_record(corpus.store, record).content if record else None
-
-
-def _runs(selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]) -> Iterator[pa.Table]:
-    corpus, parts = selection.corpus, selection.corpus.parts
-    following = corpus.documents(parts[0])
-    for number, part in enumerate(parts):
-        documents, following = following, corpus.documents(parts[number + 1]) if number + 1 < len(parts) else None
-        chosen = selection.part(part)
-        counts.add(chosen.counts)
-        columns = {
-            "part": np.full(len(chosen.rows), number),
-            "doc": chosen.doc,
-            "first_row": chosen.first_row,
-            "rows": chosen.rows,
-            "split": _split_numbers(documents)[chosen.doc],
-            "new": np.isin(np.arange(len(chosen.rows)), chosen.piece_starts),
-            "ends": _ends(chosen, documents, following, selection.settings.broken),
-            "answer": answers.of(part, documents)[chosen.doc],
-        }
-        yield pa.table({name: pa.array(values) for name, values in columns.items()}).cast(_RUNS)
-        done(chosen.counts.sentences)
-
-
-def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
-    numbers = np.zeros(len(documents), np.int8)
-    for number, name in enumerate(SPLITS):
-        numbers[pc.equal(documents["split"], name).to_numpy()] = number
-    return numbers
-
-
-def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None, broken: str) -> npt.NDArray[np.bool_]:
-    """(runs) Whether it is the last of its document, and that is not one of which more follows as a sub-document."""
-    ids, numbers = documents["doc_id"].combine_chunks(), documents["subdocument"].to_numpy()
-    if following is not None and len(following):
-        ids = pa.concat_arrays([ids, following["doc_id"].slice(0, 1).combine_chunks()])
-        numbers = np.append(numbers, following["subdocument"].to_numpy()[0])
-    again = pc.equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False) & (numbers[1:] == numbers[:-1] + 1)
-    goes_on = np.zeros(len(documents), np.bool_)
-    goes_on[: len(again)] = again
-    last = np.append(chosen.doc[1:] != chosen.doc[:-1], True)[: len(chosen.doc)]
-    end = (documents["first_row"].to_numpy() + documents["rows"].to_numpy())[chosen.doc]
-    whole = chosen.first_row + chosen.rows == end
-    ends: npt.NDArray[np.bool_] = last & (whole | (broken == "drop-sentences")) & ~goes_on[chosen.doc]
-    return ends
-
-
-def _splits(runs: pa.Table) -> dict[str, tuple[int, int, int]]:
-    split, new, rows = (runs[name].to_numpy() for name in ("split", "new", "rows"))
-    part, doc = runs["part"].to_numpy(), runs["doc"].to_numpy()
-    first = np.append(True, (part[1:] != part[:-1]) | (doc[1:] != doc[:-1]))[: len(doc)]
-    return {
-        name: (int(first[split == number].sum()), int(new[split == number].sum()), int(rows[split == number].sum()))
-        for number, name in enumerate(SPLITS)
-    }
 
 
 def _write(corpus: Corpus, index: Index) -> None:

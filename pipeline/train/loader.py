@@ -13,31 +13,24 @@ Cost: 0.4 million embeddings/s and thread at 1024 dimensions from the page cache
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
 from weakref import WeakKeyDictionary
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import layout
-from pipeline.errors import ConfigError, CorpusError
 from pipeline.storage.store import Store
-from pipeline.train.index import Index
+from pipeline.train.checks import Weights, check_columns, check_files, check_mix, check_numbers
 from pipeline.train.order import Order, Plan, Rules, Window
 from pipeline.train.pieces import Pieces
-from pipeline.train.reading import Loaded, Reader, Source, batch_of
-from pipeline.upkeep.tombstones import read_tombstones
+from pipeline.train.reading import Loaded, Reader, batch_of
+from pipeline.train.source import Source
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "Source", "Weights"]
-Weights = Literal["none", "fragility"]
 WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
 
 
@@ -75,13 +68,13 @@ class Loader:
         window: int = WINDOW,
         threads: int = 2,
     ) -> None:
-        _check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
-        _check_mix(sources, codes)
+        check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
+        check_mix(sources, codes)
         if epochs is not None and shuffle and len(sources) > 1:
             raise ValueError("a mix of corpora has no epochs: each would end at another time; leave epochs out")
         families = ["embeddings"]
         for source in sources:
-            _check_columns(source.index, weights, codes)
+            check_columns(source.index, weights, codes)
         families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin
@@ -89,7 +82,7 @@ class Loader:
         self._pieces = [Pieces.of(source.index, split) for source in sources]
         self._firsts = [sum(map(len, self._pieces[:number])) for number in range(len(sources))]
         for source in sources:
-            _check_files(source.index, families)
+            check_files(source.index, families)
         self._readers = [
             Reader(source.index, pieces, families, first)
             for source, pieces, first in zip(sources, self._pieces, self._firsts, strict=True)
@@ -153,64 +146,3 @@ class Loader:
             documents = pq.read_table(handle, columns=["doc_id", "first_row"])
         doc = bisect_right(documents["first_row"].to_pylist(), row) - 1
         return f"{documents['doc_id'][doc].as_py()} (row {row} of part {index.parts['part'][part]} of {index.url})"
-
-
-def _check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int, lanes: int, window: int) -> None:
-    if max_sentences < 2:
-        raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
-    if max_sentences > micro_concepts:
-        raise ConfigError(
-            f"max_sentences is {max_sentences}, micro_concepts {micro_concepts}: a micro-batch must hold the longest "
-            f"document; set micro_concepts to {max_sentences} or more, or max_sentences lower"
-        )
-    if not 0 <= rank < world or lanes < 1 or window < 1:
-        raise ValueError(f"rank {rank} of {world}, {lanes} lanes, window {window}: 0 ≤ rank < world, the others ≥ 1")
-
-
-def _check_mix(sources: Sequence[Source], codes: bool) -> None:
-    if not sources:
-        raise ConfigError("there is no corpus to load from; name one or more")
-    first = sources[0].index
-    for source in sources:
-        other = source.index
-        if not 0 < source.weight < math.inf:
-            raise ConfigError(f"the weight of {other.url} is {source.weight}; it must be a number over 0")
-        if (other.dim, other.about.encoder) != (first.dim, first.about.encoder):
-            raise ConfigError(
-                f"{first.url} was encoded by {first.about.model} ({first.dim} dimensions), {other.url} by "
-                f"{other.about.model} ({other.dim}): embeddings of different encoders cannot be mixed"
-            )
-        if codes and other.about.rvq != first.about.rvq:
-            raise ConfigError(
-                f"{first.url} and {other.url} have codes of different codebooks, which cannot be mixed; give rvq.file "
-                "of one the artifact of the other"
-            )
-
-
-def _check_columns(index: Index, weights: Weights, codes: bool) -> None:
-    lacking = None
-    if codes and index.about.codebooks is None:
-        lacking = "codes of its sentences; add a section `rvq: {}`"
-    if weights == "fragility" and not index.about.weighted:
-        lacking = "weights of its sentences (weights: fragility); add sections `fragility: {}` and `predictor: {}`"
-    if lacking:
-        raise ConfigError(f"{index.url} has no {lacking} to its corpus.yaml, run it, and make the index anew")
-
-
-def _check_files(index: Index, families: Sequence[str]) -> None:
-    """Raises `CorpusError` if the corpus has lost something that the index names, or purged it."""
-    store = Store(index.url)
-    why = ""
-    for family in families:
-        present = pa.array(store.find(family), pa.string())
-        gone = index.parts[family].filter(pc.invert(pc.is_in(index.parts[family], value_set=present)))
-        if len(gone):
-            why = f"{len(gone)} of its {len(index.parts)} files of {family} are gone, {gone[0].as_py()} for one"
-    purged = read_tombstones(store, waiting=True).by_chunk
-    if not why and purged.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
-        why = "documents were purged since"
-    if why:
-        raise CorpusError(
-            f"{index.url}: the index {index.digest[:12]} does not match the corpus any more: {why}. Bring the corpus "
-            "up to date (pipeline run corpus.yaml), then make the index anew: pipeline index"
-        )

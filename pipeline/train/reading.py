@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -32,14 +31,6 @@ from stages.arrow import embedding_matrix
 from stages.lcm.batch import Batch
 
 COLUMNS = {"embeddings": "embedding", "codes": "codes", "fragility-predicted": "weight", "sentences": "text"}
-
-
-@dataclass(frozen=True)
-class Source:
-    """A corpus of a mix. weight: its share of the micro-batches, in proportion to those of the others."""
-
-    index: Index
-    weight: float = 1.0
 
 
 class Reader:
@@ -66,12 +57,23 @@ class Reader:
                         group = int(groups[low])
                         table = file.read_row_group(group, [COLUMNS[family]], use_threads=False)
                         inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
-                        into[family][places[low:high]] = _values(table[0])[inside]
+                        _scatter(_values(table[0]), inside, into[family], places[low:high])
             except (pa.ArrowException, OSError, ValueError, IndexError) as error:
                 raise CorpusError(
                     f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
                     "again, then make the index anew: pipeline index"
                 ) from error
+
+
+def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], places: Ints) -> None:
+    """into[places] = values[inside]; where most are wanted by one copy, the others going to the last row of `into`."""
+    first, end = int(inside[0]), int(inside[-1]) + 1
+    if 2 * len(inside) < end - first:
+        into[places] = values[inside]
+        return
+    every = np.full(end - first, len(into) - 1)
+    every[inside - first] = places
+    into[every] = values[first:end]
 
 
 def _values(column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -107,12 +109,14 @@ class Loaded:
         ]
 
     def _arrays(self, sentences: int) -> dict[str, npt.NDArray[Any]]:
+        """For so many sentences, and a row for what is not wanted."""
+        rows = sentences + 1
         index = self._reader.index
         kinds: dict[str, tuple[tuple[int, ...], Any]] = {
-            "embeddings": ((sentences, index.dim), np.float16),
-            "codes": ((sentences, index.about.codebooks or 0), np.int32),
-            "fragility-predicted": ((sentences,), np.float32),
-            "sentences": ((sentences,), object),
+            "embeddings": ((rows, index.dim), np.float16),
+            "codes": ((rows, index.about.codebooks or 0), np.int32),
+            "fragility-predicted": ((rows,), np.float32),
+            "sentences": ((rows,), object),
         }
         return {family: np.empty(*kinds[family]) for family in self._reader.families}
 

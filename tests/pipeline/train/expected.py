@@ -1,0 +1,44 @@
+"""What the loader must give, found by plain loops over `Corpus.table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline import Corpus
+
+COLUMNS = ("doc_id", "split", "text", "chars", "codes", "weight", "end", "answer")
+Row = dict[str, Any]
+Sentence = tuple[str, bytes, tuple[int, ...], float]  # text, embedding, codes, weight
+
+
+@dataclass
+class Piece:
+    """One piece of a document; `ends`: whether its document ends with it."""
+
+    doc_id: str
+    sentences: list[Sentence] = field(default_factory=list)
+    answers: list[bool] = field(default_factory=list)
+    ends: bool = False
+
+
+def pieces_of(corpus: Corpus, split: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Piece]:
+    """Runs of rows that are kept, in the order of the corpus."""
+    found: list[Piece] = []
+    for part in corpus.parts:
+        rows = corpus.table(
+            "doc_id", "split", "text", "chars", "codes", "weight", "end", "answer", part=part
+        ).to_pylist()
+        matrix = corpus.embeddings(part)
+        last = None
+        for number, row in enumerate(rows):
+            if row["split"] == split and keep(row):
+                if not found or last != number - 1 or found[-1].doc_id != row["doc_id"]:
+                    found.append(Piece(row["doc_id"]))
+                piece = found[-1]
+                piece.sentences.append((row["text"], matrix[number].tobytes(), tuple(row["codes"]), row["weight"]))
+                piece.answers.append(row["answer"] is None or row["end"] > int(row["answer"]))
+                piece.ends = number + 1 == len(rows) or rows[number + 1]["doc_id"] != row["doc_id"]
+                last = number
+    return found

@@ -1,0 +1,101 @@
+"""`pipeline index`: what it counts, what its digest names, that it is found again; answers; what is refused."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+
+from pipeline import Corpus, layout
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.inputs.splits import SPLITS
+from pipeline.select.command import Rules
+from pipeline.select.settings import SelectSettings
+from pipeline.train.command import index_corpus
+from pipeline.train.index import make_index, read_index
+from stages.encode.settings import EncodeSettings
+from stages.sonar.checkpoint import load_encoder
+from tests.conftest import TINY_CARD, sample_documents, write_config, write_jsonl
+from tests.pipeline.test_fits import run
+from tests.pipeline.train.corpora import make_corpus
+from tests.pipeline.train.expected import pieces_of
+
+
+def index(corpus: Corpus, rules: Rules | None = None, answers: str | None = None) -> str:
+    shown = io.StringIO()
+    index_corpus(Console(file=shown, width=120), corpus.url, corpus, rules or Rules(), answers)
+    return shown.getvalue()
+
+
+def test_it_says_what_is_in_it_and_is_made_once(corpus: Corpus) -> None:
+    rules = Rules(where="chars >= 25", min_sentences=2)
+    shown = index(corpus, rules)
+    for split in SPLITS:
+        pieces = [one for one in pieces_of(corpus, split, lambda row: row["chars"] >= 25) if len(one.sentences) > 1]
+        documents, sentences = len({one.doc_id for one in pieces}), sum(len(one.sentences) for one in pieces)
+        assert re.search(rf"^{split} +{documents} +{len(pieces)} +{sentences} *$", shown, re.M), shown
+    assert "– chars >= 25" in shown and "made in" in shown
+    digest = re.search("index +([0-9a-f]{32})", shown)
+    assert digest and f"{digest[1]}  (was there already)" in index(corpus, rules)
+    assert read_index(corpus, digest[1][:12]).digest == digest[1]
+    assert "made in" in index(corpus, Rules(where="chars >= 26"))
+
+
+def test_runs_stay_small(corpus: Corpus) -> None:
+    found = make_index(corpus, SelectSettings())
+    path = Path(corpus.url, layout.index_paths(found.digest)[0])
+    assert pq.read_metadata(path).num_rows == len(found.runs) == sum(one[1] for one in found.about.splits.values())
+    assert found.runs.nbytes < 30 * len(found.runs)
+
+
+def test_endings_are_those_of_the_encoder(corpus: Corpus) -> None:
+    found = make_index(corpus, SelectSettings())
+    stage = EncodeSettings(model=str(TINY_CARD)).build({})
+    card, tokenizer = stage.card, stage.tokenizer  # type: ignore[attr-defined]
+    network = load_encoder(card, torch.float32, "cpu")
+    for number, text in enumerate(("End of text.", "End of response.")):
+        ids = torch.tensor(tokenizer.encode([text], "eng_Latn"))
+        with torch.inference_mode():
+            np.testing.assert_allclose(found.endings[number], network(ids)[0].numpy(), atol=2e-3)
+    assert found.ending_codes is not None and found.ending_codes.shape == (2, 3) == (2, found.about.codebooks)
+
+
+def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, 4, part_sentences=100)
+    first = make_index(corpus, SelectSettings())
+    assert make_index(Corpus(corpus.url), SelectSettings()).digest == first.digest
+    assert make_index(corpus, SelectSettings(min_sentences=2)).digest != first.digest
+    assert make_index(corpus, SelectSettings(), answers="answer").digest != first.digest
+    write_jsonl(tmp_path / "more.jsonl", sample_documents("libreoffice-deu", 2))
+    more = {"path": "more.jsonl", "id": "id", "lang": {"column": "lang"}}
+    old = {"path": "in.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title", "answer"]}
+    run(write_config(tmp_path, input=[old, more], split={"validation": 0.2, "test": 0.1}, autobleu=None))
+    grown = Corpus(corpus.url)
+    assert make_index(grown, SelectSettings()).digest != first.digest
+    again = read_index(grown, first.digest)  # what was indexed before is still there
+    assert again.runs.equals(first.runs) and again.about == first.about
+
+
+def test_answers_that_are_no_places(tmp_path: Path, corpus: Corpus) -> None:
+    with pytest.raises(ConfigError, match="answers: answr is no column that the input kept; those are: answer, title"):
+        make_index(corpus, SelectSettings(), answers="answr")
+    with pytest.raises(CorpusError, match=r"title of document .* must be the code point at which the answer begins"):
+        make_index(corpus, SelectSettings(), answers="title")
+
+
+def test_what_cannot_be_indexed(corpus: Corpus) -> None:
+    with pytest.raises(CorpusError, match="the selection keeps no sentence"):
+        make_index(corpus, SelectSettings(where="chars < 0"))
+    with pytest.raises(CorpusError, match="has no index 000000000000; those that it has: "):
+        read_index(corpus, "0" * 32)
+    found = make_index(corpus, SelectSettings(where="chars >= 3"))
+    path = Path(corpus.url, layout.index_paths(found.digest)[0])
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(CorpusError, match=r"is damaged or of another version .*; delete it and make it again"):
+        read_index(corpus, found.digest)
