@@ -29,7 +29,7 @@ SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one 
 
 
 class Segment:
-    """Chunk descriptors → events; part descriptors go through. `make` loads what segments."""
+    """Chunk descriptors → events. `make` loads what segments."""
 
     def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
         if device == "cpu":
@@ -44,9 +44,6 @@ class Segment:
         """Items → items."""
         out = _Outbox(self._at_once)
         for item in unpacked(batch):
-            if "chunk" not in item or "event" in item:
-                yield from out.add(item)
-                continue
             chunk = Chunk.from_json(item["chunk"])
             parts = 0
             for event in self._task(chunk):

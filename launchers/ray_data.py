@@ -2,7 +2,8 @@
 
 Only descriptors (JSON texts of about 100 bytes) go through Ray; sentences and embeddings go through storage, so the
 object store stays empty. `target_max_block_size = 1` makes what an actor yields flow on at once. Cost: 20 to 40 ms a
-block, so small parts go several to a block.
+block and operator, so parts go several to a block, fewer towards the end of a wave, and past those who segment.
+On a cluster that others started, the pools grow onto nodes that join.
 
 An actor that dies is started again wherever there is room; what it had in flight Ray drops, and the next round repeats
 it. (Ray's own retries stay with that very actor, which may wait for ever for a node that is gone.)
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launchers.actors import Segment, Segmenting, Visit, Visiting, packed, unpacked
 from launchers.pools import Node, pools
@@ -28,9 +29,14 @@ from pipeline.state.receipts import PartRef
 from pipeline.state.recipes import SEGMENT
 from pipeline.tasks import Event, PartTask, SegmentTask, failure
 
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
 WAVE = 10_000  # descriptors given to Ray at once
-BLOCK_SENTENCES = 50_000  # of the parts in one block
+PART_SENTENCES = 100_000  # of a large part
+BLOCK_SENTENCES = 4 * PART_SENTENCES  # of the parts in one block
 BLOCK_ITEMS = 64
+SHARE = 4  # a block is at most this part of what is left for one thread of an actor
 BYTES_A_SENTENCE = 40  # of a chunk as it is stored, roughly
 PATIENCE = 24 * 3600.0  # seconds without any event (GPUs may be late) after which Ray Data gives up
 ROUNDS = 5  # in a row that bring nothing, after which what is left is given up
@@ -144,25 +150,35 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
+    grows = work.settings.kind == "ray"  # nodes may join
+    if grows:  # as soon as all actors have what they can take
+        context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0
+
+    def pool(size: int, most: int, **options: Any) -> ActorPoolStrategy:
+        size = min(size, most)
+        return ActorPoolStrategy(min_size=size, max_size=most if grows else size, initial_size=size, **options)
+
     found = pools(nodes_of_ray(), work.settings, work.sat)
     flight = work.settings.parts_in_flight
-    blocks = [[item.descriptor] for item in items] if at_once else _blocks(items, 4 * flight * found.visitors)
-
-    def pool(size: int, **options: Any) -> ActorPoolStrategy:
-        return ActorPoolStrategy(size=min(size, len(blocks)), **options)
-
-    data: ray.data.Dataset = ray.data.from_arrow([packed(block) for block in blocks])
-    data = data.map_batches(
-        Segment,
-        fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
-        batch_size=None,
-        batch_format="pyarrow",
-        compute=pool(found.segmenters, max_tasks_in_flight_per_actor=1),
-        num_cpus=found.segmenter_cpus,
-        num_gpus=found.segmenter_gpus,
-        ray_remote_args_fn=_of_actors,
-    )
+    chunks = _blocks([one for one in items if "chunk" in one.descriptor], 0 if at_once else found.segmenters)
+    parts = _blocks([one for one in items if "part" in one.descriptor], 0 if at_once else flight * found.visitors)
+    sources = [_source(parts)] if parts else []
+    if chunks:
+        sources += [
+            _source(chunks).map_batches(
+                Segment,
+                fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
+                batch_size=None,
+                batch_format="pyarrow",
+                compute=pool(found.segmenters, len(chunks), max_tasks_in_flight_per_actor=1),
+                num_cpus=found.segmenter_cpus,
+                num_gpus=found.segmenter_gpus,
+                ray_remote_args_fn=_of_actors,
+            )
+        ]
+    data = sources[0].union(*sources[1:]) if len(sources) > 1 else sources[0]
     if work.visit:
+        expected = len(parts) + sum(1 + one.sentences // PART_SENTENCES for one in items if "chunk" in one.descriptor)
         data = data.map_batches(
             Visit,
             fn_constructor_args=(partial(work.visit, found.device), found.device, found.threads, at_once),
@@ -170,6 +186,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
             batch_format="pyarrow",
             compute=pool(
                 found.visitors,
+                expected,
                 max_tasks_in_flight_per_actor=flight,
                 max_concurrent_calls_per_actor=flight,
                 enable_true_multi_threading=True,
@@ -197,15 +214,21 @@ def nodes_of_ray() -> list[Node]:
     return [Node(one.get("CPU", 0.0), int(one.get("GPU", 0))) for one in alive]
 
 
-def _blocks(items: list[Item], least: int) -> list[list[dict[str, Any]]]:
-    """Neighbours together, as long as there are at least so many blocks and none is large."""
-    most = min(BLOCK_ITEMS, math.ceil(len(items) / least))
+def _source(blocks: list[list[dict[str, Any]]]) -> Dataset:
+    import ray
+
+    return ray.data.from_arrow([packed(block) for block in blocks])
+
+
+def _blocks(items: list[Item], threads: int) -> list[list[dict[str, Any]]]:
+    """Neighbours together, fewer towards the end, so that all threads end at about the same time; 0: each alone."""
     blocks: list[list[dict[str, Any]]] = []
-    room = 0
-    for item in items:
+    most = room = 0
+    for done, item in enumerate(items):
         if not blocks or len(blocks[-1]) >= most or item.sentences > room:
             blocks.append([])
             room = BLOCK_SENTENCES
+            most = min(BLOCK_ITEMS, math.ceil((len(items) - done) / (SHARE * threads))) if threads else 1
         blocks[-1].append(item.descriptor)
         room -= item.sentences
     return blocks
