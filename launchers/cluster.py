@@ -1,9 +1,9 @@
 """A Ray cluster that is there already: this process joins it as the driver, and every node works.
 
 Before anything is done, each node is asked whether it has the same code, libraries and models, and sees the corpus and
-the inputs. Nodes may come and go: what a lost one had is done by others, and new ones work from the next wave (10 000
-parts or chunks) or phase on. Who may join is the cluster's business: where it asks for a token, RAY_AUTH_MODE=token and
-RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
+the inputs. Nodes may come and go: what a lost one had is done by others, and new ones get actors as soon as those that
+are there have what they can take; one with other code or models ends the run in words. Who may join is the cluster's
+business: where it asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How many actors a Ray cluster carries, and what each takes of it.
 
 With GPUs there is a visitor for each, and CPU-only nodes segment. Without, each node has visitors that use all its
-cores. Half of the CPUs is booked by either pool, whatever is used: so neither pool can starve the other, and one CPU a
-node is enough.
+cores. Either pool books its share of the CPUs, whatever is used: so neither pool can starve the other, and one CPU a
+node is enough. Visitors on CPUs book so much that no other fits beside them when those who segment are gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.launcher_settings import LauncherSettings
 
+VISITOR_SHARE = 0.8  # of the CPUs, where there are no GPUs
 SAT_SHARE = 0.2  # of each GPU, where SaT segments beside the encoder
 SAT_SEGMENTERS = 2  # a GPU
 
@@ -53,7 +54,7 @@ def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools
         visitors, visitor_cpus = [node.gpus for node in nodes], min(1.0, least / 2)
     else:
         least = min(node.cpus for node in nodes)
-        visitors, visitor_cpus = [int(node.cpus / least) for node in nodes], least / 2
+        visitors, visitor_cpus = [int(node.cpus / least) for node in nodes], VISITOR_SHARE * least
     free = [node.cpus - number * visitor_cpus for node, number in zip(nodes, visitors, strict=True)]
     if share:
         segmenting = [SAT_SEGMENTERS * node.gpus for node in nodes]

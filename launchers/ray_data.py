@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from launchers.actors import Segment, Segmenting, Visit, Visiting, packed, unpacked
 from launchers.pools import Node, pools
+from pipeline.config import RunConfig
+from pipeline.coordination.identity import Identity, identity
 from pipeline.errors import CorpusError
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.plan import Plan
@@ -63,9 +65,10 @@ class Item:
 def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Do what the plan says, yield events as they come back; a fatal event is the last."""
     config = plan.config
+    ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that nobody asked
     work = Work(
-        segment=partial(SegmentTask, config, folder),
-        visit=partial(_part_task, plan, folder) if any(stage != SEGMENT for stage in plan.stages) else None,
+        segment=partial(_segment_task, config, folder, ordered),
+        visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.stages) else None,
         settings=config.launcher,
         sat=config.segment.uses_sat,
     )
@@ -76,8 +79,12 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
     yield from flow(items, work)
 
 
-def _part_task(plan: Plan, folder: str, device: str) -> PartTask:
-    return PartTask(plan.config, folder, device, plan.stages)
+def _segment_task(config: RunConfig, folder: str, ordered: Identity | None, device: str) -> SegmentTask:
+    return SegmentTask(config, folder, device, ordered)
+
+
+def _part_task(plan: Plan, folder: str, ordered: Identity | None, device: str) -> PartTask:
+    return PartTask(plan.config, folder, device, plan.stages, ordered)
 
 
 def _part_item(ref: PartRef, rows: int) -> Item:
@@ -150,13 +157,14 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     for name in ("ray", "ray.data"):  # a failure comes back as an event, with its traceback
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    grows = work.settings.kind == "ray"  # nodes may join
+    grows = work.settings.kind == "ray"  # nodes may join; what is booked now leaves no room on those that are there
     if grows:  # as soon as all actors have what they can take
         context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0
 
-    def pool(size: int, most: int, **options: Any) -> ActorPoolStrategy:
+    def pool(size: int, most: int, fixed: bool = False, **options: Any) -> ActorPoolStrategy:
         size = min(size, most)
-        return ActorPoolStrategy(min_size=size, max_size=most if grows else size, initial_size=size, **options)
+        most = most if grows and not fixed else size
+        return ActorPoolStrategy(min_size=size, max_size=most, initial_size=size, **options)
 
     found = pools(nodes_of_ray(), work.settings, work.sat)
     flight = work.settings.parts_in_flight
@@ -170,7 +178,9 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
                 fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
                 batch_size=None,
                 batch_format="pyarrow",
-                compute=pool(found.segmenters, len(chunks), max_tasks_in_flight_per_actor=1),
+                compute=pool(
+                    found.segmenters, len(chunks), bool(work.settings.segmenters), max_tasks_in_flight_per_actor=1
+                ),
                 num_cpus=found.segmenter_cpus,
                 num_gpus=found.segmenter_gpus,
                 ray_remote_args_fn=_of_actors,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
+from pipeline.coordination.identity import Identity, check_identity
 from pipeline.errors import AsideError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.state.receipts import ChunkReceipt, PartRef
@@ -52,10 +53,14 @@ class Event(BaseModel):
 
 
 class SegmentTask:
-    """Chunk → events, one a part and one for the chunk. `folder`: the run's, where starts are marked."""
+    """Chunk → events, one a part and one for the chunk. `folder`: the run's, where starts are marked.
 
-    def __init__(self, config: RunConfig, folder: str, device: str) -> None:
+    `ordered`: the identity of the place that started the run, if this may be another one.
+    """
+
+    def __init__(self, config: RunConfig, folder: str, device: str, ordered: Identity | None = None) -> None:
         self._config = config
+        self._ordered = ordered
         self._device = device
         self._starts = _Starts(config, folder)
         self._segmenter: ChunkSegmenter | None = None
@@ -71,7 +76,10 @@ class SegmentTask:
     def _segment(self, chunk: Chunk) -> Iterator[Event]:
         from pipeline.segmenting import ChunkSegmenter
 
-        self._segmenter = self._segmenter or ChunkSegmenter(self._config, self._device)
+        if not self._segmenter:
+            if self._ordered:
+                check_identity(self._ordered, self._config)
+            self._segmenter = ChunkSegmenter(self._config, self._device)
         for item in self._segmenter.run(chunk):
             if isinstance(item, ChunkReceipt):
                 yield Event(
@@ -89,10 +97,14 @@ class PartTask:
     """A part → an event; makes the part up to date. May be called from several threads.
 
     A part that was on a worker when it died is tried alone, so that no other is blamed for what one of them did.
+    `ordered`: the identity of the place that started the run, if this may be another one.
     """
 
-    def __init__(self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...], ordered: Identity | None = None
+    ) -> None:
         self._config = config
+        self._ordered = ordered
         self._starts = _Starts(config, folder)
         self._device = device
         self._stages = stages
@@ -107,7 +119,10 @@ class PartTask:
                 from pipeline.worker import PartWorker
 
                 with self._loading:
-                    self._worker = self._worker or PartWorker(self._config, self._device, self._stages)
+                    if not self._worker:
+                        if self._ordered:
+                            check_identity(self._ordered, self._config)
+                        self._worker = PartWorker(self._config, self._device, self._stages)
                 visit = self._worker.visit(ref)
         except Exception as error:
             return failure(ref.part, error)

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from launchers.slurm import jobs
 from pipeline.config import RunConfig
-from pipeline.coordination.identity import identity
+from pipeline.coordination.identity import check_identity, identity
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import hold, me
-from pipeline.coordination.phase import check_identity
 from pipeline.errors import ConfigError
 from pipeline.running import Submit, Wishes
 from pipeline.state.runs import RunRecord

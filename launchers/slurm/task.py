@@ -27,9 +27,10 @@ from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_wishes
 from pipeline.coordination.heart import Heart
+from pipeline.coordination.identity import check_identity
 from pipeline.coordination.leases import BEATS, Lease, Leases
 from pipeline.coordination.lock import CANCEL, me
-from pipeline.coordination.phase import Done, check_identity, plan_of_range, read_order
+from pipeline.coordination.phase import Done, plan_of_range, read_order
 from pipeline.coordination.steps import decide, next_step
 from pipeline.errors import CorpusError, PipelineError
 from pipeline.launcher_settings import seconds_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import socket
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,7 @@ from pathlib import Path
 import fsspec
 
 from pipeline.config import RunConfig
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, StartError
 from pipeline.state.fingerprint import fingerprint
 from pipeline.state.recipes import Recipes
 from pipeline.storage.store import Store
@@ -30,7 +31,10 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def identity(config: RunConfig) -> dict[str, str]:
+Identity = dict[str, str]
+
+
+def identity(config: RunConfig) -> Identity:
     """Name → what it is here, of everything that results depend on. Raises `CardError` for a model without a card."""
     recipes = Recipes.of(config)
     models = {f"recipe of segment over {name}": fingerprint(one)[:16] for name, one in recipes.segment.items()}
@@ -43,7 +47,7 @@ def identity(config: RunConfig) -> dict[str, str]:
     }
 
 
-def differences(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
+def differences(ours: Identity, theirs: Identity) -> list[str]:
     """Where another place differs, a line each: `torch is 2.8.0 instead of 2.9.1`. Empty if it is the same."""
     names = {**ours, **theirs}
     return [
@@ -53,7 +57,17 @@ def differences(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
     ]
 
 
-def obstacles(config: RunConfig, ours: dict[str, str], mark: str, token: bytes, inputs: Sequence[str]) -> list[str]:
+def check_identity(ordered: Identity, config: RunConfig) -> None:
+    """Raises `StartError` if this place would make other results than the one that ordered them."""
+    found = differences(ordered, identity(config))
+    if found:
+        raise StartError(
+            f"{socket.gethostname()} would make other results than the machine that ordered them: {'; '.join(found)}; "
+            "install the same everywhere, or run again from here"
+        )
+
+
+def obstacles(config: RunConfig, ours: Identity, mark: str, token: bytes, inputs: Sequence[str]) -> list[str]:
     """Why this place cannot work for a run, a line each; empty if it can.
 
     `ours`: the identity where the run was started; `mark`: a file in the corpus, which holds `token`; `inputs`: files.

@@ -12,7 +12,6 @@ import dataclasses
 import io
 import itertools
 import json
-import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
@@ -22,8 +21,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
-from pipeline.coordination.identity import differences, identity
-from pipeline.errors import CorpusError, StartError
+from pipeline.coordination.identity import identity
+from pipeline.errors import CorpusError
 from pipeline.fits.frozen import FitRef, Frozen
 from pipeline.inputs import Chunk
 from pipeline.plan import Plan
@@ -144,16 +143,6 @@ def plan_of_range(store: Store, folder: str, order: Order, number: int) -> Plan:
     view = View.of(config, [chunk for chunk, _ in expected])
     assert view.chunks == expected, "the same code and recipes give other fingerprints"
     return Plan(config, view, order.stages, read_state(store, view, ledgers=False), {}, ())
-
-
-def check_identity(ordered: dict[str, str], config: RunConfig) -> None:
-    """Raises `StartError` if this place would make other results than the one that ordered them."""
-    found = differences(ordered, identity(config))
-    if found:
-        raise StartError(
-            f"{socket.gethostname()} would make other results than the machine that ordered them: {'; '.join(found)}; "
-            "install the same everywhere, or run again from here"
-        )
 
 
 def todo_of(plan: Plan) -> str:

@@ -135,6 +135,26 @@ def test_a_node_is_killed_and_the_corpus_is_the_same(cluster: Cluster, make_conf
 
 
 @MINUTES
+def test_a_node_that_joins_gets_parts_at_once(cluster: Cluster) -> None:
+    cluster.wait_for(1)
+    process = cluster.python("-m", "tests.launchers.on_nodes", cluster.address, "2000")
+    assert process.stdout
+    late: Node | None = None
+    done: list[str] = []
+    for line in process.stdout:
+        if line.startswith("done on"):
+            done.append(line.split()[-1])
+            late = late or cluster.join()
+        if len(set(done)) == 2 or len(done) == 1000:
+            break
+    process.kill()
+    shown, _ = process.communicate()
+    assert late and len(set(done)) == 2, (len(done), shown)
+    cluster.kill(late)
+    print(f"{len(done)} parts of 2000 were done before the node that joined did its first")
+
+
+@MINUTES
 def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     for package in ("pipeline", "stages", "launchers", "conf"):
         shutil.copytree(ROOT / package, tmp_path / "old" / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -36,11 +36,14 @@ def test_everything_fits(name: str, sat: bool, segmenters: int | None) -> None:
     else:
         busy = [node for node in nodes if node.cpus]
         assert found.visitors >= len(busy) and found.device == "cpu"
+        assert all(
+            node.cpus - found.visitor_cpus < found.visitor_cpus for node in busy if node.cpus < 2 * found.threads
+        )
         assert found.visitors * found.threads <= sum(node.cpus for node in nodes)
 
 
 def test_nodes_of_a_kind_are_used_alike() -> None:
     found = pools([Node(1), Node(1)], LauncherSettings(), sat=False)
-    assert (found.visitors, found.visitor_cpus, found.segmenters, found.segmenter_cpus) == (2, 0.5, 2, 0.5)
+    assert (found.visitors, found.visitor_cpus, found.segmenters, found.segmenter_cpus) == (2, 0.8, 2, 0.2)
     found = pools([Node(96, 8)] * 2, LauncherSettings(), sat=True)
     assert (found.visitors, found.visitor_gpus, found.segmenters, found.segmenter_gpus) == (16, 0.8, 32, 0.1)

@@ -1,0 +1,47 @@
+"""Parts that take half a second, on a Ray cluster at an address: prints the node of each part that is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import ray
+
+from launchers.ray_data import Item, Work, flow
+from pipeline.inputs import Chunk
+from pipeline.launcher_settings import LauncherSettings
+from pipeline.state.receipts import PartRef
+from pipeline.tasks import Event
+
+
+class NoSegmenter:
+    """There are no chunks."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, chunk: Chunk) -> list[Event]:
+        return []
+
+
+class Slow:
+    """Says where it is."""
+
+    def __init__(self, device: str) -> None:
+        self.node = ray.get_runtime_context().get_node_id()
+
+    def __call__(self, ref: PartRef) -> Event:
+        time.sleep(0.5)
+        return Event(kind="part", where=ref.part, detail=self.node)
+
+
+def main(address: str, parts: int) -> None:
+    ray.init(address=address, log_to_driver=False)
+    refs = [PartRef(part=f"{number:012x}-00000", fingerprint="0" * 32) for number in range(parts)]
+    items = {ref.part: Item({"part": ref.model_dump()}, 100_000) for ref in refs}
+    for event in flow(items, Work(NoSegmenter, Slow, LauncherSettings(kind="ray", parts_in_flight=1))):
+        print(f"done on {event.detail}{event.error}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
