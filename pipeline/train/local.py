@@ -39,7 +39,7 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
-        run_id=run,
+        run_id=run.rpartition("/")[2],
         max_restarts=0,
         shutdown_timeout=SHUTDOWN_SECONDS,
     )

@@ -78,7 +78,9 @@ class TrainSettings(Settings):
     validate_every: int = execution(
         500, ge=0, description="steps between losses on the validation split; 0: only at the end"
     )
-    validation_concepts: int = execution(20_000, ge=1, description="sentences of that split that are looked at")
+    validation_concepts: int = execution(
+        20_000, ge=0, description="sentences of that split that are looked at; 0: none"
+    )
     checkpoint_every: int = execution(500, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = execution(2, ge=1, description="the newest checkpoints are kept, so many")
     log_every: int = execution(10, ge=1, description="steps between the numbers that are logged")

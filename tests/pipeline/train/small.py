@@ -1,0 +1,73 @@
+"""A small corpus with a scaler and codes, small models, and their training."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from pipeline.config import load_config
+from pipeline.storage.store import Store
+from pipeline.train.log import read_metrics
+from pipeline.train.run import train
+from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.pipeline.test_fits import run
+
+CARD: dict[str, Any] = {
+    "name": "small",
+    "description": "of tests",
+    "licence": "MIT",
+    "kind": "base",
+    "model_dim": 16,
+    "heads": 2,
+    "inner_dim": 32,
+    "layers": 2,
+    "context": 16,
+    "dropout": 0.1,
+}
+TRAIN = {
+    "steps": 6,
+    "batch_concepts": 128,
+    "micro_concepts": 64,
+    "lr": 1e-2,
+    "log_every": 1,
+    "validate_every": 0,
+    "validation_concepts": 100,
+    "timeout_seconds": 60,
+}
+
+
+def make_corpus(folder: Path, **sections: Any) -> Path:
+    """The corpus.yaml of a finished corpus of 24 documents, and the card `small.yaml` beside it."""
+    write_jsonl(folder / "in" / "some.jsonl", sample_documents("libreoffice-eng", 24))
+    settings = {"autobleu": None, "scaler": {}, "split": {"validation": 0.2}, "rvq": {"codebooks": 2, "units": 8}}
+    path = write_config(folder, **(settings | sections))
+    run(path)
+    write_card(folder)
+    return path
+
+
+def write_card(folder: Path, name: str = "small", **changes: Any) -> Path:
+    """A card in a file of its own."""
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**CARD, "name": name, **changes}), "utf-8")
+    return path
+
+
+def trained(corpus: Path, name: str, fresh: bool = False, **settings: Any) -> str:
+    """Train under a name; what was shown."""
+    shown = io.StringIO()
+    chosen = {"model": str(corpus.parent / "small.yaml"), "name": name} | TRAIN | settings
+    config = load_config(corpus, [f"train.{key}={yaml.safe_dump(value, default_flow_style=True).split(chr(10))[0]}"
+                                  for key, value in chosen.items()])  # fmt: skip
+    train(Console(file=shown, width=300), config, fresh)
+    return shown.getvalue()
+
+
+def steps_of(corpus: Path, name: str) -> list[tuple[int, float, float]]:
+    """(step, loss, norm of the gradient) as they were logged."""
+    lines = read_metrics(Store(str(corpus.parent / "out")), f"train/{name}")
+    return [(line["step"], line["loss"], line["norm"]) for line in lines if line["kind"] == "train"]

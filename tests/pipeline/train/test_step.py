@@ -1,0 +1,104 @@
+"""One optimizer step: micro-batches add up to the batch, and what is not finite is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.storage.store import Store
+from pipeline.train import not_finite
+from pipeline.train.distributed import Losses, Processes
+from pipeline.train.not_finite import NotFiniteError
+from pipeline.train.optimizer import adamw
+from pipeline.train.settings import TrainSettings
+from pipeline.train.step import Stepper
+from stages.lcm.batch import Batch
+from stages.lcm.card import LcmCard
+from stages.lcm.model import build
+from stages.scaler.robust import RobustScaler
+from tests.pipeline.train.small import CARD
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def stepper(**settings: float) -> Stepper:
+    torch.manual_seed(0)
+    card = LcmCard.model_validate(CARD | {"dropout": 0.0})
+    losses = Losses(build(card, RobustScaler(torch.zeros(8), torch.ones(8))))
+    chosen = TrainSettings.model_validate(settings)
+    return Stepper(losses, adamw(losses, chosen), chosen, ALONE, torch.float32)
+
+
+def batch(*lengths: int, seed: int) -> Batch:
+    made = torch.Generator().manual_seed(seed)
+    rows = sum(lengths)
+    return Batch(
+        torch.randn(rows, 8, generator=made).half(),
+        torch.tensor(lengths),
+        torch.rand(rows, generator=made),
+        pieces=torch.arange(len(lengths)) + 10 * seed,
+    )
+
+
+def joined(one: Batch, two: Batch) -> Batch:
+    parts = ((one.embeddings, two.embeddings), (one.lengths, two.lengths), (one.weights, two.weights))
+    return Batch(*map(torch.cat, parts))
+
+
+@pytest.mark.parametrize("clip", [10.0, 1e-3])
+def test_micro_batches_add_up_to_the_batch(clip: float) -> None:
+    one, two = batch(5, 3, seed=1), batch(7, seed=2)
+    apart, together = stepper(clip_norm=clip), stepper(clip_norm=clip)
+    results = []
+    for step in range(3):
+        results.append(
+            (apart.step(step, [(0, one), (1, two)]).result(), together.step(step, [(0, joined(one, two))]).result())
+        )
+    for first, second in results:
+        assert first.loss == pytest.approx(second.loss, rel=1e-6)
+        assert first.norm == pytest.approx(second.norm, rel=1e-5)
+        assert (first.sentences, first.weight) == (15, pytest.approx(second.weight))
+    for mine, theirs in zip(apart.losses.parameters(), together.losses.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_the_weighted_mean() -> None:
+    one, taken = batch(5, 3, seed=1), stepper(clip_norm=1e9)
+    losses = taken.losses
+    each = losses(one)
+    expected = (one.weights * each).sum() / one.weights.sum()
+    expected.backward()
+    norm = torch.stack([p.grad.norm() for p in losses.parameters() if p.grad is not None]).norm()
+    taken.optimizer.zero_grad()
+    result = taken.step(0, [(0, one)]).result()
+    assert result.loss == pytest.approx(float(expected.detach()), rel=1e-6)
+    assert result.norm == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_clipping_cuts_the_gradient() -> None:
+    taken = stepper(clip_norm=0.01, weight_decay=0.0)
+    cut: list[float] = []
+    taken.optimizer.register_step_pre_hook(
+        lambda optimizer, *of: cut.append(
+            float(torch.stack([p.grad.norm() for g in optimizer.param_groups for p in g["params"]]).norm())
+        )
+    )
+    assert taken.step(0, [(0, batch(5, seed=1))]).result().norm > 0.01
+    assert cut == [pytest.approx(0.01, rel=1e-3)]
+
+
+def test_documents_that_are_not_finite_are_named_and_saved(tmp_path: Path) -> None:
+    good, bad = batch(5, 3, seed=1), batch(2, 4, 3, seed=2)
+    bad.embeddings[3, 0] = float("nan")
+    pending = stepper().step(4, [(8, good), (9, bad)])
+    result = pending.result()
+    assert not result.finite
+    store = Store(str(tmp_path))
+    with pytest.raises(NotFiniteError, match=r"in step 4 the loss is nan.*\nembeddings .*: piece 21; the batch is sav"):
+        not_finite.stop(store, "train/x", pending, result, ALONE, lambda piece: f"piece {piece}")
+    (path,) = tmp_path.glob("train/x/not-finite/*")
+    assert path.name == "step-00000004-micro-000000009.safetensors"
+    torch.testing.assert_close(load_file(path)["embeddings"], bad.embeddings, equal_nan=True)
