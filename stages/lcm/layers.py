@@ -34,7 +34,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, dim) → the same, in the same format."""
-        return F.rms_norm(x.float(), x.shape[-1:], self.weight, EPSILON).to(x.dtype)
+        weight = None if self.weight is None else self.weight.float()  # which FSDP casts
+        return F.rms_norm(x.float(), x.shape[-1:], weight, EPSILON).to(x.dtype)
 
 
 class SwiGLU(nn.Module):

@@ -2,11 +2,11 @@
 
 A batch is one flat (sentences, …) tensor in which documents follow each other. Only attention needs blocks: documents
 are laid first-fit, the longest first, into rows of one width, and a mask keeps them apart. The layout is computed on
-the host in numpy (0.5 ms for 8192 sentences in 300 documents) and moved to the device once a batch. Rows are filled to
-more than 90 % when documents are much shorter than the width.
+the host in numpy (1 ms for 8192 sentences in 300 documents) and moved to the device once a batch, where the
+mask is made. Rows are filled to more than 90 % where lengths vary.
 
-Few shapes: the width is a power of two, and the number of rows has three significant bits (8, 10, 12, 14, 16, 20, …),
-so that compiled code and memory are reused; the extra rows cost attention at most a quarter, and nothing elsewhere.
+Few shapes: the width is a power of two, and the number of rows has four significant bits (…, 64, 72, 80, …), so that
+compiled code and memory are reused; the extra rows cost attention at most an eighth, and nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -164,14 +164,21 @@ def visible_pairs(lengths: Tensor) -> int:
 
 
 def _fit(counts: Indices, width: int) -> tuple[Indices, Indices, int]:
-    """Row and first slot of each document, first-fit, the longest first; the number of rows."""
+    """Row and first slot of each document, first-fit, the longest first; the number of rows.
+
+    Documents of one length are laid at once: each row takes as many as fit.
+    """
     row, slot = np.zeros_like(counts), np.zeros_like(counts)
     free = np.full(len(counts), width)
-    used = 1
-    for document in np.argsort(-counts, kind="stable"):
-        here = int((free[: used + 1] >= counts[document]).argmax())  # the row after the used ones is empty
-        row[document], slot[document] = here, width - free[here]
-        free[here] -= counts[document]
-        used = max(used, here + 1)
-    step = 1 << max(0, used.bit_length() - 3)
+    for length in np.unique(counts)[::-1]:
+        documents = np.flatnonzero(counts == length)
+        fitting = free // length
+        until = np.cumsum(fitting)
+        order = np.arange(len(documents))
+        here = np.searchsorted(until, order, side="right")
+        row[documents] = here
+        slot[documents] = width - free[here] + (order - until[here] + fitting[here]) * length
+        free -= np.bincount(here, minlength=len(free)) * length
+    used = int(row.max()) + 1
+    step = 1 << max(0, used.bit_length() - 4)
     return row, slot, -(-used // step) * step
