@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from launchers import ray_data
@@ -44,13 +44,14 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
 
     Raises `ConfigError` if no cluster answers, `CorpusError` if a node cannot take part.
     """
-    with _joined(checked_address(plan.config)):
-        check_nodes(plan, folder)
+    with joined(checked_address(plan.config)):
+        check_nodes(plan.config, folder, {one.chunk.input: one.chunk.url for one in plan.chunks}.values())
         yield from ray_data.run(plan, folder)
 
 
 @contextlib.contextmanager
-def _joined(address: str) -> Iterator[None]:
+def joined(address: str, show: bool = False) -> Iterator[None]:
+    """Join a cluster. show: what its processes print. Raises `ConfigError` if none answers."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -58,7 +59,7 @@ def _joined(address: str) -> Iterator[None]:
     try:
         try:
             with without_native_log():
-                ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+                ray.init(address=address, log_to_driver=show, logging_level=logging.CRITICAL)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
             said = str(error).strip().split("\n")[0]
             raise ConfigError(
@@ -71,18 +72,17 @@ def _joined(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def check_nodes(plan: Plan, folder: str) -> None:
-    """Raises `CorpusError` that names every node which cannot take part, and why."""
+def check_nodes(config: RunConfig, folder: str, inputs: Iterable[str]) -> None:
+    """Raises `CorpusError` that names every node which cannot take part, and why. inputs: files that all must see."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = {one["NodeID"]: one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU")}
     if not nodes:
         raise CorpusError("the Ray cluster has no node with a CPU; start some: ray start --address=HOST:6379")
-    store, mark, token = Store(plan.config.output), f"{folder}/seen-by-all", secrets.token_bytes(16)
+    store, mark, token = Store(config.output), f"{folder}/seen-by-all", secrets.token_bytes(16)
     store.write(mark, token)
-    inputs = {one.chunk.input: one.chunk.url for one in plan.chunks}
-    question = ray.put((plan.config, identity(plan.config), mark, token, sorted(inputs.values())))
+    question = ray.put((config, identity(config), mark, token, sorted(inputs)))
     look: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
     answers = {
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(

@@ -20,10 +20,12 @@ from pipeline.errors import ConfigError
 from pipeline.running import Wishes
 
 INTERRUPTED = 130
+_PIPELINE = ("python", "-m", "pipeline.cli")
+_ON_CLUSTER = ("corpus.yaml", "--launcher", "ray", "--address", "auto")
 
 
-def run_as_job(console: Console, config: RunConfig, wishes: Wishes) -> int:
-    """Submit, follow, and return the exit code of the run. Ctrl-C stops following, not the run.
+def run_as_job(console: Console, config: RunConfig, command: list[str]) -> int:
+    """Submit, follow, and return the exit code of a command over this corpus.yaml. Ctrl-C stops following, not the run.
 
     Raises `ConfigError` if no dashboard answers at the address, or it refuses.
     """
@@ -34,7 +36,7 @@ def run_as_job(console: Console, config: RunConfig, wishes: Wishes) -> int:
         client = JobSubmissionClient(address)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "corpus.yaml").write_text(config.as_yaml(), "utf-8")
-            job = client.submit_job(entrypoint=shlex.join(command(wishes)), runtime_env={"working_dir": folder})
+            job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})
     except (ConnectionError, RuntimeError, ValueError) as error:
         said = str(error).strip().split("\n")[0]
         raise ConfigError(
@@ -61,10 +63,15 @@ def run_as_job(console: Console, config: RunConfig, wishes: Wishes) -> int:
     return 0 if str(info.status) == "SUCCEEDED" else info.driver_exit_code or 1
 
 
-def command(wishes: Wishes) -> list[str]:
-    """What the cluster's head is to do, beside the corpus.yaml."""
+def run_command(wishes: Wishes) -> list[str]:
+    """`pipeline run`, as the cluster's head is to do it."""
     options = ["--only", wishes.only] if wishes.only else []
     options += ["--until", wishes.until] if wishes.until else []
     options += [word for name in wishes.refit for word in ("--refit", name)]
     options += ["--take-over"] if wishes.take_over else []
-    return ["python", "-m", "pipeline.cli", "run", "corpus.yaml", "--launcher", "ray", "--address", "auto", *options]
+    return [*_PIPELINE, "run", *_ON_CLUSTER, *options]
+
+
+def train_command(fresh: bool) -> list[str]:
+    """`pipeline train`, as the cluster's head is to do it."""
+    return [*_PIPELINE, "train", *_ON_CLUSTER, *(["--fresh"] if fresh else [])]

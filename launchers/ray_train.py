@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
+import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow.fs
@@ -17,17 +19,43 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.callback import UserCallback
 from ray.train.v2.api.config import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+from rich.console import Console
 
+from launchers.cluster import check_nodes, checked_address, joined
 from launchers.pools import Node
 from launchers.ray_data import nodes_of_ray
-from launchers.training import Patience, Progress
+from launchers.training import Patience
+from pipeline.config import RunConfig as Config
 from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.storage.patience import filesystem
 from pipeline.storage.store import Store
 from pipeline.train.settings import TrainSettings
+from pipeline.train.standing import Standing, standing
+
+LOG_WIDTH = 160  # of what workers print
 
 
-def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], Progress]) -> None:
+def spread(config: Config, console: Console, url: str, run: str, processes: int | None) -> None:
+    """Train on the cluster of a configuration, until it is done. Raises `CorpusError` if a node cannot take part."""
+    assert config.train
+    settings = config.train.model_copy(update={"processes": processes})
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with joined(checked_address(config), show=True):
+            check_nodes(config, run, ())
+            fit(partial(_work, url, run), Store(url), settings, partial(standing, Store(url), run))
+    finally:
+        signal.signal(signal.SIGINT, before)  # Ray takes it
+
+
+def _work(url: str, run: str) -> None:
+    """In a worker."""
+    from pipeline.train.worker import work
+
+    work(Console(width=LOG_WIDTH), url, run)
+
+
+def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], Standing]) -> None:
     """Run `work` in the workers of the Ray that this process has joined, until it returns in all of them.
 
     work: importable on all nodes. Raises what it raises, if that is a `PipelineError`.

@@ -7,32 +7,26 @@ newest checkpoint; so those who start them only need to start them again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pipeline.errors import CorpusError
+from pipeline.train.standing import Standing
 
 FRUITLESS = 3  # starts in a row that may bring no step before they are given up
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Steps in the newest checkpoint, and whether these are all."""
-
-    steps: int
-    finished: bool
-
-
 class Patience:
-    """Decides whether processes that failed are started again: as long as starts bring steps. `look`: at the disk."""
+    """Decides whether processes that were lost are started again: as long as that brings steps. look: at the disk."""
 
-    def __init__(self, look: Callable[[], Progress]) -> None:
+    def __init__(self, look: Callable[[], Standing]) -> None:
         self._look = look
         self._steps = look().steps
         self._fruitless = 0
 
-    def lost(self, what: str) -> Progress:
-        """To be called after each failure. Raises `CorpusError`, with `what` happened, if that was too often."""
+    def lost(self, what: str) -> Standing:
+        """To be called after each loss. Raises `CorpusError` if it was too often, or a process said why it gave up."""
         now = self._look()
+        if now.failed:  # it would fail again
+            raise CorpusError(now.failed)
         self._fruitless = 0 if now.steps > self._steps else self._fruitless + 1
         self._steps = now.steps
         if self._fruitless == FRUITLESS:

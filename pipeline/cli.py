@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
-for command in (working.gate, working.worker):  # SLURM jobs call these
+for command in (working.gate, working.worker, working.training):  # SLURM jobs call these
     app.command(hidden=True)(command)
 
 

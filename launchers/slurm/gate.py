@@ -16,13 +16,14 @@ from rich.console import Console
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import pipeline_command, read_wishes, submit_gate
+from launchers.slurm.training import submit as submit_training
 from pipeline.config import RunConfig
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import CANCEL
 from pipeline.coordination.phase import failures_of, last_errors, phase_folder, read_done, read_order, write_phase
 from pipeline.coordination.steps import Step, next_step
 from pipeline.errors import CorpusError, PipelineError
-from pipeline.running import finish, plan_run
+from pipeline.running import finish, plan_run, trains
 from pipeline.state.runs import RunRecord, newest_config, newest_view
 from pipeline.storage.store import Store
 from pipeline.tasks import MAX_STARTS
@@ -78,6 +79,8 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
             finish(console, plan, record, failures if plan.launches else [], time.time() - started)
         finally:
             lock.release()
+        if trains(config, wishes):
+            submit_training(console, config)
         return
     here = phase_folder(run, number)
     order = write_phase(store, here, step.plan, step.kind, refit)

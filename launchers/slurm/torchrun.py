@@ -19,15 +19,16 @@ from rich.console import Console
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import ask
-from launchers.training import Patience, Progress
+from launchers.training import Patience
 from pipeline.errors import CorpusError
+from pipeline.train.standing import Standing
 
 SHUTDOWN_SECONDS = 300  # that torchrun gives its processes after SIGTERM; SLURM gives less
 # torchrun would die of the warning, and its processes with it; what is ignored stays so until a process heeds it
 _DEAF = f"trap '' {WARNING.name.removeprefix('SIG')}; exec \"$@\""
 
 
-def run_in_job(console: Console, program: Sequence[str], processes: int | None, look: Callable[[], Progress]) -> None:
+def run_in_job(console: Console, program: Sequence[str], processes: int | None, look: Callable[[], Standing]) -> None:
     """Run `-m module arguments …` in so many processes a node (default: one a GPU) until `look` says it is finished.
 
     Returns early where SLURM ends this job. Raises `CorpusError` if starting again and again brings no step.

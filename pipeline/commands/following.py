@@ -19,7 +19,8 @@ def status(
 
     Of a run: its phases; claims and workers, where many work on it; parts,
     sentences a second, time left; stragglers, what failed last, what was set
-    aside. After it: what it set aside and what failed.
+    aside. After it: what it set aside and what failed. Of training: how far each
+    model is, and its SLURM job.
 
     --watch refreshes in place, or prints a line every few seconds where the
     output is no terminal. Ctrl-C stops watching and nothing else.
@@ -37,6 +38,7 @@ def status(
     from pipeline.state.books import keep_books
     from pipeline.upkeep.purge import show_waiting
     from pipeline.watch.follow import show_run
+    from pipeline.watch.trainings import show_trainings
 
     corpus = open_corpus(where)
     if watch:
@@ -47,6 +49,7 @@ def status(
     show_books(out, books, f"{corpus.view.name} in {corpus.url}")
     show_waiting(out, corpus)
     show_open(out, books)
+    show_trainings(out, corpus.store, cluster())
     if books.problems or not fine:
         raise typer.Exit(1)
 

@@ -66,9 +66,9 @@ def run(
     wishes = Wishes(only, until, refit or (), take_over)
     resolved = load(config, [*(overrides or []), *([f"launcher.address={address}"] if address else [])], launcher)
     if is_ray_job(resolved):
-        from launchers.ray_job import run_as_job
+        from launchers.ray_job import run_as_job, run_command
 
-        raise typer.Exit(run_as_job(out, resolved, wishes))
+        raise typer.Exit(run_as_job(out, resolved, run_command(wishes)))
     try:
         submitted = run_corpus(out, resolved, wishes, where(resolved, wishes))
     except KeyboardInterrupt:
@@ -109,6 +109,7 @@ def plan(
     from pipeline.show import show_plan
     from pipeline.simulate.figures import simulate
     from pipeline.simulate.show import gpus_of, show_simulation
+    from pipeline.watch.trainings import show_planned
 
     for option, value in (("--documents", documents), ("--gpus", gpus)):
         if value is not None and not simulated:
@@ -119,6 +120,7 @@ def plan(
         show_simulation(out, simulate(made, documents), chosen)
     else:
         show_plan(out, made)
+        show_planned(out, made.config)
 
 
 def retry(
@@ -171,7 +173,7 @@ def cancel(
     """Stop the run under way, wherever it works, and free the corpus; `pipeline run` goes on from there.
 
     Its workers stop at their next sign of life and let go of what they hold;
-    its SLURM jobs are cancelled. A process on another machine is asked as well:
+    its SLURM jobs are cancelled, and so are those that train. A process on another machine is asked as well:
     this waits until it has stopped, or given no sign of life for as long as
     launcher.lease_seconds (exit code 1 if it is still there then).
 
@@ -179,9 +181,12 @@ def cancel(
     """
     from launchers import cluster
     from pipeline.coordination.cancel import cancel as cancel_run
+    from pipeline.watch.trainings import cancel_trainings
 
     corpus = open_corpus(where)
-    if not cancel_run(out, corpus.store, cluster()):
+    free = cancel_run(out, corpus.store, cluster())
+    cancel_trainings(out, corpus.store, cluster())
+    if not free:
         raise typer.Exit(1)
 
 
@@ -203,3 +208,10 @@ def worker(corpus: str, phase: str) -> None:
     from launchers.slurm.task import Task
 
     Task(out, corpus, phase).work()
+
+
+def training(corpus: str, run: str) -> None:
+    """Train RUN on the nodes of the SLURM job that this process is the first of. Jobs call this."""
+    from launchers.slurm.training import train_in_job
+
+    train_in_job(out, corpus, run)

@@ -1,0 +1,98 @@
+"""Training on SLURM: one job over all its nodes, which is queued again until the model is trained.
+
+The job is recorded beside the checkpoints (`job.json`), so that those who watch or cancel find it. It takes part in no
+lock: training reads files of the corpus that never change.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from rich.console import Console
+
+from launchers.slurm import jobs
+from launchers.slurm.submit import jobs_root, pipeline_command
+from launchers.slurm.torchrun import run_in_job
+from pipeline.config import RunConfig
+from pipeline.coordination.identity import code_digest
+from pipeline.errors import CorpusError, PipelineError, StartError
+from pipeline.storage.store import Store
+from pipeline.train.standing import Job, gave_up, read_job, standing, start_again, write_job
+
+POLL_SECONDS = 3.0
+_SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.json is there
+  pipeline status {url}   how far it is
+  pipeline cancel {url}   stop it; checkpoints are kept
+  tail -f {log}"""
+
+
+def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
+    """Check, pin the run of training down, and queue its job. Returns its folder, None if the model is trained.
+
+    Raises `ConfigError` if SLURM refuses these settings, `CorpusError` if a job trains it already.
+    """
+    from pipeline.train.run import prepare
+
+    settings, store = config.train, Store(config.output)
+    root = jobs_root(config.launcher.folder, config.output)
+    jobs.check(config.launcher)
+    if settings:
+        check_free(store, settings.folder)
+    run = prepare(console, config, fresh)
+    if standing(store, run).finished:
+        console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+        return None
+    folder = root / run.replace("/", "-")
+    start_again(store, run)
+    (job,) = jobs.submit(
+        pipeline_command("training", store.url, run), config.launcher, folder, run.rpartition("/")[2],
+        nodes=config.launcher.train_nodes,
+    )  # fmt: skip
+    write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
+    said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    return run
+
+
+def check_free(store: Store, run: str) -> None:
+    """Raises `CorpusError` if a job trains it already."""
+    found = read_job(store, run)
+    if found and jobs.alive([found.id]):
+        raise CorpusError(
+            f"{store.url}/{run} is being trained by SLURM job {found.id}; wait for it (pipeline status {store.url}), "
+            f"stop it (pipeline cancel {store.url}), or give train.name another name"
+        )
+
+
+def train_in_job(console: Console, url: str, run: str) -> None:
+    """What the job does. Raises `PipelineError` if the model cannot be trained."""
+    from pipeline.train.worker import started
+
+    store = Store(url)
+    found = read_job(store, run)
+    try:
+        if found and found.code != code_digest():
+            raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
+        program = ["-m", "pipeline.train.worker", url, run]
+        run_in_job(console, program, started(store, run).settings.processes, partial(standing, store, run))
+    except PipelineError as error:
+        gave_up(store, run, str(error))
+        raise
+
+
+def follow(console: Console, url: str, run: str) -> bool:
+    """Until its job is over. Returns whether the model is trained."""
+    store, shown = Store(url), -1
+    while True:
+        found = read_job(store, run)
+        over = not found or not jobs.alive([found.id])
+        now = standing(store, run)
+        if now.steps != shown:
+            shown = now.steps
+            console.print(f"{run}: step {now.steps} of {now.of} is saved", markup=False, highlight=False)
+        if over:
+            if now.failed:
+                console.print(now.failed, style="red", markup=False, highlight=False)
+            return now.finished
+        time.sleep(POLL_SECONDS)

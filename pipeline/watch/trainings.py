@@ -1,0 +1,70 @@
+"""Runs of training of a corpus, for `plan`, `status` and `cancel`: how far each is, and the SLURM job that has it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.config import RunConfig
+from pipeline.errors import PipelineError
+from pipeline.show import duration
+from pipeline.storage.store import Store
+from pipeline.train.standing import RECORD, Standing, last_metrics, standing, standings
+from pipeline.watch.run_seen import OVER, Cluster
+
+
+def show_planned(console: Console, config: RunConfig) -> None:
+    """A line about the section `train`, if there is one."""
+    settings, store = config.train, Store(config.output)
+    if settings is None:
+        return
+    if store.exists(f"{settings.folder}/{RECORD}"):
+        said = _steps(standing(store, settings.folder))
+    else:
+        said = f"not begun, {settings.steps} steps"
+    console.print(f"train: {settings.model} in {settings.folder}: {said}", markup=False, highlight=False)
+
+
+def show_trainings(console: Console, store: Store, cluster: Cluster) -> None:
+    """A line a run of training, and why those that gave up did."""
+    for one in standings(store):
+        said = [_steps(one)]
+        last = {} if one.finished else last_metrics(store, one.run)
+        if last:
+            said.append(f"loss {last['loss']:.4f} at step {last['step']}")
+        state = "" if one.finished else _state(one, cluster)
+        if one.job and state:
+            said.append(f"SLURM job {one.job.id} {state}, log {one.job.folder}/{one.job.id}.log")
+            if last and state == "RUNNING":
+                said.append(f"{duration(last['seconds_left'])} left")
+        console.print(Text(f"{one.run}: {', '.join(said)}"), soft_wrap=True)
+        if one.failed and not one.finished:
+            console.print(Text(f"  {one.failed}", style="red"), soft_wrap=True)
+
+
+def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
+    """Cancel SLURM jobs that train on a corpus."""
+    found = [
+        one for one in standings(store) if one.job and not one.finished and _state(one, cluster) not in ("", *OVER)
+    ]
+    for one in found:
+        assert one.job
+        cluster.cancel([one.job.id])
+        console.print(
+            f"{one.run}: cancelled SLURM job {one.job.id}; checkpoints are kept: pipeline train goes on from there",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _steps(one: Standing) -> str:
+    return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"
+
+
+def _state(one: Standing, cluster: Cluster) -> str:
+    """What SLURM calls the job's state; empty if it does not say."""
+    try:
+        return cluster.states([one.job.id]).get(one.job.id, "").split(" ")[0] if one.job else ""
+    except PipelineError:  # from a machine without SLURM
+        return ""
