@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from pipeline.plan import Plan
 from pipeline.tasks import Event
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pipeline.config import RunConfig
     from pipeline.running import Where, Wishes
     from pipeline.watch.run_seen import Cluster
@@ -47,7 +50,24 @@ def where(config: RunConfig, wishes: Wishes) -> Where:
         from launchers.cluster import checked_address
 
         checked_address(config)
-    return Where(launch, lambda: devices()[0], submit, jobs_alive)
+    return Where(launch, lambda: devices()[0], submit, jobs_alive, train)
+
+
+def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
+    """Train where the launcher of a configuration says. Returns the run's folder if it was handed to SLURM."""
+    if config.launcher.kind == "slurm":
+        from launchers.slurm.training import submit
+
+        return submit(console, config, fresh)
+    from pipeline.train.run import train as train_model
+
+    spread = None
+    if config.launcher.kind == "ray":
+        from launchers.ray_train import spread as over_cluster
+
+        spread = partial(over_cluster, config)
+    train_model(console, config, fresh, spread)
+    return None
 
 
 def is_ray_job(config: RunConfig) -> bool:

@@ -51,15 +51,22 @@ _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline cancel {output}           stop it; what is finished is kept"""
 
 
+def _train_here(console: Console, config: RunConfig) -> None:
+    from pipeline.train.run import train  # imports torch
+
+    train(console, config)
+
+
 @dataclass(frozen=True)
 class Where:
     """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `submit`: hands the run to
-    a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs."""
+    a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs; `train`: trains, or hands that over."""
 
     launch: Launch
     device: Callable[[], str]
     submit: Submit | None = None
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
+    train: Callable[[Console, RunConfig], object] = _train_here
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,14 @@ class Wishes:
 def run(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> str | None:
     """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if the section `train` is there."""
     submitted = bring_up_to_date(console, config, wishes, where)
-    if config.train and submitted is None and wishes.only is None and wishes.until is None:
-        from pipeline.train.run import train
-
-        train(console, config)
+    if submitted is None and trains(config, wishes):
+        where.train(console, config)
     return submitted
+
+
+def trains(config: RunConfig, wishes: Wishes) -> bool:
+    """Whether a run ends with training."""
+    return config.train is not None and wishes.only is None and wishes.until is None
 
 
 def bring_up_to_date(console: Console, config: RunConfig, wishes: Wishes, where: Where) -> str | None:

@@ -53,9 +53,12 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="forget what was trained under this name, and begin anew")
     ] = False,
-    processes: Annotated[
-        int | None, typer.Option(metavar="N", help="on this machine, instead of train.processes")
+    processes: Annotated[int | None, typer.Option(metavar="N", help="instead of train.processes")] = None,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="KIND", help="local (this machine), slurm (a job), ray (a cluster)")
     ] = None,
+    address: Annotated[str | None, typer.Option(metavar="WHERE", help="ray: as for run")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="slurm: follow the training to its end")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Train the Large Concept Model of the section `train` on a corpus; `pipeline run` does it at its end.
@@ -71,15 +74,27 @@ def train(
       pipeline train corpus.yaml --set train.model=lcm-base-tiny --set train.lr=1e-3
 
       pipeline train corpus.yaml --processes 2 --set train.parallel=fsdp
+
+      pipeline train corpus.yaml --launcher slurm --set launcher.train_nodes=4
     """
-    from pipeline.train.run import train as train_model
+    from launchers import is_ray_job
+    from launchers import train as train_somewhere
 
     chosen = [*(overrides or []), *([f"train.processes={processes}"] if processes else [])]
+    resolved = load(config, [*chosen, *([f"launcher.address={address}"] if address else [])], launcher)
+    if is_ray_job(resolved):
+        from launchers.ray_job import run_as_job, train_command
+
+        raise typer.Exit(run_as_job(out, resolved, train_command(fresh)))
     try:
-        train_model(out, load(config, chosen), fresh)
+        submitted = train_somewhere(out, resolved, fresh)
     except KeyboardInterrupt:
         err.print("Interrupted: run the same command again to go on.")
         raise typer.Exit(130) from None
+    if submitted and wait:
+        from launchers.slurm.training import follow
+
+        raise typer.Exit(0 if follow(out, resolved.output, submitted) else 1)
 
 
 def evaluate(

@@ -22,6 +22,7 @@ from pipeline.train import checkpoint
 from pipeline.train.index import Index, make_index
 from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, check_same
 from pipeline.train.settings import TrainSettings
+from pipeline.train.standing import start_again
 from stages.lcm.card import LcmCard, load_lcm_card
 
 Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
@@ -66,6 +67,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     for folder in checkpoint.interrupted(store, run):
         console.print(f"{folder} was interrupted and does not count: removed", markup=False, highlight=False)
         checkpoint.delete_folders(store, [folder])
+    start_again(store, run)
     pinned = None
     if checkpoint.markers(store, run):
         pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned

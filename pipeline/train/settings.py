@@ -98,7 +98,9 @@ class TrainSettings(Settings):
     activation_checkpointing: bool = execution(
         False, description="compute activations of blocks again in the backward pass instead of keeping them"
     )
-    processes: int | None = execution(None, ge=1, description="on this machine (default: one a GPU; without GPUs, one)")
+    processes: int | None = execution(
+        None, ge=1, description="on this machine, each node of SLURM, or the Ray cluster (default: one a GPU, or one)"
+    )
     timeout_seconds: int = execution(
         600, ge=10, description="a process that waits so long for another one fails: that one is lost"
     )

@@ -31,6 +31,7 @@ from pipeline.train.model_file import MODEL, About, codebooks_of, load_model, sa
 from pipeline.train.optimizer import adamw
 from pipeline.train.record import RECORD, Started
 from pipeline.train.settings import TrainSettings
+from pipeline.train.standing import gave_up
 from pipeline.train.step import Stepper, seed_of
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
@@ -63,8 +64,12 @@ def work(console: Console, url: str, run: str) -> None:
     """Train, until all is done or somebody asks to stop. Raises `PipelineError`."""
     store = Store(url)
     record = started(store, run)
-    with joined(record.settings.timeout_seconds) as processes, _Heeding() as asked_to_stop:
-        _Work(console, store, run, record, processes).all(asked_to_stop)
+    try:
+        with joined(record.settings.timeout_seconds) as processes, _Heeding() as asked_to_stop:
+            _Work(console, store, run, record, processes).all(asked_to_stop)
+    except PipelineError as error:
+        gave_up(store, run, str(error))
+        raise
 
 
 class _Work:

@@ -1,0 +1,216 @@
+"""Models trained on a real SLURM and a real Ray: interrupted, robbed of a process, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from launchers import train
+from launchers.slurm import jobs
+from launchers.slurm.site import ask
+from launchers.slurm.training import submit
+from launchers.training import FRUITLESS, Patience
+from pipeline.config import load_config
+from pipeline.errors import CorpusError
+from pipeline.storage.store import Store
+from pipeline.train.standing import Standing, gave_up, read_job, standing
+from tests.conftest import MINUTES, sample_documents, write_config, write_jsonl
+from tests.launchers.test_cluster import Cluster
+from tests.pipeline.test_cli import PIPELINE
+
+STEPS = 600
+CARD = {"name": "small", "licence": "MIT", "description": "for tests", "kind": "base", "model_dim": 32, "heads": 2,
+        "inner_dim": 64, "layers": 2, "context": 16}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus.yaml of a corpus that is complete, but for its model."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, count in (("libreoffice-eng", 12), ("libreoffice-fra", 8)):
+        write_jsonl(folder / "in" / f"{name}.jsonl", sample_documents(name, count))
+    (folder / "card.yaml").write_text(yaml.safe_dump(CARD))
+    path = write_config(
+        folder, autobleu=None, scaler={}, split={"validation": 0.25},
+        train={"model": "card.yaml", "steps": STEPS, "batch_concepts": 64, "micro_concepts": 32, "log_every": 1,
+               "validate_every": 0, "checkpoint_every": 10_000, "processes": 2},
+        launcher={"kind": "inline", "inside": "inline", "time": "10", "memory": "3G", "cpus_per_task": 2},
+    )  # fmt: skip
+    subprocess.run([PIPELINE, "run", path, "--until", "scaler"], check=True, timeout=400)
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus: Path) -> list[tuple[int, float, float]]:
+    """Step, loss and gradient of every step on this machine."""
+    train(Console(), load_config(corpus, ["train.name=here"]))
+    return losses(corpus, "here")
+
+
+def losses(corpus: Path, name: str) -> list[tuple[int, float, float]]:
+    lines = (corpus.parent / f"out/train/{name}/metrics.jsonl").read_text().splitlines()
+    return [(one["step"], one["loss"], one["norm"]) for one in map(json.loads, lines) if one["kind"] == "train"]
+
+
+def until(done: Callable[[], object], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+class Job:
+    """A training that was given to SLURM."""
+
+    def __init__(self, corpus: Path, name: str, *overrides: str) -> None:
+        self.store = Store(str(corpus.parent / "out"))
+        config = load_config(corpus, [f"train.name={name}", "launcher.kind=slurm", *overrides])
+        run = submit(Console(), config)
+        assert run == f"train/{name}"
+        self.run = run
+        found = read_job(self.store, run)
+        assert found
+        self.id, self.folder = found.id, Path(found.folder)
+
+    @property
+    def log(self) -> str:
+        return "".join(log.read_text() for log in jobs.log_files(self.folder, self.id))
+
+    def standing(self) -> Standing:
+        return standing(self.store, self.run)
+
+    def over(self) -> bool:
+        return not jobs.alive([self.id])
+
+
+@pytest.fixture
+def submitted(corpus: Path, slurm: None) -> Iterator[Callable[..., Job]]:
+    """`Job`s of the corpus, which are cancelled at the end."""
+    started: list[Job] = []
+
+    def start(name: str, *overrides: str) -> Job:
+        started.append(Job(corpus, name, *overrides))
+        return started[-1]
+
+    yield start
+    jobs.cancel([job.id for job in started])
+    until(lambda: all(job.over() for job in started))
+
+
+def worker_of(mark: str, command: str) -> int:
+    """A process whose command line holds this, and whose environment, if given, that mark. The last one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if command.encode() in line and mark.encode() in environment + line and b"torch.distributed.run" not in line:
+            found.append(int(folder.name))
+    return max(found)
+
+
+def test_a_requeued_job_goes_on_and_gives_the_same_losses(
+    corpus: Path, submitted: Callable[..., Job], uninterrupted: list[tuple[int, float, float]]
+) -> None:
+    job = submitted("requeued")
+    until(lambda: re.search(r"^step \d+ of", job.log, re.MULTILINE))
+    with pytest.raises(CorpusError, match=f"is being trained by SLURM job {job.id}"):
+        Job(corpus, "requeued")
+    ask("scontrol", "requeue", job.id)
+    until(lambda: job.standing().steps)
+    saved = job.standing().steps
+    assert 0 < saved < STEPS
+    until(job.over)
+    assert job.standing().finished, job.log
+    assert [step for step, _, _ in losses(corpus, "requeued")] == list(range(1, STEPS + 1))
+    assert losses(corpus, "requeued") == uninterrupted
+
+
+@MINUTES
+def test_a_lost_process_is_started_again_in_the_same_job(
+    corpus: Path, submitted: Callable[..., Job], uninterrupted: list[tuple[int, float, float]]
+) -> None:
+    job = submitted("robbed", "train.checkpoint_every=50")
+    until(lambda: job.standing().steps)
+    os.kill(worker_of("pipeline.train.worker", job.run), signal.SIGKILL)
+    until(job.over)
+    assert job.standing().finished and "starting again from step" in job.log, job.log
+    assert losses(corpus, "robbed") == uninterrupted
+
+
+@MINUTES
+def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callable[..., Job]) -> None:
+    job = submitted("long", "launcher.time=1", "train.steps=1000000")
+    until(lambda: "queued again" in job.log)
+    assert job.standing().steps
+
+
+def test_a_process_that_gives_up_says_why_and_is_not_started_again(submitted: Callable[..., Job]) -> None:
+    job = submitted("hopeless", "train.batch_concepts=96")  # three micro-batches for two processes
+    until(job.over)
+    assert "3" in job.standing().failed and job.log.count("srun: error") <= 1, (job.standing(), job.log)
+
+
+@MINUTES
+def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> None:
+    output = corpus.parent / "chain"
+    command = [PIPELINE, "run", corpus, "--launcher", "slurm", "--set", f"output={output}", "--set", "train.steps=20"]
+    subprocess.run(command, check=True)
+    until(lambda: list(output.glob("train/*/job.json")), 300)
+    job = read_job(Store(str(output)), "train/card")
+    assert job
+    until(lambda: not jobs.alive([job.id]))
+    assert standing(Store(str(output)), "train/card").finished
+    shown = subprocess.run([PIPELINE, "status", output], capture_output=True, text=True)
+    assert "train/card: trained, 20 steps" in shown.stdout and shown.returncode == 0, shown
+
+
+@MINUTES
+def test_ray_starts_its_workers_again_when_one_is_lost(
+    corpus: Path, uninterrupted: list[tuple[int, float, float]]
+) -> None:
+    run, store = "train/over-ray", Store(str(corpus.parent / "out"))
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(folder)
+        try:
+            process = cluster.python(
+                "-m", "pipeline.cli", "train", str(corpus), "--launcher", "ray", "--address", cluster.address,
+                "--set", "train.name=over-ray", "--set", "train.checkpoint_every=50",
+            )  # fmt: skip
+            until(
+                lambda: process.poll() is not None or (store.exists(f"{run}/run.json") and standing(store, run).steps)
+            )
+            os.kill(worker_of(cluster.token["RAY_AUTH_TOKEN"], "RayTrainWorker"), signal.SIGKILL)
+            shown, _ = process.communicate(timeout=400)
+        finally:
+            for node in cluster.nodes:
+                cluster.kill(node)
+    assert process.returncode == 0 and f"trained: {store.url}/{run}" in shown, shown
+    assert losses(corpus, "over-ray") == uninterrupted
+    assert not [path for path in store.find(run) if "/ray-" in path]
+
+
+def test_patience_ends_with_starts_that_bring_nothing(tmp_path: Path) -> None:
+    steps = iter([0, 0, 10, 10, 20, *[20] * FRUITLESS])
+    patience = Patience(lambda: Standing("train/x", next(steps), 100, False))
+    for _ in range(4 + FRUITLESS - 1):
+        patience.lost("killed")
+    with pytest.raises(CorpusError, match=f"lost {FRUITLESS} times before a checkpoint beyond step 20 .*: killed"):
+        patience.lost("killed")
+    store = Store(str(tmp_path))
+    store.write("train/x/run.json", json.dumps({"settings": {"steps": 5}}).encode())
+    gave_up(store, "train/x", "the loss is NaN")
+    with pytest.raises(CorpusError, match="the loss is NaN"):
+        Patience(lambda: standing(store, "train/x")).lost("code 1")
