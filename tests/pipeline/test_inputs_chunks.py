@@ -15,7 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.inputs import Chunk, Document, InputError, Rejected, list_files, order_chunks, plan_chunks, plan_inputs
+from pipeline.inputs import (
+    Chunk,
+    Document,
+    InputError,
+    Rejected,
+    chunks,
+    list_files,
+    order_chunks,
+    plan_chunks,
+    plan_inputs,
+)
 from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read, read_all, texts
 
 
@@ -286,3 +296,16 @@ def test_documents_are_the_same_from_any_folder(tmp_path: Path) -> None:
         source = entry("data/*.jsonl", name=None).resolve(str(tmp_path / folder))
         out.append(read_all(source))
     assert out[0] == out[1]
+
+
+def test_two_chunks_with_one_id_are_refused_by_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        write_docs(tmp_path / f"in/{number}.jsonl", number, 1)
+    assert len(plan_inputs([entry(tmp_path / "in")])) == 40
+    full = chunks.chunk_id
+    monkeypatch.setattr(chunks, "chunk_id", lambda *named: full(*named)[:2])
+    with pytest.raises(InputError, match="two chunks have the same id .*, by chance") as caught:
+        plan_inputs([entry(tmp_path / "in")])
+    ids = {chunk.path: chunk.id for chunk in plan_chunks(entry(tmp_path / "in"))}
+    one, two = (path for path in ids if f":{path} from 0" in str(caught.value))
+    assert ids[one] == ids[two]
