@@ -301,11 +301,11 @@ def test_documents_are_the_same_from_any_folder(tmp_path: Path) -> None:
 def test_two_chunks_with_one_id_are_refused_by_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):
         write_docs(tmp_path / f"in/{number}.jsonl", number, 1)
-    assert len(plan_inputs([entry(tmp_path / "in")])) == 40
+    assert len(order_chunks(plan_inputs([entry(tmp_path / "in")]), 0)) == 40
     full = chunks.chunk_id
     monkeypatch.setattr(chunks, "chunk_id", lambda *named: full(*named)[:2])
-    with pytest.raises(InputError, match="two chunks have the same id .*, by chance") as caught:
-        plan_inputs([entry(tmp_path / "in")])
+    with pytest.raises(InputError, match=r"two chunks have the same id .*, by chance") as caught:
+        order_chunks(plan_inputs([entry(tmp_path / "in")]), 0)
     ids = {chunk.path: chunk.id for chunk in plan_chunks(entry(tmp_path / "in"))}
     one, two = (path for path in ids if f":{path} from 0" in str(caught.value))
     assert ids[one] == ids[two]
