@@ -1,0 +1,210 @@
+"""`pipeline train` on a real corpus: resume is exact, processes agree, lost ones are reported, bad input is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import ConfigError, CorpusError
+from pipeline.storage.store import Store
+from pipeline.train import checkpoint
+from pipeline.train.model_file import load_model
+from pipeline.train.not_finite import NotFiniteError
+from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
+
+TWO_TOWER = {
+    "kind": "two-tower",
+    "layers": None,
+    "contextualizer_layers": 1,
+    "denoiser_layers": 1,
+    "diffusion": {"steps": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus.yaml; its documents make an epoch of a few steps."""
+    return make_corpus(tmp_path_factory.mktemp("training"))
+
+
+def two_tower(corpus: Path) -> str:
+    changes = {key: value for key, value in TWO_TOWER.items() if value is not None}
+    path = write_card(corpus.parent, "two", **changes)
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("layers:")))
+    return str(path)
+
+
+def folder(corpus: Path, name: str) -> Path:
+    return corpus.parent / "out" / "train" / name
+
+
+def stop_after(path: Path) -> threading.Thread:
+    """Sends SIGTERM to this process once a file is there."""
+
+    def watch() -> None:
+        end = time.monotonic() + 120
+        while not path.exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_stopped_in_mid_epoch_goes_on_bit_for_bit(corpus: Path) -> None:
+    settings: dict[str, Any] = {"model": two_tower(corpus), "steps": 70}
+    trained(corpus, "whole", **settings)
+    watcher = stop_after(folder(corpus, "stopped") / "checkpoints" / "step-00000005.json")
+    with pytest.raises(KeyboardInterrupt):
+        trained(corpus, "stopped", **settings, checkpoint_every=5)
+    watcher.join()
+    done = checkpoint.markers(Store(str(corpus.parent / "out")), "train/stopped")[-1].step
+    assert 5 <= done <= 20
+    assert f"going on from step {done} of 70" in trained(corpus, "stopped", **settings)
+    whole, stopped = steps_of(corpus, "whole"), steps_of(corpus, "stopped")
+    assert len(whole) == 70 and whole == stopped
+    assert whole[-1][1] < whole[0][1]
+    weights = [(folder(corpus, name) / "model.safetensors").read_bytes() for name in ("whole", "stopped")]
+    assert weights[0] == weights[1]
+    assert "nothing to do" in trained(corpus, "stopped", **settings)
+
+
+def test_an_interrupted_checkpoint_does_not_count(corpus: Path) -> None:
+    trained(corpus, "partial", checkpoint_every=2)
+    before = steps_of(corpus, "partial")
+    folder_of_run = folder(corpus, "partial")
+    (folder_of_run / "checkpoints" / "step-00000006.json").unlink()
+    (folder_of_run / "model.json").unlink()
+    shown = trained(corpus, "partial", checkpoint_every=2)
+    assert "step-00000006" in shown and "was interrupted and does not count" in shown
+    assert "going on from step 4 of 6" in shown
+    assert steps_of(corpus, "partial") == before
+    assert len(list((folder_of_run / "checkpoints").glob("*.json"))) == 2  # the newest are kept
+
+
+def test_settings_that_decide_losses_stay(corpus: Path) -> None:
+    trained(corpus, "pinned")
+    deep = str(write_card(corpus.parent, "small-deep", layers=3))
+    with pytest.raises(
+        ConfigError, match=r"train/pinned was begun .*model.name small → small-deep; model.layers 2 → 3"
+    ):
+        trained(corpus, "pinned", model=deep)
+    with pytest.raises(ConfigError, match=r"train.lr 0.01 → 0.02"):
+        trained(corpus, "pinned", lr=0.02)
+    trained(corpus, "pinned", log_every=2)  # of execution
+    assert "nothing to do" not in trained(corpus, "pinned", fresh=True, lr=0.02)
+
+
+def test_two_processes_with_shares_of_the_model_agree_with_one(corpus: Path) -> None:
+    settings: dict[str, Any] = {"model": two_tower(corpus)}
+    trained(corpus, "one", **settings)
+    trained(corpus, "shares", **settings, processes=2, parallel="fsdp")
+    one, shares = steps_of(corpus, "one"), steps_of(corpus, "shares")
+    assert len(shares) == 6
+    for mine, theirs in zip(one, shares, strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-5)
+    weights = [load_model(str(folder(corpus, name)))[0].state_dict() for name in ("one", "shares")]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def worker_of_rank(rank: int) -> int:
+    """The process of a rank among the children of this one."""
+    wanted = f"RANK={rank}".encode()
+    for children in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        for child in children.read_text().split():
+            place = Path("/proc", child)
+            environment = (place / "environ").read_bytes().split(b"\0")
+            if wanted in environment and b"pipeline.train.worker" in (place / "cmdline").read_bytes():
+                return int(child)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def test_a_killed_process_ends_the_others_and_one_goes_on(corpus: Path) -> None:
+    settings: dict[str, Any] = {"steps": 2000, "checkpoint_every": 5}
+    marker = folder(corpus, "killed") / "checkpoints" / "step-00000005.json"
+    killed: list[float] = []
+
+    def kill() -> None:
+        while not marker.exists():
+            time.sleep(0.01)
+        os.kill(worker_of_rank(1), signal.SIGKILL)
+        killed.append(time.monotonic())
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(CorpusError, match=r"process 1 of 2 was killed by signal 9.*goes on from step"):
+        trained(corpus, "killed", **settings, processes=2)
+    thread.join()
+    assert time.monotonic() - killed[0] < 60
+    watcher = stop_after(marker.with_name("step-00000100.json"))
+    with pytest.raises(KeyboardInterrupt):
+        trained(corpus, "killed", **settings)
+    watcher.join()
+    watcher = stop_after(folder(corpus, "alive") / "checkpoints" / "step-00000100.json")
+    with pytest.raises(KeyboardInterrupt):
+        trained(corpus, "alive", **settings)
+    watcher.join()
+    for mine, theirs in zip(steps_of(corpus, "alive")[:100], steps_of(corpus, "killed")[:100], strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-3)
+
+
+def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
+    with pytest.raises(NotFiniteError, match=r"in step \d the loss is (nan|inf)(.|\n)*row \d+ of part"):
+        trained(corpus, "burst", lr=1e30)
+    assert list((folder(corpus, "burst") / "not-finite").iterdir())
+
+
+def test_a_model_is_read_back(corpus: Path) -> None:
+    shown = trained(corpus, "kept")
+    model, about = load_model(str(folder(corpus, "kept")))
+    assert f"validation loss {about.validation:.4f}" in shown
+    assert (about.steps, about.card.name) == (6, "small")
+    weights = {name: one.clone() for name, one in model.state_dict().items()}
+    (folder(corpus, "kept") / "model.json").unlink()  # as before its end
+    again, _ = load_model(str(folder(corpus, "kept")))
+    assert all(torch.equal(weights[name], one) for name, one in again.state_dict().items())
+    tuned = trained(corpus, "tuned", init_from=str(folder(corpus, "kept")), steps=1)
+    assert "trained" in tuned
+    assert steps_of(corpus, "tuned")[0][1] < steps_of(corpus, "kept")[0][1]
+    with pytest.raises(CorpusError, match=r"holds no trained model; those of this corpus: .*train/kept"):
+        load_model(str(folder(corpus, "none")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"micro_concepts": 8, "batch_concepts": 8}, "micro_concepts is 8, the context of small 16"),
+        ({"batch_concepts": 100}, "batch_concepts 100 is no multiple of micro_concepts 64; give for instance 128"),
+        ({"warmup_steps": 7}, "warmup_steps 7 is more than steps 6"),
+        ({"min_lr": 0.1}, "min_lr 0.1 is more than lr 0.01"),
+        ({"parallel": "fsdp"}, "there is one process"),
+        ({"name": "index"}, "name is index"),
+        ({"weights": "fragility"}, "add sections `fragility"),
+    ],
+)
+def test_settings_that_cannot_be(corpus: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trained(corpus, **({"name": "bad"} | settings))
+
+
+def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
+    bare = make_corpus(tmp_path / "bare", rvq=None, split={"validation": 0.0})
+    with pytest.raises(ConfigError, match=r"no documents of the split validation .*validation_concepts to 0"):
+        trained(bare, "x")
+    trained(bare, "x", validation_concepts=0, steps=1)
+    quantised = str(write_card(bare.parent, "quantised", kind="quant-d"))
+    with pytest.raises(ConfigError, match=r"quantised models codes, .* has none: add `rvq"):
+        trained(bare, "x", model=quantised, validation_concepts=0, fresh=True)
+    text = bare.read_text().replace("scaler: {}\n", "")
+    bare.write_text(text)
+    with pytest.raises(ConfigError, match="train needs what scaler makes"):
+        trained(bare, "x")
