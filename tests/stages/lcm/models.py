@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -30,10 +32,21 @@ def scaler() -> RobustScaler:
     return RobustScaler(torch.randn(DIM, generator=generator), 0.5 + torch.rand(DIM, generator=generator))
 
 
-def model(one: LcmCard, seed: int = 0, codebooks: Codebooks | None = None) -> Lcm:
-    """Its weights and biases are all random, those too that start at zero."""
+def codebooks() -> Codebooks:
+    """Three of 32 units, for embeddings like those of `batch`."""
+    generator = torch.Generator().manual_seed(6)
+    return Codebooks(torch.randn(3, 32, DIM, generator=generator).half() / torch.tensor([1, 2, 4])[:, None, None])
+
+
+def fresh(one: LcmCard, seed: int = 0) -> Lcm:
+    """A model as it begins."""
     torch.manual_seed(seed)
-    made = build(one, scaler(), codebooks)
+    return build(one, scaler(), codebooks() if one.quantised else None)
+
+
+def model(one: LcmCard, seed: int = 0) -> Lcm:
+    """Its weights and biases are all random, those too that start at zero."""
+    made = fresh(one, seed)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -47,5 +60,7 @@ def documents(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> list[Tensor]
 
 
 def batch(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> Batch:
-    """Of `documents`."""
-    return of_documents(documents(lengths, seed))
+    """Of `documents`, with codes."""
+    made = of_documents(documents(lengths, seed))
+    codes = codebooks().encode(made.embeddings.numpy(), "float32").astype("int32")
+    return replace(made, codes=torch.from_numpy(codes))
