@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
@@ -88,12 +89,12 @@ def evaluate(
     judge = Judge(held, wanted, pool_of(held, wishes.seed), words, language_model, wishes.mi_sentences, device)
     rows: dict[str, Row] = {}
     for name, predictor, sampling, steps in _predictors(trained, corpus):
-        with console.status(f"{name}: predicting") as status:
-            predicted = predictions(predictor, held, sampling, wishes.seed, device)
+        with console.status(f"{escape(name)}: predicting") as status:
             try:
-                found = measure(judge, predicted, lambda step, name=name: status.update(f"{name}: {step}"))  # type: ignore[misc]
+                predicted = predictions(predictor, held, sampling, wishes.seed, device)
+                found = measure(judge, predicted, lambda step, name=name: status.update(f"{escape(name)}: {step}"))  # type: ignore[misc]
             except ValueError as error:
-                raise CorpusError(f"{name}: {error}: its weights are broken, or were trained too fast") from error
+                raise CorpusError(f"{name}: {error}") from error
         rows[name] = Row(found, steps, asdict(sampling) if steps is not None else None)
     about = _about(index, held, judge, wishes)
     show(console, rows, about)

@@ -62,7 +62,7 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
     ours, real = predicted[places], held.embeddings[places]
     if not ours.isfinite().all():
         bad = int((~ours.isfinite().all(dim=1)).sum())
-        raise ValueError(f"{bad} of {len(ours)} predictions are not finite")
+        raise ValueError(f"{bad} of {len(ours)} predictions are not finite: its weights are broken")
     values: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
     if "l2" in judge.wanted:
