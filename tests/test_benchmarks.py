@@ -121,3 +121,9 @@ def test_fragility_at_the_published_size_has_a_smoke_test() -> None:
     )
     code = "import sys, benchmarks.fragility_gpu; assert not {'ray', 'pydantic', 'sentencepiece'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_loader_beside_what_users_have() -> None:
+    out = run("loader", "--rows", "800", "--dim", "64", "--rounds", "1", "--threads", "1")
+    for line in ("ours", "decoded as by the loader, nothing else", "as the LCM release", "to_pylist"):
+        assert re.search(rf"│ {line} +│ +\d+ │ +\d+ │", out), out

@@ -7,7 +7,7 @@ The sequence depends on the indexes, the split and the seed, not on the number o
 gets those micro-batches whose number leaves that rest. It reads only its own lanes where `world` divides their number.
 Validation is one pass in the order of the corpus, which reads every row group that holds a document of the split.
 
-Cost: 0.4 million embeddings/s and thread at 1024 dimensions from the page cache (`benchmarks/loader.py`). Memory:
+Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
 2 · dim bytes for each sentence of the open windows: lanes / world (at least 1) + 1 of them, of `window` sentences.
 """
 

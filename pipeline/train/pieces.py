@@ -2,7 +2,7 @@
 
 A piece is a document, or what the selection left of it in one sequence. A span is some row groups of a part that follow
 each other: what is shuffled as one, so that of a document that crosses the border of two row groups both are read
-together (of one that crosses the end of its span, the row group behind it is read again).
+together (of one that crosses the end of its span, the beginning of the row group behind it is decoded again).
 Memory: 13 bytes a run and 13 a piece.
 """
 

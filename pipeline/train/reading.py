@@ -1,8 +1,8 @@
 """Windows of sentences in memory: rows of Parquet row groups, decoded once, each copied to its place in the order.
 
-Every span of a window is a task of its own for a pool of threads; Arrow decodes and NumPy copies without holding the
-interpreter. A micro-batch is a view of its window. Memory: 2 · dim bytes a sentence of a window, and for each thread
-one row group of 8192.
+Every span of a window is a task of its own for a pool of threads; decoding and copying do not hold the interpreter. A
+micro-batch is a view of its window. Memory: 2 · dim bytes a sentence of a window, and for each thread one row group of
+8192.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pipeline.train.endings import TEXTS
 from pipeline.train.index import Index
 from pipeline.train.order import Segment, Window
 from pipeline.train.pieces import ENDING, Ints, Pieces, ranges
+from pipeline.train.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.lcm.batch import Batch
 
@@ -52,17 +53,28 @@ class Reader:
             path = self._files[family][part]
             try:
                 with in_words(self.index.url), self._store.open(path) as handle:
-                    file = pq.ParquetFile(handle, pre_buffer=True)
+                    source = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
+                    file = pq.ParquetFile(source, pre_buffer=True)
                     for low, high in pairwise(borders):
                         group = int(groups[low])
-                        table = file.read_row_group(group, [COLUMNS[family]], use_threads=False)
                         inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
-                        _scatter(_values(table[0]), inside, into[family], places[low:high])
-            except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+                        if family == "embeddings":
+                            # Of the end of a document that begins in the row group before, no more than that.
+                            values = read_embeddings(file, source, group, int(inside[-1]) + 1)
+                        else:
+                            values = _column(file, group, COLUMNS[family])
+                        _scatter(values, inside, into[family], places[low:high])
+            except (pa.ArrowException, OSError, ValueError, LookupError) as error:
                 raise CorpusError(
                     f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
                     "again, then make the index anew: pipeline index"
                 ) from error
+
+
+def _column(file: pq.ParquetFile, group: int, name: str) -> npt.NDArray[Any]:
+    column = file.read_row_group(group, [name], use_threads=False)[name]
+    vectors = pa.types.is_fixed_size_list(column.type)
+    return embedding_matrix(column) if vectors else np.asarray(column.to_numpy())
 
 
 def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], places: Ints) -> None:
@@ -74,12 +86,6 @@ def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], pla
     every = np.full(end - first, len(into) - 1)
     every[inside - first] = places
     into[every] = values[first:end]
-
-
-def _values(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    if pa.types.is_fixed_size_list(column.type):
-        return embedding_matrix(column)
-    return np.asarray(column.to_numpy())
 
 
 class Loaded:
