@@ -162,4 +162,5 @@ def _read(store: Store, marker: Marker, state: dict[str, Any], one: bool) -> Non
             with _alone(one) as alone:
                 load_shares(state, storage_reader=reader, no_dist=alone)
     except (CheckpointException, RuntimeError, ValueError, OSError, KeyError) as error:
-        raise CorpusError(f"the checkpoint {place} cannot be read ({error}); {remedy}") from error
+        why = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        raise CorpusError(f"the checkpoint {place} cannot be read ({why}); {remedy}") from error

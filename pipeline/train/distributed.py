@@ -102,7 +102,7 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
     the backward pass, which are sharded.
     """
     model.to(processes.device)
-    compiled = settings.compile == "on" or (settings.compile == "auto" and processes.device.type == "cuda")
+    compiled = settings.compile == "always" or (settings.compile == "auto" and processes.device.type == "cuda")
     for block in model.blocks():
         if compiled:
             block.forward = torch.compile(block.forward)

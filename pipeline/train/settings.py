@@ -92,7 +92,7 @@ class TrainSettings(Settings):
         description="several processes: ddp: each has the whole model; fsdp: each a share of it; "
         "auto: fsdp from 2 billion parameters on",
     )
-    compile: Literal["auto", "on", "off"] = execution(
+    compile: Literal["auto", "always", "never"] = execution(
         "auto", description="whether torch.compile makes the blocks faster; auto: on GPUs"
     )
     activation_checkpointing: bool = execution(
