@@ -1,8 +1,9 @@
-"""Parts a second that one driver moves through a Ray on this machine when the stages do nothing: what Ray itself costs.
+"""Parts a second that one driver moves through Ray when the stages do nothing: what Ray itself costs.
 
     python -m benchmarks.launcher --parts 10000 --sentences 100
+    python -m benchmarks.launcher --sentences 100000 --address auto      a cluster that others started
 
-`--sentences` decides how many parts share a block: 50 000 sentences at most, and 64 parts. Counted from the first event
+`--sentences` decides how many parts share a block: 400 000 sentences at most, and 64 parts. Counted from the first event
 on; what comes before is the start of Ray and of its actors, which is shown beside it.
 """
 
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.machine import describe_cpu
+from launchers.cluster import joined
 from launchers.local import ray_on_this_machine
 from launchers.ray_data import Item, Work, flow
 from pipeline.inputs import Chunk
@@ -48,13 +50,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=int, default=10_000)
     parser.add_argument("--sentences", type=int, default=100, help="of a part")
+    parser.add_argument("--address", help="of a cluster (default: a Ray of its own)")
     options = parser.parse_args()
     refs = [PartRef(part=f"{number:012x}-00000", fingerprint="0" * 32) for number in range(options.parts)]
     items = {ref.part: Item({"part": ref.model_dump()}, options.sentences) for ref in refs}
     started = time.perf_counter()
     first = count = 0.0
-    with ray_on_this_machine():
-        for _ in flow(items, Work(NoSegmenter, NoVisitor, LauncherSettings())):
+    settings = LauncherSettings(kind="ray" if options.address else "local")
+    with joined(options.address) if options.address else ray_on_this_machine():
+        for _ in flow(items, Work(NoSegmenter, NoVisitor, settings)):
             first = first or time.perf_counter()
             count += 1
         ended = time.perf_counter()
