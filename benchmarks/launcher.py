@@ -3,8 +3,8 @@
     python -m benchmarks.launcher --parts 10000 --sentences 100
     python -m benchmarks.launcher --sentences 100000 --address auto      a cluster that others started
 
-`--sentences` decides how many parts share a block: 400 000 sentences at most, and 64 parts. Counted from the first event
-on; what comes before is the start of Ray and of its actors, which is shown beside it.
+`--sentences` decides how many parts share a block: 400 000 sentences at most, and 64 parts. Counted from the first
+event on; what comes before is the start of Ray and of its actors, which is shown beside it.
 """
 
 from __future__ import annotations
