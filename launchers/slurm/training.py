@@ -67,6 +67,8 @@ def check_free(store: Store, run: str) -> None:
 
 def train_in_job(console: Console, url: str, run: str) -> None:
     """What the job does. Raises `PipelineError` if the model cannot be trained."""
+    from launchers.devices import devices
+    from pipeline.train.evaluate import evaluate_trained
     from pipeline.train.worker import started
 
     store = Store(url)
@@ -76,6 +78,8 @@ def train_in_job(console: Console, url: str, run: str) -> None:
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
         program = ["-m", "pipeline.train.worker", url, run]
         run_in_job(console, program, started(store, run).settings.processes, partial(standing, store, run))
+        if standing(store, run).finished:
+            evaluate_trained(console, url, run, lambda: devices()[0])
     except PipelineError as error:
         gave_up(store, run, str(error))
         raise

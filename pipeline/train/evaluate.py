@@ -25,7 +25,7 @@ from pipeline.train.held_out import HeldOut, held_out
 from pipeline.train.index import Index, make_index
 from pipeline.train.measure import DECODED, METRICS, Judge, measure, predictions
 from pipeline.train.model_file import About, load_model
-from pipeline.train.record import RECORD
+from pipeline.train.record import RECORD, Started
 from pipeline.train.words import Words
 from stages.lcm.baselines import Mean, Predictor, Previous, Truth
 from stages.lcm.language_card import load_language_card
@@ -105,6 +105,18 @@ def evaluate(
             Store(url).write(path, text.encode())
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
     return rows
+
+
+def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
+    """What a training ends with: its metrics on the test split, or on that of validation if there is none."""
+    corpus = Corpus(url)
+    sentences = Started.model_validate_json(corpus.store.read(f"{run}/{RECORD}")).settings.evaluate_sentences
+    splits = make_index(corpus, selection_of(url, corpus, Rules()).settings).about.splits
+    split = next((one for one in ("test", "validation") if splits[one][0]), None)
+    if not sentences or not split or corpus.store.exists(f"{run}/evaluation/{split}.json"):
+        return
+    wishes = Wishes((run.rpartition("/")[2],), split, sentences)
+    evaluate(console, url, corpus, wishes, find_device)
 
 
 def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:

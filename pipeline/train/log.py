@@ -10,7 +10,6 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import fsspec
 from rich.console import Console
@@ -20,19 +19,11 @@ from torch.utils.tensorboard import SummaryWriter
 from pipeline.show import duration, number
 from pipeline.storage.store import Store
 from pipeline.train.checkpoint import is_local
+from pipeline.train.standing import METRICS, Numbers, read_metrics
 
-METRICS = "metrics.jsonl"
 BOARD = "tensorboard"
 WRITE_SECONDS = 10.0
 LINE_SECONDS = 5.0
-
-Numbers = dict[str, Any]
-
-
-def read_metrics(store: Store, run: str) -> list[Numbers]:
-    """Everything that was logged, by step: `kind` is `train` or `validation`."""
-    path = f"{run}/{METRICS}"
-    return [json.loads(line) for line in store.read(path).splitlines()] if store.exists(path) else []
 
 
 class Log:

@@ -18,11 +18,12 @@ from pipeline.fits.records import read_artifact, read_record
 from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number
 from pipeline.state.fingerprint import fingerprint
+from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.index import Index, make_index
 from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, check_same
 from pipeline.train.settings import TrainSettings
-from pipeline.train.standing import start_again
+from pipeline.train.standing import read_metrics, start_again
 from stages.lcm.card import LcmCard, load_lcm_card
 
 Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
@@ -47,7 +48,15 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     if not now.finished:
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
         raise KeyboardInterrupt
-    console.print(f"trained: {config.output}/{run}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{_learned(store, run)}: {config.output}/{run}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _learned(store: Store, run: str) -> str:
+    """How far the loss fell."""
+    lines = read_metrics(store, run)
+    steps, held_out = ([one for one in lines if one["kind"] == kind] for kind in ("train", "validation"))
+    validation = f", {held_out[-1]['loss']:.4f} on validation documents" if held_out else ""
+    return f"trained in {steps[-1]['step']} steps: loss {steps[0]['loss']:.4f} → {steps[-1]['loss']:.4f}{validation}"
 
 
 def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:

@@ -81,6 +81,9 @@ class TrainSettings(Settings):
     validation_concepts: int = execution(
         20_000, ge=0, description="sentences of that split that are looked at; 0: none"
     )
+    evaluate_sentences: int = execution(
+        1000, ge=0, description="sentences of held-out documents that are predicted when it is trained; 0: none"
+    )
     checkpoint_every: int = execution(500, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = execution(2, ge=1, description="the newest checkpoints are kept, so many")
     log_every: int = execution(10, ge=1, description="steps between the numbers that are logged")

@@ -19,6 +19,8 @@ RECORD, JOB, FAILED = "run.json", "job.json", "failed.txt"
 METRICS, MODEL = "metrics.jsonl", "model.json"
 CHECKPOINTS = "checkpoints"
 
+Numbers = dict[str, Any]
+
 
 class Job(BaseModel):
     """A SLURM job that trains. folder: of its script and log; code: digest of ours, where it was submitted."""
@@ -58,12 +60,15 @@ def standings(store: Store) -> list[Standing]:
     return [standing(store, run) for run in runs if store.exists(f"{run}/{RECORD}")]
 
 
-def last_metrics(store: Store, run: str) -> dict[str, Any]:
+def last_metrics(store: Store, run: str) -> Numbers:
     """What a run of training logged last of its steps; empty if nothing."""
-    if not store.exists(f"{run}/{METRICS}"):
-        return {}
-    lines = [json.loads(line) for line in store.read(f"{run}/{METRICS}").splitlines()]
-    return next((line for line in reversed(lines) if line["kind"] == "train"), {})
+    return next((line for line in reversed(read_metrics(store, run)) if line["kind"] == "train"), {})
+
+
+def read_metrics(store: Store, run: str) -> list[Numbers]:
+    """Everything that a run of training logged, by step: `kind` is `train` or `validation`."""
+    path = f"{run}/{METRICS}"
+    return [json.loads(line) for line in store.read(path).splitlines()] if store.exists(path) else []
 
 
 def read_job(store: Store, run: str) -> Job | None:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from pipeline.config import load_config
 from pipeline.storage.store import Store
-from pipeline.train.log import read_metrics
 from pipeline.train.run import train
+from pipeline.train.standing import read_metrics
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.test_fits import run
 
