@@ -113,6 +113,11 @@ def test_flops_are_those_that_pytorch_counts() -> None:
         assert counted.get_total_flops() == decoder_flops(lengths, **numbers, vocab_size=50)
 
 
+def test_training_steps() -> None:
+    out = run("lcm_gpu", "--device", "cpu", "--small")
+    assert "lcm-two-tower-tiny: " in out and "concepts/s" in out and "TFLOP/s" in out, out
+
+
 def test_fragility_at_the_published_size_has_a_smoke_test() -> None:
     out = run("fragility_gpu", "--device", "cpu", "--small", "--rounds", "1", "--levels", "2", "--batch-rows", "16")
     assert "20 sentences of" in out and "2 noise levels" in out
