@@ -199,14 +199,18 @@ def gate(
 ) -> None:
     """Decide what phase NUMBER of a run on SLURM is, and queue it. Jobs call this."""
     from launchers.slurm.gate import gate as pass_gate
+    from launchers.slurm.jobs import keep_to_given_cpus
 
+    keep_to_given_cpus()
     pass_gate(out, corpus, run, number, folder, lock)
 
 
 def worker(corpus: str, phase: str) -> None:
     """Work on a phase of a run until nothing is left to claim. Jobs call this; more may be started by hand."""
+    from launchers.slurm.jobs import keep_to_given_cpus
     from launchers.slurm.task import Task
 
+    keep_to_given_cpus()
     Task(out, corpus, phase).work()
 
 
