@@ -18,7 +18,7 @@ PIPELINE = str(Path(sys.executable).parent / "pipeline")
 
 
 def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=900)
 
 
 def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: Path) -> None:
