@@ -22,11 +22,13 @@ from typing import Any
 
 from launchers import ray_data
 from launchers.devices import devices
+from pipeline.errors import PipelineError
 from pipeline.interrupts import heed_sigterm
 from pipeline.plan import Plan
 from pipeline.tasks import Event
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
+STARTS, TOO_SLOW = 3, "timed out during startup"
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # of this process and, through it, of Ray's
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -56,23 +58,42 @@ def ray_on_this_machine() -> Iterator[None]:
     try:
         with _privacy():
             try:
-                with without_native_log():
-                    ray.init(
-                        address="local",
-                        num_cpus=_allowed_cpus(),
-                        num_gpus=devices().count("cuda"),  # those that torch can use
-                        object_store_memory=OBJECT_STORE,
-                        include_dashboard=False,
-                        log_to_driver=False,
-                        logging_level=logging.ERROR,
-                        _temp_dir=str(folder / "r"),
-                    )
+                _start(folder)
                 heed_sigterm()
                 yield
             finally:
                 ray.shutdown()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path) -> None:
+    """Raises `PipelineError` if Ray, which gives itself 30 s for it, is too slow each time."""
+    import ray
+
+    for attempt in range(STARTS):
+        try:
+            with without_native_log():
+                ray.init(
+                    address="local",
+                    num_cpus=_allowed_cpus(),
+                    num_gpus=devices().count("cuda"),  # those that torch can use
+                    object_store_memory=OBJECT_STORE,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(folder / str(attempt)),
+                )
+        except Exception as error:  # Ray's own are no more special
+            if TOO_SLOW not in str(error):
+                raise
+            ray.shutdown()
+        else:
+            return
+    raise PipelineError(
+        f"Ray did not start within 30 s, {STARTS} times in a row: this machine is too busy; end other programs, or "
+        "use --launcher inline"
+    )
 
 
 @contextlib.contextmanager
