@@ -56,7 +56,8 @@ def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig) -> No
     (phase,) = state.phases
     assert phase.claims == phase.free >= 2 and phase.chunks >= 3 and not phase.chunks_done and phase.seconds is None
     first = start_worker(store, folder)
-    state = until(watcher, lambda one: one.phases[0].held and one.phases[0].parts)
+    # parts are counted at each heartbeat, a rate is seen from the second one on
+    state = until(watcher, lambda one: one.phases[0].held and any(worker.rate for worker in one.phases[0].workers))
     first.send_signal(signal.SIGKILL)
     first.wait()
     (worker,) = state.phases[0].workers
