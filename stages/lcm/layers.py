@@ -136,7 +136,7 @@ class Lookup:
 
 
 class PreNet(nn.Module):
-    """LCM eq. 1, after `Ends.normalize`: dimensions of embeddings → of the model."""
+    """LCM eq. 1, after `Scaling.normalize`: dimensions of embeddings → of the model."""
 
     def __init__(self, dim: int, model_dim: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class PreNet(nn.Module):
 
 
 class PostNet(nn.Module):
-    """LCM eq. 2, before `Ends.denormalize`: dimensions of the model → of embeddings, after a last norm. Starts at 0."""
+    """LCM eq. 2, before `Scaling.denormalize`: dimensions of the model → of embeddings, after a norm. Starts at 0."""
 
     def __init__(self, model_dim: int, dim: int) -> None:
         super().__init__()

@@ -9,19 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stages.lcm.attention import Cache
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
+from stages.lcm.drawn import DrawnLcm
 from stages.lcm.interleaved import InterleavedTransformer
-from stages.lcm.layers import FREQUENCIES, Scaling, TimestepEmbedding, inference, matmul_flops
-from stages.lcm.model import Lcm, Sampling
-from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack
+from stages.lcm.layers import FREQUENCIES, Scaling, TimestepEmbedding, matmul_flops
+from stages.lcm.model import Sampling
+from stages.lcm.packing import Packing, check_lengths
 from stages.lcm.sampler import sample
 from stages.scaler.robust import RobustScaler
 
 
-class OneTowerLcm(Lcm):
+class OneTowerLcm(DrawnLcm):
     """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
@@ -44,22 +44,6 @@ class OneTowerLcm(Lcm):
         predicted: Tensor = self.transformer(clean, noisy, t, dropped, batch.lengths)
         return self.diffusion.weight(t) * (predicted - clean).square().mean(1)
 
-    @inference
-    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """All positions at once."""
-        check_lengths(batch.lengths, self.card.context)
-        clean = self.scaling.normalize(batch.embeddings)
-        packing = pack(batch.lengths, clean.device)
-        return self._sample(self.transformer.read(clean, packing), packing, sampling)
-
-    @inference
-    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """Of all documents at once."""
-        check_lengths(batch.lengths, self.card.context, room=1)
-        longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
-        packing = pack(lengths, longer.device, alone=True)
-        return self._sample(self.transformer.read(longer, packing), last(packing, lengths), sampling)
-
     def flops(self, batch: Batch) -> float:
         """Timesteps are embedded once each; their frequencies need no gradient."""
         width = self.card.model_dim
@@ -70,8 +54,8 @@ class OneTowerLcm(Lcm):
         """The transformer's."""
         return list(self.transformer.layers)
 
-    def _sample(self, caches: list[Cache], queries: Packing, sampling: Sampling) -> Tensor:
-        """One embedding for each of `queries`, not normalised."""
+    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+        caches = self.transformer.read(clean, packing)
 
         def denoise(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
             if sampling.guidance == 1:

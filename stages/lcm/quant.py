@@ -24,10 +24,11 @@ from stages.lcm.attention import Cache
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.choose import choose
+from stages.lcm.drawn import DrawnLcm
 from stages.lcm.interleaved import InterleavedTransformer
-from stages.lcm.layers import Scaling, inference
-from stages.lcm.model import Lcm, Sampling
-from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack
+from stages.lcm.layers import Scaling
+from stages.lcm.model import Sampling
+from stages.lcm.packing import Packing, check_lengths
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
@@ -48,7 +49,7 @@ def residual_logits(centroids: Tensor, residual: Tensor) -> Tensor:
     return -torch.cdist(residual, centroids.float(), compute_mode="use_mm_for_euclid_dist")
 
 
-class QuantLcm(Lcm):
+class QuantLcm(DrawnLcm):
     """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is that of the context."""
 
     centroids: Tensor
@@ -77,22 +78,6 @@ class QuantLcm(Lcm):
         output = self.transformer(clean, sums, codebook, dropped, batch.lengths)
         return self._losses(output, clean, codes.gather(1, codebook[:, None] - 1).squeeze(1).long())
 
-    @inference
-    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """All positions at once; needs no codes."""
-        check_lengths(batch.lengths, self.card.context)
-        clean = self.scaling.normalize(batch.embeddings)
-        packing = pack(batch.lengths, clean.device)
-        return self._sample(self.transformer.read(clean, packing), packing, sampling)
-
-    @inference
-    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """Of all documents at once; needs no codes."""
-        check_lengths(batch.lengths, self.card.context, room=1)
-        longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
-        packing = pack(lengths, longer.device, alone=True)
-        return self._sample(self.transformer.read(longer, packing), last(packing, lengths), sampling)
-
     def flops(self, batch: Batch) -> float:
         """Sums of centroids and the table of indices are looked up."""
         return self.transformer.flops(batch.lengths)
@@ -109,8 +94,8 @@ class QuantLcm(Lcm):
     def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
         """(n, units): those of the next unit after raw sums (n, dim), for the centroids (units, dim) of a codebook."""
 
-    def _sample(self, caches: list[Cache], queries: Packing, sampling: Sampling) -> Tensor:
-        """One embedding for each of `queries`, not normalised."""
+    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+        caches = self.transformer.read(clean, packing)
         sums = torch.zeros(len(queries.scatter), self.centroids.shape[2], device=self.centroids.device)
         for number, centroids in enumerate(self.centroids, 1):
             output = self._guided(sums, number, caches, queries, sampling.guidance)

@@ -17,6 +17,7 @@ from stages.lcm.attention import Cache, CrossAttention, Rotations, SelfAttention
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
+from stages.lcm.drawn import DrawnLcm
 from stages.lcm.layers import (
     FREQUENCIES,
     Block,
@@ -28,12 +29,11 @@ from stages.lcm.layers import (
     SwiGLU,
     TimestepEmbedding,
     attention_flops,
-    inference,
     initialize,
     matmul_flops,
 )
-from stages.lcm.model import Lcm, Sampling
-from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack, shifted, starts, visible_pairs
+from stages.lcm.model import Sampling
+from stages.lcm.packing import Packing, check_lengths, pack, shifted, starts, visible_pairs
 from stages.lcm.sampler import sample
 from stages.scaler.robust import RobustScaler
 
@@ -92,7 +92,7 @@ class DenoiserBlock(nn.Module):
         return F.pad(seen, (0, 0, 0, len(x) - placed))
 
 
-class TwoTowerLcm(Lcm):
+class TwoTowerLcm(DrawnLcm):
     """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
@@ -130,22 +130,6 @@ class TwoTowerLcm(Lcm):
         context = Context(self._read(clean, batch.lengths, packing), packing, packing, dropped)
         predicted = self._denoise(noisy, Lookup.over(t, self.diffusion.steps + 1), context)
         return self.diffusion.weight(t) * (predicted - clean).square().mean(1)
-
-    @inference
-    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """All positions at once."""
-        check_lengths(batch.lengths, self.card.context)
-        clean = self.scaling.normalize(batch.embeddings)
-        packing = pack(batch.lengths, clean.device)
-        return self._sample(Context(self._read(clean, batch.lengths, packing), packing, packing), sampling)
-
-    @inference
-    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """Of all documents at once."""
-        check_lengths(batch.lengths, self.card.context, room=1)
-        longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
-        packing = pack(lengths, longer.device, alone=True)
-        return self._sample(Context(self._read(longer, lengths, packing), packing, last(packing, lengths)), sampling)
 
     def flops(self, batch: Batch) -> float:
         """Keys and queries of self-attention to one position are not computed; AdaLN is, once per timestep. PreNets
@@ -186,8 +170,8 @@ class TwoTowerLcm(Lcm):
         predicted: Tensor = self.post(x)
         return predicted
 
-    def _sample(self, context: Context, sampling: Sampling) -> Tensor:
-        """One embedding for each query of `context`, not normalised."""
+    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+        context = Context(self._read(clean, lengths, packing), packing, queries)
         caches = [Cache() for _ in self.denoiser]
         count, device = len(context.queries.scatter), context.encoded.device
 
