@@ -50,7 +50,7 @@ def where(config: RunConfig, wishes: Wishes) -> Where:
         from launchers.cluster import checked_address
 
         checked_address(config)
-    return Where(launch, lambda: devices()[0], submit, jobs_alive, train)
+    return Where(launch, lambda: devices()[0], train, submit, jobs_alive)
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:

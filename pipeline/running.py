@@ -51,22 +51,16 @@ _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline cancel {output}           stop it; what is finished is kept"""
 
 
-def _train_here(console: Console, config: RunConfig) -> None:
-    from pipeline.train.run import train  # imports torch
-
-    train(console, config)
-
-
 @dataclass(frozen=True)
 class Where:
-    """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `submit`: hands the run to
-    a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs; `train`: trains, or hands that over."""
+    """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `train`: trains, or hands
+    that over; `submit`: hands the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs."""
 
     launch: Launch
     device: Callable[[], str]
+    train: Callable[[Console, RunConfig], object]
     submit: Submit | None = None
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
-    train: Callable[[Console, RunConfig], object] = _train_here
 
 
 @dataclass(frozen=True)

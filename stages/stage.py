@@ -9,6 +9,7 @@ device.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -84,7 +85,7 @@ class FitSettings(Settings):
     )
 
 
-class StageSettings(Settings):
+class StageSettings(Settings, ABC):
     """Settings of a row-wise stage, and what a plan must know of it."""
 
     name: ClassVar[str]
@@ -94,10 +95,12 @@ class StageSettings(Settings):
     fits: ClassVar[tuple[str, ...]] = ()  # fitted artifacts that it needs, by name
     applied: ClassVar[tuple[str, ...] | None] = None  # settings that rows depend on, not only the fit; None: all
 
+    @abstractmethod
     def artifacts(self) -> dict[str, str]:
         """Digests of the models, tokenizers and fits that the result depends on."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it depends on")
+        ...
 
+    @abstractmethod
     def build(self, fits: Mapping[str, bytes]) -> Stage:
         """The stage itself; heavy imports happen here. `fits`: the files of the artifacts that it needs, by name."""
-        raise NotImplementedError(f"{type(self).__name__} builds no stage")
+        ...

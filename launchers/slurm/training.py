@@ -78,11 +78,11 @@ def train_in_job(console: Console, url: str, run: str) -> None:
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
         program = ["-m", "pipeline.train.worker", url, run]
         run_in_job(console, program, started(store, run).settings.processes, partial(standing, store, run))
-        if standing(store, run).finished:
-            evaluate_trained(console, url, run, lambda: devices()[0])
     except PipelineError as error:
         gave_up(store, run, str(error))
         raise
+    if standing(store, run).finished:
+        evaluate_trained(console, url, run, lambda: devices()[0])
 
 
 def follow(console: Console, url: str, run: str) -> bool:

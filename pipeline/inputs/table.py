@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar, overload
 
@@ -32,12 +33,13 @@ T = TypeVar("T")
 class InColumns(Sequence[T]):
     """A sequence that is kept in columns; an item is made of its row when it is asked for."""
 
+    @abstractmethod
     def take(self, rows: Any) -> Self:
         """Those of these rows (integers), in that order."""
-        raise NotImplementedError
+        ...
 
-    def _item(self, row: int) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    def _item(self, row: int) -> T: ...
 
     @overload
     def __getitem__(self, index: int) -> T: ...

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
@@ -23,7 +25,7 @@ from pipeline.storage.store import Store
 from pipeline.train.evaluation_table import Row, show, to_csv, to_json
 from pipeline.train.held_out import HeldOut, held_out
 from pipeline.train.index import Index, make_index
-from pipeline.train.measure import DECODED, METRICS, Judge, measure, predictions
+from pipeline.train.measure import DECODED, METRICS, Figure, Judge, measure, predictions
 from pipeline.train.model_file import About, load_model
 from pipeline.train.record import RECORD, Started
 from pipeline.train.words import Words
@@ -89,12 +91,7 @@ def evaluate(
     judge = Judge(held, wanted, pool_of(held, wishes.seed), words, language_model, wishes.mi_sentences, device)
     rows: dict[str, Row] = {}
     for name, predictor, sampling, steps in _predictors(trained, corpus):
-        with console.status(f"{escape(name)}: predicting") as status:
-            try:
-                predicted = predictions(predictor, held, sampling, wishes.seed, device)
-                found = measure(judge, predicted, lambda step, name=name: status.update(f"{escape(name)}: {step}"))  # type: ignore[misc]
-            except ValueError as error:
-                raise CorpusError(f"{name}: {error}") from error
+        found = _figures(console, name, judge, partial(predictions, predictor, held, sampling, wishes.seed, device))
         rows[name] = Row(found, steps, asdict(sampling) if steps is not None else None)
     about = _about(index, held, judge, wishes)
     show(console, rows, about)
@@ -105,6 +102,14 @@ def evaluate(
             Store(url).write(path, text.encode())
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
     return rows
+
+
+def _figures(console: Console, name: str, judge: Judge, predict: Callable[[], Tensor]) -> dict[str, Figure]:
+    with console.status(f"{escape(name)}: predicting") as status:
+        try:
+            return measure(judge, predict(), lambda step: status.update(f"{escape(name)}: {step}"))
+        except ValueError as error:
+            raise CorpusError(f"{name}: {error}") from error
 
 
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
@@ -140,7 +145,7 @@ def load_trained(
     return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **(sampling or {})))
 
 
-def pool_of(held: HeldOut, seed: int) -> torch.Tensor:
+def pool_of(held: HeldOut, seed: int) -> Tensor:
     """Places of the sentences that contrastive accuracy compares with: `POOL` drawn from all, ascending."""
     drawn = torch.randperm(len(held.embeddings), generator=torch.Generator().manual_seed(seed))
     return drawn[:POOL].sort().values

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
@@ -102,7 +102,7 @@ class Loader:
         """Streams that the order consists of; best a multiple of `world`."""
         return self._order.lanes
 
-    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+    def __iter__(self) -> Generator[tuple[int, Batch]]:
         """Number and batch, in ascending order. Threads end with the iterator: close it if you leave it early."""
         reading, finishing = ThreadPoolExecutor(self._threads, "reading"), ThreadPoolExecutor(1, "batches")
         windows: WeakKeyDictionary[Window, Loaded] = WeakKeyDictionary()

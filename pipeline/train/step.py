@@ -101,7 +101,7 @@ class Stepper:
                 with products(self.dtype, device):
                     each: Tensor = self.losses(moved)
                 loss = (moved.weights * each).sum()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             totals[LOSS] += loss.detach()
             totals[WEIGHT] += moved.weights.sum()
             totals[SENTENCES] += batch.sentences
@@ -129,6 +129,6 @@ def _fetched(totals: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     if not totals.is_cuda:
         return totals, None
     host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True).copy_(totals, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived = torch.cuda.Event()
     arrived.record()
     return host, arrived

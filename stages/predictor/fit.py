@@ -131,7 +131,7 @@ def _train(
             for start in range(0, len(order), size):
                 x, y = rows(order[start : start + size])
                 optimizer.zero_grad()
-                F.mse_loss(network(x), y).backward()  # type: ignore[no-untyped-call]
+                F.mse_loss(network(x), y).backward()
                 optimizer.step()
             schedule.step()
             network.eval()

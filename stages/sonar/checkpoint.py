@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from stages.sonar.card import CardError, FileRole, ModelCard
 from stages.sonar.layouts import CONTROL_ROWS, OUTPUT, TABLE, Target, targets
-from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, sinusoids
+from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, linear, sinusoids
 
 _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
 
@@ -62,8 +62,8 @@ def rows_are_independent(dtype: torch.dtype) -> bool:
     """Whether this process's CPU matmul gives a row the same bits in a batch of any size; a probe of a millisecond."""
     rows = torch.linspace(-1, 1, 512 * 1024).sin().view(512, 1024).to(dtype)
     weight = torch.linspace(-1, 1, 256 * 1024).cos().view(256, 1024).to(dtype)
-    whole = rows @ weight.T
-    return all(torch.equal(rows[:count] @ weight.T, whole[:count]) for count in (1, 7, 64))
+    whole = linear(rows, weight)
+    return all(torch.equal(linear(rows[:count], weight), whole[:count]) for count in (1, 2, 3, 4, 7, 64))
 
 
 def _numbers(card: ModelCard) -> dict[str, int]:
@@ -152,7 +152,7 @@ def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
     try:
         if not is_torch:
             file = safe_open(path, framework="pt")
-            return [str(name) for name in file.keys()], file.get_tensor  # type: ignore[no-untyped-call]  # noqa: SIM118
+            return [str(name) for name in file.keys()], file.get_tensor  # noqa: SIM118
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
         raise CardError(

@@ -159,7 +159,7 @@ class _Batch:
         before = self._counted
         on_host = torch.empty((), dtype=count.dtype, pin_memory=True)
         on_host.copy_(count, non_blocking=True)
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied = torch.cuda.Event()
         copied.record()
         self._counted = on_host, copied
         if before is None:

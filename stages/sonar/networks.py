@@ -20,6 +20,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FIRST_POSITION = 2  # positions are counted from 2, as in the published models
+FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear, (…, in) → (…, out), whose rows are the same bits among many as alone: on CPUs few are filled up."""
+    if x.device.type != "cpu":
+        return F.linear(x, weight, bias)
+    *shape, dim = x.shape
+    rows = math.prod(shape)
+    if not 0 < rows < FEW:
+        return F.linear(x, weight, bias)
+    filled = F.pad(x.reshape(rows, dim), (0, 0, 0, FEW - rows))
+    return F.linear(filled, weight, bias)[:rows].view(*shape, -1)
 
 
 def sinusoids(positions: int, dim: int) -> Tensor:
@@ -50,14 +63,21 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions[start:end])
 
 
+class Linear(nn.Linear):
+    """nn.Linear by `linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself; one matmul makes queries, keys and values."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv_proj = nn.Linear(dim, 3 * dim)
-        self.out_proj = nn.Linear(dim, dim)
+        self.qkv_proj = Linear(dim, 3 * dim)
+        self.out_proj = Linear(dim, dim)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(rows, length, dim) → queries, keys, values, each (rows, heads, length, dim / heads)."""
@@ -79,8 +99,8 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, dim: int, ffn_dim: int) -> None:
         super().__init__()
-        self.inner_proj = nn.Linear(dim, ffn_dim)
-        self.out_proj = nn.Linear(ffn_dim, dim)
+        self.inner_proj = Linear(dim, ffn_dim)
+        self.out_proj = Linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         # in place: the widest tensor of the network exists once, and no gradient needs what was there
@@ -132,8 +152,8 @@ class CrossConstant(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.v_proj = nn.Linear(dim, dim)
-        self.out_proj = nn.Linear(dim, dim)
+        self.v_proj = Linear(dim, dim)
+        self.out_proj = Linear(dim, dim)
 
     def forward(self, embeddings: Tensor) -> Tensor:
         constant: Tensor = self.out_proj(self.v_proj(embeddings))
@@ -206,7 +226,7 @@ class SonarTextDecoder(nn.Module):
         self.embedding = Embedding(vocab_size, dim, max_tokens)
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, ffn_dim) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
-        self.output = None if tied else nn.Linear(dim, vocab_size, bias=False)
+        self.output = None if tied else Linear(dim, vocab_size, bias=False)
 
     @property
     def _layers(self) -> list[DecoderLayer]:
@@ -222,7 +242,7 @@ class SonarTextDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, dim) → (…, vocab_size)."""
-        return F.linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
+        return linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
 
     def forward(self, ids: Tensor, embeddings: Tensor) -> Tensor:
         """Teacher-forced: ids (rows, length) int64, embeddings (rows, dim) → logits (rows, length, vocab_size)."""

@@ -218,7 +218,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * rate
         loss = cross_entropy(self.encoder, self.decoder, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if not math.isfinite(loss.item()):
             raise ValueError(f"the loss is {loss.item()} at step {self.progress.step}; start anew with a lower rate")
         nn.utils.clip_grad_norm_(self.parameters, 1.0)

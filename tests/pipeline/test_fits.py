@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from sklearn.preprocessing import RobustScaler as Reference
 
-from launchers import launch
+from launchers import launch, train
 from pipeline.config import RunConfig, load_config
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
@@ -37,7 +37,9 @@ NO_WISHES = Wishes()
 def run(path: Path, *overrides: str, wishes: Wishes = NO_WISHES) -> str:
     """`pipeline run` in this process; what it printed."""
     shown = io.StringIO()
-    run_corpus(Console(file=shown, width=160), load_config(path, overrides), wishes, Where(launch, lambda: "cpu"))
+    run_corpus(
+        Console(file=shown, width=160), load_config(path, overrides), wishes, Where(launch, lambda: "cpu", train)
+    )
     return shown.getvalue()
 
 
@@ -199,8 +201,9 @@ def test_a_refit_that_is_not_finished_hides_nothing(make_config: MakeConfig) -> 
     def killed() -> str:
         raise KeyboardInterrupt
 
+    where = Where(launch, killed, train)
     with pytest.raises(KeyboardInterrupt):
-        run_corpus(Console(file=io.StringIO()), load_config(path), Wishes(refit=("rvq",)), Where(launch, killed))
+        run_corpus(Console(file=io.StringIO()), load_config(path), Wishes(refit=("rvq",)), where)
     corpus = Corpus(str(path.parent / "out"))
     assert "codes" in corpus.columns and corpus.table("codes").num_rows == corpus.rows
     (summary,) = [one for one in (path.parent / "out/runs").glob("*/summary.json") if "interrupted" in one.read_text()]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launchers import launch
+from launchers import launch, train
 from pipeline import Corpus
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
@@ -29,10 +29,10 @@ RIGHT = b'"text" : '
 
 
 def retried(path: Path, reason: str | None = None) -> str:
-    console = Console(file=io.StringIO(), width=160)
-    retry(console, load_config(path), reason, Wishes(), Where(launch, lambda: "cpu"))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    shown = io.StringIO()
+    console = Console(file=shown, width=160)
+    retry(console, load_config(path), reason, Wishes(), Where(launch, lambda: "cpu", train))
+    return shown.getvalue()
 
 
 def line(name: str, text: str) -> bytes:

@@ -101,11 +101,11 @@ def test_a_batch_that_failed_holds_no_memory_while_its_halves_are_computed() -> 
         gc.enable()
 
 
-class SmallMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SmallMemory(TorchDispatchMode):
     """While it is on, no tensor of more than `most` bytes can be made. failures: how often one was wanted."""
 
     def __init__(self, most: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.most = most
         self.failures = 0
 

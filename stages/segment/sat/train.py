@@ -128,7 +128,7 @@ def train(
             network(with_controls(torch.from_numpy(ids)))[:, 1 : -1 - UNJUDGED],
             targets[torch.from_numpy(ends).long()][:, :-UNJUDGED],
         )
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,8 +77,8 @@ def console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def run(corpus: Corpus, **wishes: object) -> dict[str, Row]:
-    return evaluate(console(), corpus.url, corpus, Wishes(**wishes), lambda: "cpu")  # type: ignore[arg-type]
+def run(corpus: Corpus, **wishes: Any) -> dict[str, Row]:
+    return evaluate(console(), corpus.url, corpus, Wishes(**wishes), lambda: "cpu")
 
 
 def distances(held: HeldOut, predicted: torch.Tensor) -> list[float]:
@@ -174,9 +175,9 @@ def test_a_text_is_continued_in_another_language(corpus: Corpus, tmp_path: Path)
 
 def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> None:
     wishes = GenerateWishes("two-tower", split="test", documents=3, prompt_sentences=4, sentences=3)
-    shown = console()
-    texts = generate(shown, corpus.url, corpus, wishes, lambda: "cpu")
-    said = shown.file.getvalue()  # type: ignore[attr-defined]
+    shown = io.StringIO()
+    texts = generate(Console(file=shown, width=200), corpus.url, corpus, wishes, lambda: "cpu")
+    said = shown.getvalue()
     assert len(texts) == 3 and texts == generate(console(), corpus.url, corpus, wishes, lambda: "cpu")
     real = next(line for line in said.splitlines() if "as they really go on" in line).split()
     assert real[5] == "100.000" and "REP-4" in said and said.count("stopped:") == 3

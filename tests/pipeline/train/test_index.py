@@ -19,6 +19,8 @@ from pipeline.select.command import Rules
 from pipeline.select.settings import SelectSettings
 from pipeline.train.command import index_corpus
 from pipeline.train.index import make_index, read_index
+from stages.device import compute_dtype
+from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.sonar.checkpoint import load_encoder
 from tests.conftest import TINY_CARD, sample_documents, write_config, write_jsonl
@@ -56,13 +58,12 @@ def test_runs_stay_small(corpus: Corpus) -> None:
 
 def test_endings_are_those_of_the_encoder(corpus: Corpus) -> None:
     found = make_index(corpus, SelectSettings())
-    stage = EncodeSettings(model=str(TINY_CARD)).build({})
-    card, tokenizer = stage.card, stage.tokenizer  # type: ignore[attr-defined]
-    network = load_encoder(card, torch.float32, "cpu")
+    stage = Encode(EncodeSettings(model=str(TINY_CARD)))
+    network = load_encoder(stage.card, compute_dtype("auto", "cpu"), "cpu")
     for number, text in enumerate(("End of text.", "End of response.")):
-        ids = torch.tensor(tokenizer.encode([text], "eng_Latn"))
+        ids = torch.tensor(stage.tokenizer.encode([text], "eng_Latn"))
         with torch.inference_mode():
-            np.testing.assert_allclose(found.endings[number], network(ids)[0].numpy(), atol=2e-3)
+            np.testing.assert_allclose(found.endings[number], network(ids)[0].float().numpy(), atol=2e-3)
     assert found.ending_codes is not None and found.ending_codes.shape == (2, 3) == (2, found.about.codebooks)
 
 

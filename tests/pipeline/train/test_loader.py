@@ -192,7 +192,7 @@ def test_threads_end_with_the_iterator(index: Index) -> None:
     iterator = iter(everything(index))
     next(iterator)
     assert threading.active_count() > before
-    iterator.close()  # type: ignore[attr-defined]
+    iterator.close()
     assert threading.active_count() == before
 
 

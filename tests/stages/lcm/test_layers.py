@@ -104,7 +104,8 @@ def test_a_block_is_that_of_pytorch() -> None:
     theirs = nn.TransformerEncoderLayer(
         DIM, HEADS, 24, 0.0, activation="gelu", batch_first=True, norm_first=True, bias=False
     )
-    theirs.norm1, theirs.norm2 = nn.RMSNorm(DIM, eps=1e-6), nn.RMSNorm(DIM, eps=1e-6)  # type: ignore[assignment]
+    for norm in ("norm1", "norm2"):
+        theirs.register_module(norm, nn.RMSNorm(DIM, eps=1e-6))
     feed_forward = ours.feed_forward
     assert isinstance(feed_forward, FeedForward)
     with torch.no_grad():

@@ -100,7 +100,7 @@ def test_dropped_positions_and_those_without_a_place_see_nothing_of_the_context(
     torch.testing.assert_close(both[:count][~dropped], first[~dropped], atol=1e-5, rtol=1e-5)
 
 
-def test_targets_are_dropped_at_the_rate_of_the_card() -> None:
+def test_targets_are_dropped_at_the_rate_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     model, documents = made(unconditional=0.4), models.documents((20,) * 30)
     seen = []
     original = model._denoise
@@ -110,7 +110,7 @@ def test_targets_are_dropped_at_the_rate_of_the_card() -> None:
         seen.append(context.dropped.float().mean().item())
         return original(noisy, timesteps, context)
 
-    model._denoise = watched  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(model, "_denoise", watched)
     torch.manual_seed(0)
     model.losses(of_documents(documents))
     assert seen == [pytest.approx(0.4, abs=0.06)]
@@ -125,12 +125,14 @@ def test_guidance_of_one_is_the_conditional_prediction() -> None:
     torch.testing.assert_close(plain, guided, atol=1e-4, rtol=1e-4)
 
 
-def test_sampling_computes_the_keys_once_and_gives_the_same_as_computing_them_always() -> None:
+def test_sampling_computes_the_keys_once_and_gives_the_same_as_computing_them_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, batch = made(), models.batch()
     torch.manual_seed(0)
     kept = model.predict(batch, Sampling(steps=5))
     original = model._denoise
-    model._denoise = lambda x, t, context, caches: original(x, t, context)  # type: ignore[method-assign, assignment, misc]
+    monkeypatch.setattr(model, "_denoise", lambda x, t, context, caches: original(x, t, context))
     torch.manual_seed(0)
     torch.testing.assert_close(model.predict(batch, Sampling(steps=5)), kept, atol=1e-4, rtol=1e-4)
 
