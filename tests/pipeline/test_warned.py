@@ -22,6 +22,8 @@ from stages.segment.segmenter import Segmented, Segmenter
 from tests.conftest import TINY_CARD, MakeConfig
 from tests.pipeline.test_cli import pipeline
 
+FLOAT32 = {"model": str(TINY_CARD), "precision": "float32"}
+
 
 def test_each_thread_hears_its_own_and_each_text_once() -> None:
     heard: dict[int, list[str]] = {}
@@ -81,14 +83,14 @@ def test_warnings_of_ray_workers_are_shown_at_the_end_of_a_run(
     probe = "import torch; from stages.sonar.checkpoint import rows_are_independent as f; print(f(torch.float32))"
     if subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True).stdout == "True\n":
         pytest.skip("here rows do not depend on each other even so: nothing to warn of")
-    done = pipeline("run", make_config(autobleu=None, launcher="local"))
+    done = pipeline("run", make_config(autobleu=None, encode=FLOAT32, launcher="local"))
     assert done.returncode == 0, done
     assert done.stdout.count("warning: encode: matmul in torch.float32 on this CPU depends") == 1
 
 
 def test_warnings_of_stages_are_in_receipts_and_books(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.sonar.checkpoint.rows_are_independent", lambda *_: False)  # as on some CPUs
-    path = make_config(autobleu=None)
+    path = make_config(autobleu=None, encode=FLOAT32)
     plan = make_plan(load_config(path))
     record = RunRecord(Store(plan.config.output), plan.config, plan.view)
     assert not [event for event in launch(plan, record.folder) if event.kind == "failed"]
