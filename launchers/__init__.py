@@ -55,12 +55,15 @@ def where(config: RunConfig, wishes: Wishes) -> Where:
 
 def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
     """Train where the launcher of a configuration says. Returns the run's folder if it was handed to SLURM."""
-    if config.launcher.kind == "slurm":
-        from launchers.slurm.training import submit
+    from launchers.slurm.training import check_free, submit
 
+    if config.launcher.kind == "slurm":
         return submit(console, config, fresh)
+    from pipeline.storage.store import Store
+    from pipeline.train.run import settings_of
     from pipeline.train.run import train as train_model
 
+    check_free(Store(config.output), settings_of(config).folder)
     spread = None
     if config.launcher.kind == "ray":
         from launchers.ray_train import spread as over_cluster

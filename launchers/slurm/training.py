@@ -16,9 +16,10 @@ from launchers.slurm.submit import jobs_root, pipeline_command
 from launchers.slurm.torchrun import run_in_job
 from pipeline.config import RunConfig
 from pipeline.coordination.identity import code_digest
+from pipeline.corpus import Corpus
 from pipeline.errors import CorpusError, PipelineError, StartError
 from pipeline.storage.store import Store
-from pipeline.train.standing import Job, gave_up, read_job, standing, start_again, write_job
+from pipeline.train.standing import Job, gave_up, read_job, standing, write_job
 
 POLL_SECONDS = 3.0
 _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.json is there
@@ -32,24 +33,23 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
 
     Raises `ConfigError` if SLURM refuses these settings, `CorpusError` if a job trains it already.
     """
-    from pipeline.train.run import prepare
+    from pipeline.train.run import alone, prepare, settings_of
 
-    settings, store = config.train, Store(config.output)
+    settings, store = settings_of(config), Corpus(config.output).store
     root = jobs_root(config.launcher.folder, config.output)
     jobs.check(config.launcher)
-    if settings:
-        check_free(store, settings.folder)
-    run = prepare(console, config, fresh)
-    if standing(store, run).finished:
-        console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
-        return None
-    folder = root / run.replace("/", "-")
-    start_again(store, run)
-    (job,) = jobs.submit(
-        pipeline_command("training", store.url, run), config.launcher, folder, run.rpartition("/")[2],
-        nodes=config.launcher.train_nodes,
-    )  # fmt: skip
-    write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
+    check_free(store, settings.folder)
+    with alone(store, settings):
+        run = prepare(console, config, fresh)
+        if standing(store, run).finished:
+            console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            return None
+        folder = root / run.replace("/", "-")
+        (job,) = jobs.submit(
+            pipeline_command("training", store.url, run), config.launcher, folder, run.rpartition("/")[2],
+            nodes=config.launcher.train_nodes,
+        )  # fmt: skip
+        write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     return run

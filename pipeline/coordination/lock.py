@@ -1,4 +1,4 @@
-"""One run at a time on a corpus: who holds it, since when, and how to take over.
+"""One run at a time on a corpus, and on a run of training: who holds it, since when, and how to take over.
 
 Two runs would do each other no harm, since receipts decide, but they would do the work twice and sweep each other's
 files away. A run of this machine holds its lock by heartbeats and by its process; one on SLURM by its jobs.
@@ -43,29 +43,35 @@ def take_lock(
     who: dict[str, Any],
     take_over: bool = False,
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True,
+    name: str = NAME,
 ) -> Lease:
-    """The lock of a corpus. Raises `CorpusError` if another run holds it. `jobs_alive`: whether SLURM has jobs."""
+    """The lock of a corpus, or of a run of training: `train-NAME`. `jobs_alive`: whether SLURM has jobs.
+
+    Raises `CorpusError` if another run holds it.
+    """
     leases = Leases(store, FOLDER, seconds)
     leases.look()
-    held = leases.held.get(NAME)
+    held = leases.held.get(name)
     if held and not held.released and not take_over:
-        holder = leases.holder(NAME)
-        if holds(holder, leases.alive(NAME), jobs_alive):
-            raise CorpusError(_held_by(store, holder, leases.now - held.beat))
-    lease = leases.take(NAME, who)
+        holder = leases.holder(name)
+        if holds(holder, leases.alive(name), jobs_alive):
+            raise CorpusError(_held_by(store, name, holder, leases.now - held.beat))
+    lease = leases.take(name, who)
     if not lease:
-        return take_lock(store, seconds, who, take_over, jobs_alive)  # someone was quicker: see who
+        return take_lock(store, seconds, who, take_over, jobs_alive, name)  # someone was quicker: see who
     if held and not held.released and take_over:
-        ask_to_stop(store, leases.holder(NAME).get("run", ""))
+        ask_to_stop(store, leases.holder(name).get("run", ""))
     leases.forget_older(lease)
     return lease
 
 
 @contextlib.contextmanager
-def locked(store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool]) -> Iterator[None]:
-    """The lock of a corpus for something that is no run. Raises `CorpusError` if a run holds it."""
+def locked(
+    store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, name: str = NAME
+) -> Iterator[None]:
+    """`take_lock` for something that is no run of the corpus. Raises `CorpusError` if somebody has it."""
     seconds = 120.0
-    lease = take_lock(store, seconds, me(launcher=doing), jobs_alive=jobs_alive)
+    lease = take_lock(store, seconds, me(launcher=doing), jobs_alive=jobs_alive, name=name)
     try:
         with Heart(lambda: None if lease.beat() else "taken over", seconds / BEATS):
             yield
@@ -87,13 +93,17 @@ def holds(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[
     return beating
 
 
-def _held_by(store: Store, holder: dict[str, Any], silent: float) -> str:
+def _held_by(store: Store, name: str, holder: dict[str, Any], silent: float) -> str:
     where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
     last = "" if holder.get("jobs") else f", last sign of life {max(0.0, silent):.0f} s ago"
+    who = f"since {holder.get('since')} by {holder.get('user')} on {holder.get('host')} ({where}{last})"
+    wait = f"wait for it (pipeline status {store.url})"
+    if name != NAME:
+        kind, _, run = name.partition("-")
+        return f"{store.url}/{kind}/{run} is being trained {who}; {wait}, or give train.name another name"
     return (
-        f"{store.url} is being worked on since {holder.get('since')} by {holder.get('user')} on {holder.get('host')} "
-        f"({where}{last}); wait for it (pipeline status {store.url}), stop it (pipeline cancel {store.url}), or take "
-        "over: pipeline run … --take-over"
+        f"{store.url} is being worked on {who}; {wait}, stop it (pipeline cancel {store.url}), or take over: "
+        "pipeline run … --take-over"
     )
 
 

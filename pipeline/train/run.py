@@ -7,11 +7,13 @@ began with, whatever is added to the corpus; other settings of meaning are refus
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.console import Console
 
 from pipeline.config import RunConfig
+from pipeline.coordination.lock import locked
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.fits.records import read_artifact, read_record
@@ -32,18 +34,19 @@ Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run
 def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
     """Train the model of `config.train` until it is done. spread: starts processes; default: on this machine.
 
-    Raises `KeyboardInterrupt` if it was asked to stop; what was trained is then saved.
+    Raises `CorpusError` if somebody trains it already, `KeyboardInterrupt` if it was asked to stop; what was trained is
+    then saved.
     """
     from pipeline.train.local import here
     from pipeline.train.worker import progress
 
-    run = prepare(console, config, fresh)
-    settings, store = config.train, Corpus(config.output).store
-    assert settings
-    if progress(store, run).finished:
-        console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
-        return
-    (spread or here)(console, config.output, run, settings.processes)
+    settings, store = settings_of(config), Corpus(config.output).store
+    with alone(store, settings):
+        run = prepare(console, config, fresh)
+        if progress(store, run).finished:
+            console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            return
+        (spread or here)(console, config.output, run, settings.processes)
     now = progress(store, run)
     if not now.finished:
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
@@ -59,14 +62,24 @@ def _learned(store: Store, run: str) -> str:
     return f"trained in {steps[-1]['step']} steps: loss {steps[0]['loss']:.4f} → {steps[-1]['loss']:.4f}{validation}"
 
 
+def settings_of(config: RunConfig) -> TrainSettings:
+    """The section train. Raises `ConfigError` if there is none."""
+    if config.train is None:
+        raise ConfigError("there is no section train: add `train: {model: lcm-two-tower-tiny, steps: 300}`")
+    return config.train
+
+
+def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]:
+    """While nobody else may train it. Raises `CorpusError` if somebody does; jobs of SLURM are known elsewhere."""
+    return locked(store, "training", name=settings.folder.replace("/", "-", 1))
+
+
 def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     """Check what is asked for, and write the record that processes of the training read. Returns its folder.
 
     fresh: forget what was trained under that name. Raises `ConfigError` or `CorpusError`.
     """
-    settings = config.train
-    if settings is None:
-        raise ConfigError("there is no section train: add `train: {model: lcm-two-tower-tiny, steps: 300}`")
+    settings = settings_of(config)
     run, corpus, card = settings.folder, Corpus(config.output), load_lcm_card(settings.model)
     store = corpus.store
     if fresh:

@@ -17,6 +17,8 @@ from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.model_file import load_model
 from pipeline.train.not_finite import NotFiniteError
+from pipeline.train.run import alone
+from pipeline.train.settings import TrainSettings
 from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
@@ -155,6 +157,15 @@ def test_a_killed_process_ends_the_others_and_one_goes_on(corpus: Path) -> None:
     watcher.join()
     for mine, theirs in zip(steps_of(corpus, "alive")[:100], steps_of(corpus, "killed")[:100], strict=True):
         assert theirs == pytest.approx(mine, rel=1e-3)
+
+
+def test_two_do_not_train_the_same(corpus: Path) -> None:
+    store = Store(str(corpus.parent / "out"))
+    with alone(store, TrainSettings(name="taken")):
+        with pytest.raises(CorpusError, match=r"out/train/taken is being trained since .* give train.name another"):
+            trained(corpus, "taken", fresh=True)
+        trained(corpus, "other")
+    assert "nothing to do" not in trained(corpus, "taken")
 
 
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
