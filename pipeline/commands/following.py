@@ -68,6 +68,9 @@ def logs(
     run_name: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="another run than the newest, by how its name begins")
     ] = None,
+    training: Annotated[
+        str | None, typer.Option(metavar="NAME", help="instead, a run of training: its losses, and the end of its log")
+    ] = None,
 ) -> None:
     """Show what happened in a run, whoever did it: parts, chunks, failures, and the logs of SLURM jobs.
 
@@ -81,8 +84,15 @@ def logs(
       pipeline logs runs/sample --stage encode --part 3815eaca644c-00002
 
       pipeline logs runs/sample --worker 123_4 --tail 30
+
+      pipeline logs runs/sample --training lcm-two-tower-tiny
     """
     from launchers import cluster
     from pipeline.watch.logs import Wanted, show_logs
+    from pipeline.watch.trainings import show_training
 
-    show_logs(out, open_corpus(where).store, cluster(), Wanted(stage, part, worker, failed, tail, run_name))
+    store, wanted = open_corpus(where).store, Wanted(stage, part, worker, failed, tail, run_name)
+    if training is None:
+        show_logs(out, store, cluster(), wanted)
+    else:
+        show_training(out, store, cluster(), training, tail)

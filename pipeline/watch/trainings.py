@@ -1,16 +1,18 @@
-"""Runs of training of a corpus, for `plan`, `status` and `cancel`: how far each is, and the SLURM job that has it."""
+"""Runs of training of a corpus, for `plan`, `status`, `logs` and `cancel`: how far each is, and the job that has it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from pipeline.config import RunConfig
-from pipeline.errors import PipelineError
+from pipeline.errors import CorpusError, PipelineError, visible
 from pipeline.show import duration
 from pipeline.storage.store import Store
-from pipeline.train.standing import RECORD, Standing, last_metrics, standing, standings
-from pipeline.watch.run_seen import OVER, Cluster
+from pipeline.train.standing import RECORD, Standing, last_metrics, read_metrics, standing, standings
+from pipeline.watch.run_seen import OVER, Cluster, tail_of
 
 
 def show_planned(console: Console, config: RunConfig) -> None:
@@ -40,6 +42,23 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> None:
         console.print(Text(f"{one.run}: {', '.join(said)}"), soft_wrap=True)
         if one.failed and not one.finished:
             console.print(Text(f"  {one.failed}", style="red"), soft_wrap=True)
+
+
+def show_training(console: Console, store: Store, cluster: Cluster, name: str, tail: int) -> None:
+    """Its newest lines: losses, why it gave up, the log of its SLURM job. Raises `CorpusError` for one not there."""
+    found = {one.run.rpartition("/")[2]: one for one in standings(store)}
+    if name not in found:
+        raise CorpusError(f"--training {name}: there is none; {store.url} has: {', '.join(found) or 'none'}")
+    one = found[name]
+    for line in read_metrics(store, one.run)[-tail:]:
+        console.print(f"step {line['step']} {line['kind']}: loss {line['loss']:.4f}", markup=False, highlight=False)
+    if one.failed:
+        console.print(Text(visible(one.failed), style="red"), soft_wrap=True)
+    for log in cluster.logs(Path(one.job.folder), one.job.id) if one.job else ():
+        console.print(Text(f"{log}:", "bold"), soft_wrap=True)
+        for said in tail_of(log, tail):
+            console.print(Text(f"  {visible(said)}"), soft_wrap=True)
+    console.print(Text(f"{one.run}: {_steps(one)}"), soft_wrap=True)
 
 
 def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
 
 FREE = 160 << 10  # bytes; the whole corpus takes about three times as many
-LARGEST = 12 << 10  # bytes of a file
+LARGEST = 10 << 10  # bytes of a file: most of embeddings have more, whatever they were computed in
 
 
 @pytest.fixture

@@ -161,6 +161,9 @@ def test_a_process_that_gives_up_says_why_and_is_not_started_again(submitted: Ca
     job = submitted("hopeless", "train.batch_concepts=96")  # three micro-batches for two processes
     until(job.over)
     assert "3" in job.standing().failed and job.log.count("srun: error") <= 1, (job.standing(), job.log)
+    command = [PIPELINE, "logs", job.store.url, "--training", "hopeless"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert job.standing().failed in shown and f"{job.id}.log:" in shown and "step 0 of" in shown, shown
 
 
 @MINUTES
