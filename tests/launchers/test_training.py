@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
 from pipeline.train.standing import Standing, gave_up, read_job, standing
 from tests.conftest import MINUTES, sample_documents, write_config, write_jsonl
-from tests.launchers.test_cluster import Cluster
+from tests.launchers.ray_cluster import processes_of, running_cluster
 from tests.pipeline.test_cli import PIPELINE
 
 STEPS = 600
@@ -108,19 +107,6 @@ def submitted(corpus: Path, slurm: None) -> Iterator[Callable[..., Job]]:
     until(lambda: all(job.over() for job in started))
 
 
-def worker_of(mark: str, command: str) -> int:
-    """A process whose command line holds this, and whose environment, if given, that mark. The last one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if command.encode() in line and mark.encode() in environment + line and b"torch.distributed.run" not in line:
-            found.append(int(folder.name))
-    return max(found)
-
-
 def test_a_requeued_job_goes_on_and_gives_the_same_losses(
     corpus: Path, submitted: Callable[..., Job], uninterrupted: list[tuple[int, float, float]]
 ) -> None:
@@ -144,7 +130,7 @@ def test_a_lost_process_is_started_again_in_the_same_job(
 ) -> None:
     job = submitted("robbed", "train.checkpoint_every=50")
     until(lambda: job.standing().steps)
-    os.kill(worker_of("pipeline.train.worker", job.run), signal.SIGKILL)
+    os.kill(processes_of("pipeline.train.worker", job.run)[-1], signal.SIGKILL)
     until(job.over)
     assert job.standing().finished and "starting again from step" in job.log, job.log
     assert losses(corpus, "robbed") == uninterrupted
@@ -185,21 +171,14 @@ def test_ray_starts_its_workers_again_when_one_is_lost(
     corpus: Path, uninterrupted: list[tuple[int, float, float]]
 ) -> None:
     run, store = "train/over-ray", Store(str(corpus.parent / "out"))
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = Cluster(folder)
-        try:
-            process = cluster.python(
-                "-m", "pipeline.cli", "train", str(corpus), "--launcher", "ray", "--address", cluster.address,
-                "--set", "train.name=over-ray", "--set", "train.checkpoint_every=50",
-            )  # fmt: skip
-            until(
-                lambda: process.poll() is not None or (store.exists(f"{run}/run.json") and standing(store, run).steps)
-            )
-            os.kill(worker_of(cluster.token["RAY_AUTH_TOKEN"], "RayTrainWorker"), signal.SIGKILL)
-            shown, _ = process.communicate(timeout=400)
-        finally:
-            for node in cluster.nodes:
-                cluster.kill(node)
+    with running_cluster() as cluster:
+        process = cluster.python(
+            "-m", "pipeline.cli", "train", str(corpus), "--launcher", "ray", "--address", cluster.address,
+            "--set", "train.name=over-ray", "--set", "train.checkpoint_every=50",
+        )  # fmt: skip
+        until(lambda: process.poll() is not None or (store.exists(f"{run}/run.json") and standing(store, run).steps))
+        os.kill(processes_of(cluster.token["RAY_AUTH_TOKEN"], "RayTrainWorker")[-1], signal.SIGKILL)
+        shown, _ = process.communicate(timeout=400)
     assert process.returncode == 0 and f"trained: {store.url}/{run}" in shown, shown
     assert losses(corpus, "over-ray") == uninterrupted
     assert not [path for path in store.find(run) if "/ray-" in path]

@@ -1,0 +1,80 @@
+"""kill -9 at seeded moments of the driver, a worker and a whole node of a Ray cluster; resumed: the same corpus."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.faults.test_kill import KILLS, check_resumed
+from tests.launchers.ray_cluster import Cluster, Node, processes_of, running_cluster
+from tests.pipeline.test_cli import pipeline
+
+
+def receipts(output: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(output / "receipts"))
+
+
+def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path) -> None:
+    for name in ("libreoffice-eng", "libreoffice-fra", "libreoffice-rus"):
+        documents = sample_documents(name, 12 + 6 * KILLS)
+        for first in range(0, len(documents), 6):
+            write_jsonl(tmp_path / f"in/{name}-{first}.jsonl", documents[first : first + 6])
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 16})
+    whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
+    assert whole.returncode == 0, whole
+    output = tmp_path / "out"
+    moments = random.Random("Ray cluster")
+    kinds = ["node", "worker", "driver"] * (KILLS // 3 + 1)
+    with running_cluster() as cluster:
+        second: Node | None = None
+        driver: subprocess.Popen[str] | None = None
+        for kind in moments.sample(kinds, KILLS):
+            if second is None:
+                second = cluster.join()
+                cluster.wait_for(2)
+            if driver is None:
+                driver = cluster.python("-m", "pipeline.cli", "run", str(path), "--launcher", "ray",
+                                        "--address", cluster.address)  # fmt: skip
+            _wait_for(driver, output, moments.randint(1, 6))
+            time.sleep(moments.uniform(0, 0.3))
+            if kind == "node":
+                cluster.kill(second)
+                second = None
+            elif kind == "worker":
+                _kill_worker(cluster, moments)
+            else:
+                driver.kill()
+                driver.communicate()
+                driver = None
+        if driver:
+            shown, _ = driver.communicate(timeout=600)
+            assert driver.returncode == 0, shown
+    check_resumed(path, output, data_digests(tmp_path / "whole"), "inline")
+
+
+def _wait_for(driver: subprocess.Popen[str], output: Path, more: int) -> None:
+    """Until so many more receipts are there."""
+    before, deadline = receipts(output), time.monotonic() + 400
+    while receipts(output) < before + more:
+        if driver.poll() is not None:
+            raise AssertionError(f"over before the last kill: use a larger corpus\n{driver.communicate()[0]}")
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _kill_worker(cluster: Cluster, moments: random.Random) -> None:
+    """One of the processes that compute."""
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        if there := processes_of(cluster.token["RAY_AUTH_TOKEN"], "ray::MapWorker"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(moments.choice(there), signal.SIGKILL)
+                return
+        time.sleep(0.1)
+    raise AssertionError("there is no worker")

@@ -1,0 +1,123 @@
+"""A real Ray cluster on this machine, one CPU a node, with a token, whose nodes and workers can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tests.pipeline.test_cli import PIPELINE
+
+RAY = str(Path(PIPELINE).parent / "ray")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Node:
+    """One node: a process group."""
+
+    options: tuple[str, ...]
+    variables: dict[str, str]
+    process: subprocess.Popen[bytes]
+    killed: bool = False
+
+
+class Cluster:
+    """Nodes as process groups of their own, so that a whole node can be killed."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.port, self.dashboard = free_port(), free_port()
+        self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        path = f"{Path(PIPELINE).parent}:{os.environ['PATH']}"
+        self.environment = clean | self.token | {"PYTHONPATH": str(ROOT), "PATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+        self.nodes: list[Node] = []
+        self.start("--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
+                   f"--dashboard-port={self.dashboard}")  # fmt: skip
+        self.address = f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
+        self.wait_for(1)
+
+    def start(self, *options: str, **variables: str) -> Node:
+        node = Node(options, variables, self._process(options, variables))
+        self.nodes.append(node)
+        return node
+
+    def _process(self, options: tuple[str, ...], variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        command = [RAY, "start", "--block", "--num-cpus=1", "--object-store-memory=100000000", *options,
+                   f"--dashboard-agent-listen-port={free_port()}"]  # fmt: skip
+        return subprocess.Popen(
+            command, env=self.environment | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def join(self, **variables: str) -> Node:
+        return self.start(f"--address={self.address}", **variables)
+
+    def kill(self, node: Node) -> None:
+        node.killed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(node.process.pid, signal.SIGKILL)
+        node.process.wait()
+
+    def wait_for(self, nodes: int) -> None:
+        """Until so many nodes are alive. One that has not started within 30 s gives up, and is started again."""
+        code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
+        code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
+        command = [sys.executable, "-c", code, self.address, str(nodes)]
+        waiting = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 400
+        while waiting.poll() is None and time.monotonic() < deadline:
+            for node in self.nodes:
+                if node.process.poll() is not None and not node.killed:
+                    self.kill(node)  # what is left of its group
+                    node.killed, node.process = False, self._process(node.options, node.variables)
+            time.sleep(0.2)
+        waiting.kill()
+        assert waiting.wait() == 0, f"{nodes} nodes are not there"
+
+    def python(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *arguments], env=self.environment, cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """A cluster of one node; all that joined it are killed at the end."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(folder)
+        try:
+            yield cluster
+        finally:
+            for node in cluster.nodes:
+                cluster.kill(node)
+
+
+def processes_of(mark: str, command: str) -> list[int]:
+    """Processes whose command line holds this, and whose environment or command line holds that mark, ascending."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if command.encode() in line and mark.encode() in environment + line:
+            found.append(int(folder.name))
+    return sorted(found)
