@@ -18,7 +18,7 @@ def test_scaler_agrees_with_numpy() -> None:
 
 
 def test_rvq_by_both_backends() -> None:
-    out = run("fit_rvq", *SMALL, "--device", "cpu")
+    out = run("fit_rvq", *SMALL, "--device", "cpu", "--precision", "float32")
     errors = {
         name: float(error) for name, error in re.findall(r"fit by (\w+): .*, relative error ([\d.]+) on 100", out)
     }

@@ -117,7 +117,10 @@ def test_beam_search_decodes_as_the_official_generator_does() -> None:
     )
     decoded = {}
     for beam, rows in ((5, 512), (5, 7), (1, 512)):
-        stage = Autobleu(AutobleuSettings(model=str(TINY_CARD), beam=beam, batch_rows=rows, length_extra=32))
+        settings = AutobleuSettings(
+            model=str(TINY_CARD), beam=beam, batch_rows=rows, length_extra=32, precision="float32"
+        )
+        stage = Autobleu(settings)
         stage.setup("cpu")
         decoded[beam, rows] = stage.finish(stage.compute(stage.prepare(table))).families["autobleu"]["decoded"]
     assert decoded[5, 512] == decoded[5, 7]

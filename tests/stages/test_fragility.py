@@ -123,7 +123,7 @@ def test_scores_are_those_of_the_reference_implementations(part: pa.Table, scale
     from sentence_transformers import SentenceTransformer
 
     levels = (0.1, 0.4, 0.8)
-    settings = FragilitySettings(model=str(TINY_CARD), sample=1.0, noise_levels=levels)
+    settings = FragilitySettings(model=str(TINY_CARD), sample=1.0, noise_levels=levels, precision="float32")
     stage: Any = settings.build({"scaler": scaler})
     stage.setup("cpu")
     computed = stage.compute(stage.prepare(part))

@@ -117,7 +117,7 @@ def test_codes_are_the_nearest_centroids() -> None:
     """Beam 1: by faiss's exact search, codebook after codebook."""
     x = sample(3000, 48)
     codebooks, _ = fitted(x, backend="torch")
-    codes, errors = codebooks.quantise(x)
+    codes, errors = codebooks.quantise(x, "float32")
     residual = x.astype(np.float32)
     for level, centroids in enumerate(codebooks.centroids.float().numpy()):
         index = faiss.IndexFlatL2(48)
