@@ -183,7 +183,7 @@ def _scaler(corpus: Corpus) -> Any:
 
 
 def _about(index: Index, held: HeldOut, judge: Judge, wishes: Wishes) -> dict[str, Any]:
-    documents, sentences = len(held.lengths), len(held.judged)
+    documents, sentences = len(set(held.ids)), len(held.judged)
     said = (
         f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
         f"{wishes.split}; contrastive accuracy against {number(len(judge.pool))} sentences"

@@ -47,6 +47,12 @@ class HeldOut:
         return documents_of(self.lengths)
 
     @cached_property
+    def origin(self) -> Tensor:
+        """(sentences,) int64: the number of the document that each sentence is from, which may be several here."""
+        _, numbers = np.unique(np.asarray(self.ids), return_inverse=True)
+        return torch.from_numpy(numbers)[self.document]
+
+    @cached_property
     def starts(self) -> Tensor:
         """(documents,) int64: the first sentence of each."""
         return self.lengths.cumsum(0) - self.lengths

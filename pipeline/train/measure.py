@@ -89,7 +89,7 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
             contexts = [held.context(int(place), CONTEXT) for place in places[: judge.informed]]
             found = judge.language_model.mutual_information(contexts, texts[: judge.informed])
             values["mi"], weights["mi"] = found.per_token, found.tokens
-    document = held.document[places]
+    document = held.origin[places]
     return {
         name: Figure(*metrics.mean_of(values[name], document[: len(values[name])], weights.get(name)))
         for name in METRICS

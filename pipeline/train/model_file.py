@@ -2,7 +2,7 @@
 
     model.json           what it is: card, dimension, how it was trained; written last
     model.safetensors    weights, float32
-    scaler.safetensors   the robust scaler; the codebooks of a quantised model stay among the fits of the corpus
+    scaler.safetensors   its robust scaler, from the beginning; codebooks of a quantised model stay with the corpus
 
 A run of training that is not finished has no model.json yet: then the newest checkpoint is read.
 """
@@ -23,12 +23,13 @@ from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Losses
 from pipeline.train.record import RECORD, Pinned, Started
+from pipeline.train.standing import MODEL, SCALER
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm, build
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
-MODEL, WEIGHTS, SCALER = "model.json", "model.safetensors", "scaler.safetensors"
+WEIGHTS = "model.safetensors"
 VERSION = 1
 
 
@@ -49,11 +50,10 @@ class About(BaseModel):
         return LcmCard.model_validate_json(json.dumps(self.pinned.card))
 
 
-def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], scaler: RobustScaler, about: About) -> None:
-    """Write a model's folder. weights: its `state_dict`, whole and on the host."""
+def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: About) -> None:
+    """Write what a model's folder lacks. weights: its `state_dict`, whole and on the host."""
     contiguous = {name: one.contiguous() for name, one in weights.items()}
     store.write(f"{run}/{WEIGHTS}", save(contiguous, {"format": "pt"}))
-    store.write(f"{run}/{SCALER}", scaler.to_bytes({"model": run}))
     store.write(f"{run}/{MODEL}", about.model_dump_json(indent=1).encode())
 
 
@@ -62,24 +62,32 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Abo
 
     Raises `CorpusError` if there is none, or it does not fit to what it says of itself.
     """
+    store, run = located(place)
+    about = about_of(store, run)
+    model = build(about.card, read_scaler(store, run), codebooks_of(store, about.pinned))
+    if store.exists(f"{run}/{MODEL}"):
+        put_weights(model, store.read(f"{run}/{WEIGHTS}"), f"{store.url}/{run}/{WEIGHTS}")
+    else:
+        checkpoint.load_weights(store, newest(store, run), Losses(model))
+    return model.to(device).eval(), about
+
+
+def located(place: str) -> tuple[Store, str]:
+    """A model's folder …/train/NAME, at any fsspec URL, as a corpus and a run of training in it."""
     url, _, name = place.rstrip("/").rpartition("/")
     url, _, folder = url.rpartition("/")
-    store, run = Store(url), f"{folder}/{name}"
-    marker = None
+    return Store(url), f"{folder}/{name}"
+
+
+def about_of(store: Store, run: str) -> About:
+    """What a model says of itself; what its newest checkpoint does, if it is not trained to the end.
+
+    Raises `CorpusError` if there is none.
+    """
     if store.exists(f"{run}/{MODEL}"):
-        about = _parsed(store, f"{run}/{MODEL}")
-        scaler = RobustScaler.from_bytes(store.read(f"{run}/{SCALER}"))
-    else:
-        marker = newest(store, run)
-        pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned
-        about = About(steps=marker.step, pinned=pinned)
-        scaler = scaler_of(store, pinned)
-    model = build(about.card, scaler, codebooks_of(store, about.pinned))
-    if marker:
-        checkpoint.load_weights(store, marker, Losses(model))
-    else:
-        put_weights(model, store.read(f"{run}/{WEIGHTS}"), f"{store.url}/{run}/{WEIGHTS}")
-    return model.to(device).eval(), about
+        return _parsed(store, f"{run}/{MODEL}")
+    steps = newest(store, run).step
+    return About(steps=steps, pinned=Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned)
 
 
 def newest(store: Store, run: str) -> checkpoint.Marker:
@@ -104,9 +112,9 @@ def put_weights(model: Lcm, data: bytes, where: str) -> None:
         ) from error
 
 
-def scaler_of(store: Store, pinned: Pinned) -> RobustScaler:
-    """The scaler that a training is pinned to."""
-    return RobustScaler.from_bytes(read_artifact(store, FitRef(**pinned.scaler)))
+def read_scaler(store: Store, run: str) -> RobustScaler:
+    """The scaler of a run of training."""
+    return RobustScaler.from_bytes(store.read(f"{run}/{SCALER}"))
 
 
 def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:

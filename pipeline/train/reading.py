@@ -89,10 +89,12 @@ def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], pla
 
 
 class Loaded:
-    """A window whose spans are being read by `pool`."""
+    """A window whose spans are being read by `pool`. It does not hold the window, with which it goes from memory."""
 
     def __init__(self, window: Window, reader: Reader, pool: Executor) -> None:
-        self.window, self._reader = window, reader
+        self._reader = reader
+        self.lengths = window.lengths
+        self.numbers = window.natural_pieces[window.cut[0]][window.order] + reader.first  # of pieces, of all sources
         pieces = window.pieces
         natural = window.natural_pieces
         first = pieces.first_run
@@ -153,11 +155,6 @@ class Loaded:
         weights[self.place[self._prompt]] = 0
         return weights
 
-    @cached_property
-    def numbers(self) -> Ints:
-        """(documents) Numbers of their pieces among those of all sources."""
-        return self.window.natural_pieces[self.window.cut[0]][self.window.order] + self._reader.first
-
 
 def batch_of(loaded: Sequence[tuple[Loaded, Segment]], pin: bool) -> Batch:
     """A micro-batch of segments of windows, when these have been read."""
@@ -167,7 +164,7 @@ def batch_of(loaded: Sequence[tuple[Loaded, Segment]], pin: bool) -> Batch:
     with_codes, with_texts = (name in loaded[0][0].arrays for name in ("codes", "sentences"))
     batch = Batch(
         embeddings=_joined([one.arrays["embeddings"][segment.sentences] for one, segment in loaded]),
-        lengths=_joined([one.window.lengths[segment.low : segment.high] for one, segment in loaded]),
+        lengths=_joined([one.lengths[segment.low : segment.high] for one, segment in loaded]),
         weights=_joined([one.weights[segment.sentences] for one, segment in loaded]),
         codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded]) if with_codes else None,
         pieces=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),

@@ -56,7 +56,7 @@ class Started(BaseModel):
 
 def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises `ConfigError` that names every key whose value is another: old → new."""
-    changed = list(_changes(old, new))
+    changed = list(changes(old, new))
     if changed:
         raise ConfigError(
             f"{folder} was begun with other settings: {'; '.join(changed)}. Set them back to go on with it; give "
@@ -64,10 +64,11 @@ def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         )
 
 
-def _changes(old: Any, new: Any, at: str = "") -> list[str]:
+def changes(old: Any, new: Any, at: str = "") -> list[str]:
+    """`key old → new` for every value that is another."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(dict.fromkeys([*old, *new]))
-        return [one for key in keys for one in _changes(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))]
+        return [one for key in keys for one in changes(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))]
     return [] if old == new else [f"{at} {_shown(old)} → {_shown(new)}"]
 
 

@@ -16,6 +16,7 @@ from pipeline.config import RunConfig
 from pipeline.coordination.lock import locked
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
+from pipeline.fits.frozen import FitRef
 from pipeline.fits.records import read_artifact, read_record
 from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number
@@ -23,9 +24,9 @@ from pipeline.state.fingerprint import fingerprint
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.index import Index, make_index
-from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, check_same
+from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same
 from pipeline.train.settings import TrainSettings
-from pipeline.train.standing import read_metrics, start_again
+from pipeline.train.standing import SCALER, read_metrics, start_again
 from stages.lcm.card import LcmCard, load_lcm_card
 
 Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
@@ -94,7 +95,9 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     if checkpoint.markers(store, run):
         pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned
         check_same(run, _compared(pinned.model_dump(mode="json")), _compared(_asked(config, settings, card)))
-    pinned = pinned or _pin(console, config, settings, card, corpus)
+    if pinned is None:
+        pinned = _pin(console, config, settings, card, corpus)
+        store.write(f"{run}/{SCALER}", _scaler(store, settings, pinned))
     store.write(f"{run}/{RECORD}", Started(pinned=pinned, settings=settings).model_dump_json(indent=1).encode())
     return run
 
@@ -149,6 +152,31 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     )
 
 
+def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
+    """The corpus's, or that of the model whose weights it begins with. Raises `ConfigError` if these do not fit."""
+    if not settings.init_from:
+        return read_artifact(store, FitRef(**pinned.scaler))
+    from pipeline.train.model_file import about_of, located  # torch
+
+    place = located(settings.init_from)
+    theirs = about_of(*place).pinned
+    other = changes(_as_begun(theirs), _as_begun(pinned))
+    if other:
+        raise ConfigError(
+            f"train.init_from: {settings.init_from} is another model: {'; '.join(other)} (there → here); name one of "
+            "the same card, encoder and codebooks, or leave it out"
+        )
+    there, run = place
+    return there.read(f"{run}/{SCALER}")
+
+
+def _as_begun(pinned: Pinned) -> dict[str, Any]:
+    """What weights depend on besides the scaler, which comes with them."""
+    card = {key: value for key, value in pinned.card.items() if key not in ("name", "description", "licence")}
+    codebooks = (pinned.codebooks or {}).get("content")
+    return {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}
+
+
 def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
     wanted = ("train", "validation") if settings.validation_concepts else ("train",)
     for split in wanted:
@@ -181,7 +209,6 @@ def _fit(corpus: Corpus, name: str) -> Fit | None:
 
 
 def _dim(corpus: Corpus, scaler: Fit) -> int:
-    from pipeline.fits.frozen import FitRef
     from stages.scaler.robust import RobustScaler  # torch
 
     return len(RobustScaler.from_bytes(read_artifact(corpus.store, FitRef(**scaler))).median)

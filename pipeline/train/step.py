@@ -117,7 +117,8 @@ class Stepper:
         weighed = totals[WEIGHT].clamp(min=torch.finfo(torch.float32).tiny)
         norm = totals[SQUARES].sqrt() / weighed
         cut = (self.settings.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, (cut * world / weighed).float())
+        scale = torch.where(totals[WEIGHT] > 0, cut * world / weighed, 0.0)  # of prompts alone: nothing is learned
+        torch._foreach_mul_(gradients, scale.float())
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.settings)
         self.optimizer.step()

@@ -22,16 +22,16 @@ from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
-from pipeline.train.distributed import Processes, joined, parallel, unwrapped
+from pipeline.train.distributed import Processes, joined, parallel
 from pipeline.train.index import read_index
 from pipeline.train.loader import Loader, Source
 from pipeline.train.log import Log
 from pipeline.train.loop import Loop
-from pipeline.train.model_file import MODEL, About, codebooks_of, load_model, save_model, scaler_of
+from pipeline.train.model_file import About, codebooks_of, load_model, read_scaler, save_model
 from pipeline.train.optimizer import adamw
 from pipeline.train.record import RECORD, Started
 from pipeline.train.settings import TrainSettings
-from pipeline.train.standing import gave_up
+from pipeline.train.standing import MODEL, gave_up
 from pipeline.train.step import Stepper, seed_of
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
@@ -124,24 +124,17 @@ class _Work:
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned
         torch.manual_seed(seed_of(self.settings.seed, "weights"))
-        model = build(self.card, scaler_of(self.store, pinned), codebooks_of(self.store, pinned))
+        model = build(self.card, read_scaler(self.store, self.run), codebooks_of(self.store, pinned))
         if self.settings.init_from and fresh:
-            other, about = load_model(self.settings.init_from)
-            if about.pinned.card != pinned.card:
-                raise ConfigError(
-                    f"train.init_from: {self.settings.init_from} is a {about.card.name}, train.model is "
-                    f"{self.card.name}; their cards must be the same"
-                )
-            model.load_state_dict(other.state_dict())
+            model.load_state_dict(load_model(self.settings.init_from)[0].state_dict())
         return model.train()
 
     def _loader(self, split: str, start: int) -> Loader:
         corpus = Corpus(self.store.url)
-        sources = [
-            Source(read_index(Corpus(one.url) if one.url else corpus, one.digest), one.weight)
-            for one in self.record.pinned.indexes
-        ]
-        training = split == "train"
+        sources, training = [], split == "train"
+        for one in self.record.pinned.indexes:
+            index = read_index(Corpus(one.url) if one.url else corpus, one.digest)
+            sources.append(Source(index, one.weight * index.about.splits[split][2]))
         return Loader(
             sources if training else sources[:1],
             split=split,
@@ -175,7 +168,7 @@ class _Work:
         if self.processes.first:
             own = {key.removeprefix("model."): one for key, one in weights.items() if isinstance(one, torch.Tensor)}
             about = About(steps=self.settings.steps, pinned=self.record.pinned, validation=validation)
-            save_model(self.store, self.run, own, unwrapped(losses).model.scaler, about)
+            save_model(self.store, self.run, own, about)
 
     def _say(self, text: str) -> None:
         if self.processes.first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from stages.lcm.attention import Rotations
@@ -28,15 +29,20 @@ START = 0.5  # standard deviation of PreNet's bias at the start: it is the input
 class BaseLcm(Lcm):
     """The input at a position is the sentence before it; at the first of a document the zero vector, so PreNet's bias.
 
-    The loss is the squared error in the space of embeddings (eq. 5), divided by the mean of its summed iqr²: the same
-    minimum, but of the size of the other models' losses, which Adam's ε and clipping of gradients count on.
+    The loss is the squared error in the space of embeddings (eq. 5), divided by the mean of iqr² over dimensions: the
+    same minimum, but of the size of the other models' losses, which Adam's ε and clipping of gradients count on.
     """
+
+    spread: Tensor
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
         super().__init__()
         assert card.layers is not None
         self.card, self.scaler = card, scaler
         dim = len(scaler.median)
+        varying = ~scaler.constant.expand_as(scaler.iqr)  # the iqr of others only stands in
+        spread = (scaler.iqr.square() * varying).sum() / varying.sum()
+        self.register_buffer("spread", torch.where(varying.any(), spread, 1.0), persistent=False)
         self.scaling = Scaling(scaler)
         self.pre = PreNet(dim, card.model_dim)
         self.layers = nn.ModuleList(
@@ -52,7 +58,7 @@ class BaseLcm(Lcm):
         check_lengths(batch.lengths, self.card.context)
         predicted = self._predict(self.scaling.normalize(batch.embeddings), batch.lengths)
         error = self.scaling.denormalize(predicted) - batch.embeddings.float()
-        return error.square().mean(1) / self.scaling.iqr.square().mean()
+        return error.square().sum(1) / self.spread
 
     @inference
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:

@@ -42,7 +42,7 @@ class OneTowerLcm(DrawnLcm):
         noisy = self.diffusion.noised(clean, t, torch.randn_like(clean))
         dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
         predicted: Tensor = self.transformer(clean, noisy, t, dropped, batch.lengths)
-        return self.diffusion.weight(t) * (predicted - clean).square().mean(1)
+        return self.diffusion.weight(t) * (predicted - clean).square().sum(1)
 
     def flops(self, batch: Batch) -> float:
         """Timesteps are embedded once each; their frequencies need no gradient."""

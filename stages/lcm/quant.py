@@ -134,7 +134,7 @@ class QuantLcmC(QuantLcm):
         super().__init__(card, scaler, codebooks, len(scaler.median))
 
     def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
-        return (output - clean).square().mean(1)
+        return (output - clean).square().sum(1)
 
     def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
         return residual_logits(centroids, self.scaling.denormalize(output) - sums)

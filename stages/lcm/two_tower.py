@@ -129,7 +129,7 @@ class TwoTowerLcm(DrawnLcm):
         packing = pack(batch.lengths, clean.device)
         context = Context(self._read(clean, batch.lengths, packing), packing, packing, dropped)
         predicted = self._denoise(noisy, Lookup.over(t, self.diffusion.steps + 1), context)
-        return self.diffusion.weight(t) * (predicted - clean).square().mean(1)
+        return self.diffusion.weight(t) * (predicted - clean).square().sum(1)
 
     def flops(self, batch: Batch) -> float:
         """Keys and queries of self-attention to one position are not computed; AdaLN is, once per timestep. PreNets

@@ -26,6 +26,7 @@ from pipeline.train.held_out import HeldOut, held_out
 from pipeline.train.index import Index, make_index
 from pipeline.train.model_file import About, save_model
 from pipeline.train.record import RECORD, Pinned
+from pipeline.train.standing import SCALER
 from pipeline.train.words import Words
 from stages.lcm.card import LcmCard
 from stages.lcm.model import build
@@ -69,7 +70,8 @@ def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> 
     ).model_copy(update=changes)  # fmt: skip
     torch.manual_seed(1)
     model = build(card, scaler)
-    save_model(corpus.store, f"train/{name}", model.state_dict(), scaler, About(steps=7, pinned=pinned))
+    save_model(corpus.store, f"train/{name}", model.state_dict(), About(steps=7, pinned=pinned))
+    corpus.store.write(f"train/{name}/{SCALER}", scaler.to_bytes({}))
     corpus.store.write(f"train/{name}/{RECORD}", b"{}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from pipeline.errors import ConfigError, CorpusError
 from pipeline.select.settings import SelectSettings
 from pipeline.train.index import Index, make_index
 from pipeline.train.loader import Loader, Source
+from pipeline.train.reading import Loaded
 from stages.lcm.batch import Batch
 from tests.pipeline.train.corpora import make_corpus
 from tests.pipeline.train.expected import Piece, Sentence, pieces_of
@@ -161,6 +163,18 @@ def test_a_mix_draws_by_weight_and_resumes(index: Index, corpus: Corpus) -> None
         Loader(sources, **options, epochs=1)
     both = Loader(sources, **options, epochs=1, shuffle=False)
     assert sum(batch.sentences for _, batch in both) == both.sentences
+
+
+def test_windows_that_are_used_up_go_from_memory(index: Index) -> None:
+    iterator = iter(everything(index, window=40))
+    alive = []
+    for _ in range(2):
+        for _, batch in itertools.islice(iterator, 200):
+            assert batch.sentences
+        gc.collect()
+        alive.append(sum(isinstance(one, Loaded) for one in gc.get_objects()))
+    iterator.close()
+    assert alive[1] < 1.5 * alive[0], alive  # about one a lane and those read ahead, and no more with time
 
 
 def test_prompts_have_no_weight_and_answers_end_as_responses(corpus: Corpus) -> None:

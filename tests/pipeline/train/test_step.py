@@ -78,6 +78,18 @@ def test_the_gradient_is_that_of_the_weighted_mean() -> None:
     assert result.norm == pytest.approx(float(norm), rel=1e-5)
 
 
+@pytest.mark.parametrize("world", [1, 8])
+def test_a_step_of_prompts_alone_changes_nothing(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Processes, "add_up", lambda self, numbers: None)  # what eight have is what one has
+    taken, prompts = stepper(weight_decay=0.0), batch(5, 3, seed=1)
+    taken.processes = Processes(0, world, torch.device("cpu"))
+    prompts.weights.zero_()
+    before = [one.detach().clone() for one in taken.losses.parameters()]
+    result = taken.step(0, [(0, prompts)]).result()
+    assert result.finite and (result.loss, result.norm, result.weight) == (0, 0, 0)
+    assert all(torch.equal(old, new) for old, new in zip(before, taken.losses.parameters(), strict=True))
+
+
 def test_clipping_cuts_the_gradient() -> None:
     taken = stepper(clip_norm=0.01, weight_decay=0.0)
     cut: list[float] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -11,14 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
+from pipeline.train.distributed import Processes
 from pipeline.train.model_file import load_model
 from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.run import alone
 from pipeline.train.settings import TrainSettings
+from pipeline.train.worker import _Work, started
 from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
@@ -168,6 +172,31 @@ def test_two_do_not_train_the_same(corpus: Path) -> None:
     assert "nothing to do" not in trained(corpus, "taken")
 
 
+def test_weights_begin_with_a_model_of_the_same_encoder_and_its_scaler(corpus: Path, tmp_path: Path) -> None:
+    """On a corpus with another scaler; not if the embeddings were those of another encoder."""
+    trained(corpus, "first", steps=1)
+    other = make_corpus(tmp_path, scaler={"clip": 3.0})
+    trained(other, "second", init_from=str(folder(corpus, "first")), steps=1)
+    scalers = [(folder(*one) / "scaler.safetensors").read_bytes() for one in ((corpus, "first"), (other, "second"))]
+    assert scalers[0] == scalers[1]
+    about = folder(corpus, "first") / "model.json"
+    about.write_text(re.sub(r'"encoder":"?\s*"\w+"', '"encoder": "0123"', about.read_text()))
+    with pytest.raises(ConfigError, match=r"init_from: .*first is another model: encoder 0123 → \w+ \(there → here"):
+        trained(other, "third", init_from=str(folder(corpus, "first")))
+
+
+def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path: Path) -> None:
+    """Both once an epoch with weights of 1, whatever their sizes."""
+    small = make_corpus(tmp_path, input=[{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "limit": 5}])
+    trained(corpus, "mixed", steps=1, corpora=[{"path": str(small.parent / "out")}])
+    store = Store(str(corpus.parent / "out"))
+    record = started(store, "train/mixed")
+    loader = _Work(Console(), store, "train/mixed", record, Processes(0, 1, torch.device("cpu")))._loader("train", 0)
+    own = loader.sources[0].index.about.splits["train"][2]
+    shares = [source.weight for source in loader.sources]
+    assert shares == [own, loader.sources[1].index.about.splits["train"][2]] and shares[0] > 2 * shares[1] > 0
+
+
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
     with pytest.raises(NotFiniteError, match=r"in step \d the loss is (nan|inf)(.|\n)*row \d+ of part"):
         trained(corpus, "burst", lr=1e30)
@@ -186,6 +215,13 @@ def test_a_model_is_read_back(corpus: Path) -> None:
     tuned = trained(corpus, "tuned", init_from=str(folder(corpus, "kept")), steps=1)
     assert "trained" in tuned
     assert steps_of(corpus, "tuned")[0][1] < steps_of(corpus, "kept")[0][1]
+    scalers = [(folder(corpus, name) / "scaler.safetensors").read_bytes() for name in ("kept", "tuned")]
+    assert scalers[0] == scalers[1]
+    wide = str(write_card(corpus.parent, "wide", inner_dim=48))
+    with pytest.raises(
+        ConfigError, match=r"init_from: .*kept is another model: model.inner_dim 32 → 48 \(there → here"
+    ):
+        trained(corpus, "strange", model=wide, init_from=str(folder(corpus, "kept")))
     with pytest.raises(CorpusError, match=r"holds no trained model; those of this corpus: .*train/kept"):
         load_model(str(folder(corpus, "none")))
 

@@ -113,7 +113,7 @@ def test_the_first_losses_are_those_of_guessing(
     """Heads start at zero: all units are equally likely, and the embedding is the median."""
     assert quant_d[1][0] == pytest.approx(math.log(UNITS), rel=1e-5)
     normalized = SCALER.normalize(torch.cat(documents()))
-    assert quant_c[1][0] == pytest.approx(float(normalized.square().mean()), rel=1e-5)
+    assert quant_c[1][0] == pytest.approx(float(normalized.square().sum(1).mean()), rel=1e-5)
 
 
 def test_training_lowers_the_losses(quant_c: tuple[Lcm, list[float]], quant_d: tuple[Lcm, list[float]]) -> None:
