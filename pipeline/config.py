@@ -10,6 +10,7 @@ import difflib
 import importlib.resources
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +24,7 @@ from pipeline.fits.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.select.settings import SelectSettings
-from pipeline.train.settings import TrainSettings
+from pipeline.train.settings import MICRO_CONCEPTS, TrainSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
@@ -164,8 +165,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=_Loader)
+        data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):
@@ -173,14 +174,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             f"{path} holds {type(data).__name__}; a corpus.yaml is keys and values (name, output, input …)"
         )
     lines: dict[tuple[str, ...], int] = {}
+    set_here: dict[tuple[str, ...], str] = {}
     mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
     for override in overrides:
         _apply(data, override)
+        set_here[tuple(override.partition("=")[0].split("."))] = f"--set {override}"
     _defaults(data, path.resolve().parent)
     try:
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        mistakes += [_explain(path, one, lines, data) for one in _causes(error)]
+        places = {key: f"{path}:{line}" for key, line in lines.items()} | set_here
+        mistakes += [_explain(path, one, places, data) for one in _causes(error)]
         raise ConfigError("\n".join(dict.fromkeys(mistakes))) from None
     if mistakes:
         raise ConfigError("\n".join(mistakes))
@@ -231,6 +235,8 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
     train = data.get("train")
     if isinstance(train, dict):
         _paths_of_training(train, base)
+        if isinstance(batch := train.get("batch_concepts"), int) and batch > 0:
+            train.setdefault("micro_concepts", min(batch, MICRO_CONCEPTS))
     encode = data.get("encode")
     if isinstance(encode, dict) and "model" in encode:
         for follower in ("segment", "autobleu", "fragility"):
@@ -266,13 +272,21 @@ def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) 
             yield from _walk(value, (*where, str(index)), lines)
 
 
+class _Loader(yaml.SafeLoader):
+    """Numbers as YAML 1.2 has them, where 1e-3 is one; YAML 1.1 wants 1.0e-3."""
+
+
+_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+
+
 def _apply(data: dict[str, Any], override: str) -> None:
     """Apply one `a.b=c`; list entries by number: `input.0.limit=100`."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
     *parents, last = key.split(".")
@@ -308,13 +322,12 @@ def _causes(error: ValidationError) -> list[dict[str, Any]]:
     return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
 
 
-def _explain(path: Path, error: dict[str, Any], lines: dict[tuple[str, ...], int], data: Any) -> str:
-    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`."""
+def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> str:
+    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`. places: of keys."""
     full = tuple(str(step) for step in error["loc"])
     where = _in_file(full, data)
-    line = next((lines[where[:n]] for n in range(len(where), 0, -1) if where[:n] in lines), None)
+    place = next((places[where[:n]] for n in range(len(where), 0, -1) if where[:n] in places), str(path))
     key = ".".join(where)
-    place = f"{path}:{line}" if line else str(path)
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         allowed = _allowed(full[:-1])

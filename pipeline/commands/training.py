@@ -53,7 +53,7 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="forget what was trained under this name, and begin anew")
     ] = False,
-    processes: Annotated[int | None, typer.Option(metavar="N", help="instead of train.processes")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, metavar="N", help="instead of train.processes")] = None,
     launcher: Annotated[
         str | None, typer.Option(metavar="KIND", help="local (this machine), slurm (a job), ray (a cluster)")
     ] = None,

@@ -13,6 +13,7 @@ from pipeline.select.settings import SelectSettings
 from stages.stage import Settings, execution, meaning
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MICRO_CONCEPTS = 2048
 TAKEN = "index"  # a folder of train/
 
 
@@ -40,10 +41,11 @@ class TrainSettings(Settings):
         4096, ge=1, description="sentences of a step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)"
     )
     micro_concepts: int = meaning(
-        2048,
+        MICRO_CONCEPTS,
         ge=1,
-        description="sentences that a process computes at once, at most; batch_concepts is a multiple of it, it "
-        "decides the order of the data, and must not be less than the model's context",
+        description="sentences that a process computes at once, at most (default: 2048, or batch_concepts if that is "
+        "less); batch_concepts is a multiple of it, it decides the order of the data, and must not be less than the "
+        "model's context",
     )
     lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
     warmup_steps: int | None = meaning(

@@ -84,6 +84,10 @@ def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
     assert config.encode and config.encode.batch_tokens == 4096
     assert config.input[0].limit == 5
     assert config.segment.max_tokens is None
+    trained = load_config(path, ["train.lr=1e-3", "train.eps=1E-8", "train.batch_concepts=256", "scaler={}"]).train
+    assert trained and (trained.lr, trained.eps, trained.micro_concepts) == (1e-3, 1e-8, 256)
+    with pytest.raises(ConfigError, match=r"^--set train.lr=-1e3: train.lr is -1000.0; allowed: greater than 0"):
+        load_config(path, ["train.lr=-1e3"])
     for wrong, message in (("encode", "key=value"), ("input.7.limit=1", "0 to 0"), ("name.x=1", "has no keys")):
         with pytest.raises(ConfigError, match=message):
             load_config(path, [wrong])
