@@ -89,8 +89,9 @@ def purge(
     those chunks; its books count them as dropped: purged. Documents that come
     later under such an id are left out too.
 
-    Input files, exports, copies, and older versions that a bucket may keep, are
-    not touched. Ids that are in no document are named. Ids are listed by
+    Input files, exports, copies, older versions that a bucket may keep, and
+    models that were trained on those documents, are not touched. Ids that are in
+    no document are named. Ids are listed by
     pipeline inspect --columns doc_id,text --to FILE.
 
     Examples:

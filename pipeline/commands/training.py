@@ -103,7 +103,7 @@ def evaluate(
         list[str] | None,
         typer.Option("--model", metavar="MODEL", help="name in train/ or a folder; may be repeated (default: all)"),
     ] = None,
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="test or validation")] = "test",
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train")] = "test",
     sentences: Annotated[int, typer.Option(min=1, metavar="N", help="that are predicted, or a few more")] = 10_000,
     metrics: Annotated[
         str, typer.Option(metavar="A,B,…", help="of l2, l2_squared, l2_r, par, ca and mi")

@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from pipeline.storage.store import Store
 
 FOLDER = "lock"
 NAME = "run"
+LOCKED_SECONDS = 120.0  # that a lock lasts without a heartbeat, if it is no run's
 CANCEL = "cancel"  # a file in the run's folder
 
 
@@ -70,13 +72,21 @@ def locked(
     store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, name: str = NAME
 ) -> Iterator[None]:
     """`take_lock` for something that is no run of the corpus. Raises `CorpusError` if somebody has it."""
-    seconds = 120.0
-    lease = take_lock(store, seconds, me(launcher=doing), jobs_alive=jobs_alive, name=name)
+    lease = take_lock(store, LOCKED_SECONDS, me(launcher=doing), jobs_alive=jobs_alive, name=name)
     try:
-        with Heart(lambda: None if lease.beat() else "taken over", seconds / BEATS):
+        with Heart(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
             yield
     finally:
         lease.release()
+
+
+def holder_of(store: Store, name: str) -> dict[str, Any]:
+    """Who has a lock that is no run's, judged as a second one would; {} if nobody. Only reads."""
+    leases = Leases(store, FOLDER, LOCKED_SECONDS)
+    leases.see(store.listing(FOLDER), time.time())
+    held = leases.held.get(name)
+    holder = leases.holder(name) if held and not held.released else {}
+    return holder if holder and holds(holder, leases.alive(name), lambda jobs: True) else {}
 
 
 def hold(lease: Lease, who: dict[str, Any]) -> None:

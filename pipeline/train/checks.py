@@ -79,5 +79,6 @@ def check_files(index: Index, families: Sequence[str]) -> None:
     if why:
         raise CorpusError(
             f"{index.url}: the index {index.digest[:12]} does not match the corpus any more: {why}. Bring the corpus "
-            "up to date (pipeline run corpus.yaml), then make the index anew: pipeline index"
+            "up to date (pipeline run corpus.yaml), then make the index anew (pipeline index); a training that began "
+            "with the old one has to begin anew: --fresh"
         )

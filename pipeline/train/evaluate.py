@@ -94,6 +94,8 @@ def evaluate(
         found = _figures(console, name, judge, partial(predictions, predictor, held, sampling, wishes.seed, device))
         rows[name] = Row(found, steps, asdict(sampling) if steps is not None else None)
     about = _about(index, held, judge, wishes)
+    if not trained:
+        console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
     show(console, rows, about)
     for one in trained:
         url, folder = one.place.rstrip("/").rsplit("/", 1)
@@ -167,6 +169,8 @@ def _predictors(trained: list[Trained], corpus: Corpus) -> list[tuple[str, Predi
     found: list[tuple[str, Predictor, Sampling, int | None]] = []
     for one in trained:
         name = one.name if one.name not in [row[0] for row in found] else one.place
+        of = one.about.pinned.settings["steps"]
+        name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
         found.append((name, one.model, one.sampling, one.about.steps))
     found.append(("previous sentence", Previous(), Sampling(), None))
     scaler = trained[0].model.scaler if trained else _scaler(corpus)

@@ -30,10 +30,10 @@ class Row:
 def show(console: Console, rows: dict[str, Row], about: dict[str, Any]) -> None:
     """Print it, with twice the standard error of every mean."""
     names = _names(rows)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("model")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("model", no_wrap=True)
     for name in names:
-        table.add_column(TITLES[name], justify="right")
+        table.add_column(TITLES[name], justify="right", no_wrap=True)
     for model, row in rows.items():
         style = "dim" if row.steps is None else None
         table.add_row(escape(model), *(_said(name, row.figures[name]) for name in names), style=style)
@@ -75,7 +75,7 @@ def _names(rows: dict[str, Row]) -> list[str]:
 def _said(name: str, figure: Figure) -> str:
     if math.isnan(figure.mean):
         return "–"
-    scale, digits = (100, 1) if name == "ca" else (1, 3)
+    scale, digits = (100, 1) if name == "ca" else (1, 2)
     error = "" if math.isnan(figure.error) else f" ±{2 * scale * figure.error:.{digits}f}"
     return f"{scale * figure.mean:.{digits}f}{'%' if name == 'ca' else ''}{error}"
 

@@ -24,6 +24,7 @@ from pipeline.train.standing import METRICS, Numbers, read_metrics
 BOARD = "tensorboard"
 WRITE_SECONDS = 10.0
 LINE_SECONDS = 5.0
+WIDE = 150  # columns that everything about a step needs beside a bar
 
 
 class Log:
@@ -63,7 +64,7 @@ class Log:
         if kind == "validation":
             self._say(f"step {step}: validation loss {numbers['loss']:.4f}")
         elif self._bar:
-            self._bar.update(self._task, completed=step, note=_note(numbers))
+            self._bar.update(self._task, completed=step, note=_note(numbers, self._console.width < WIDE))
         elif time.monotonic() - self._printed >= LINE_SECONDS or step == self._steps:
             self._printed = time.monotonic()
             self._say(f"step {step} of {self._steps}: {_note(numbers)}")
@@ -84,10 +85,13 @@ class Log:
         self._console.print(text, markup=False, highlight=False)
 
 
-def _note(numbers: Numbers) -> str:
+def _note(numbers: Numbers, short: bool = False) -> str:
     mfu = f" (MFU {numbers['mfu']:.1%})" if numbers.get("mfu") else ""
+    rate = number(round(numbers["concepts_per_second"]))
+    if short:
+        return f"loss {numbers['loss']:.4g}, {rate}/s, {duration(numbers['seconds_left'])} left"
     return (
-        f"loss {numbers['loss']:.4f}, gradient {numbers['norm']:.3g}, {number(round(numbers['concepts_per_second']))} "
-        f"concepts/s, {numbers['tflops']:.3g} TFLOP/s{mfu}, loader {numbers['loader_wait']:.1%}, "
+        f"loss {numbers['loss']:.4f}, gradient {numbers['norm']:.3g}, {rate} concepts/s, "
+        f"{numbers['tflops']:.3g} TFLOP/s{mfu}, loader {numbers['loader_wait']:.1%}, "
         f"{duration(numbers['seconds_left'])} left"
     )

@@ -19,28 +19,29 @@ from safetensors.torch import load, save
 from pipeline.errors import CorpusError, MissingError
 from pipeline.fits.frozen import FitRef
 from pipeline.fits.records import read_artifact
+from pipeline.state.fingerprint import content_digest
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Losses
 from pipeline.train.record import RECORD, Pinned, Started
-from pipeline.train.standing import MODEL, SCALER
+from pipeline.train.standing import MODEL, SCALER, WEIGHTS
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm, build
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
-WEIGHTS = "model.safetensors"
 VERSION = 1
 
 
 class About(BaseModel):
-    """What a trained model says of itself: `steps` that it was trained for, and what that was pinned to."""
+    """What a trained model says of itself. weights: digest of their file, "" while it is not trained to the end."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     version: int = VERSION
     steps: int
     pinned: Pinned
+    weights: str = ""
     validation: float | None = None  # loss on the validation split at the end
     torch: str = torch.__version__
 
@@ -52,8 +53,9 @@ class About(BaseModel):
 
 def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: About) -> None:
     """Write what a model's folder lacks. weights: its `state_dict`, whole and on the host."""
-    contiguous = {name: one.contiguous() for name, one in weights.items()}
-    store.write(f"{run}/{WEIGHTS}", save(contiguous, {"format": "pt"}))
+    data = save({name: one.contiguous() for name, one in weights.items()}, {"format": "pt"})
+    store.write(f"{run}/{WEIGHTS}", data)
+    about = about.model_copy(update={"weights": content_digest(data)})
     store.write(f"{run}/{MODEL}", about.model_dump_json(indent=1).encode())
 
 
@@ -66,7 +68,13 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Abo
     about = about_of(store, run)
     model = build(about.card, read_scaler(store, run), codebooks_of(store, about.pinned))
     if store.exists(f"{run}/{MODEL}"):
-        put_weights(model, store.read(f"{run}/{WEIGHTS}"), f"{store.url}/{run}/{WEIGHTS}")
+        data = store.read(f"{run}/{WEIGHTS}")
+        if content_digest(data) != about.weights:
+            raise CorpusError(
+                f"{store.url}/{run}/{WEIGHTS} is not what {MODEL} says, it was changed or damaged; restore it, or "
+                f"delete {MODEL} and run pipeline train, which writes both anew from the newest checkpoint"
+            )
+        put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
     else:
         checkpoint.load_weights(store, newest(store, run), Losses(model))
     return model.to(device).eval(), about

@@ -183,7 +183,7 @@ def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
         if not index.about.splits[split][0]:
             without = "; or set train.validation_concepts to 0, to train without" if split == "validation" else ""
             raise ConfigError(
-                f"{index.url} has no documents of the split {split} ({index.said_of_splits()}); give it a share "
+                f"{index.url} has no documents of the split {split} ({index.said_of_splits()}); give it a larger share "
                 f"(corpus.yaml: split) and run it{without}"
             )
     if card.context > settings.micro_concepts:

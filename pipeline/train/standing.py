@@ -17,7 +17,7 @@ from pipeline.storage.store import Store
 FOLDER = "train"
 RECORD, JOB, FAILED = "run.json", "job.json", "failed.txt"
 METRICS, MODEL = "metrics.jsonl", "model.json"
-SCALER = "scaler.safetensors"
+SCALER, WEIGHTS = "scaler.safetensors", "model.safetensors"
 CHECKPOINTS = "checkpoints"
 
 Numbers = dict[str, Any]

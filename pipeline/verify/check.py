@@ -7,6 +7,7 @@ parts as there are threads.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,6 +26,7 @@ from pipeline.state.receipts import DataFile, Receipt
 from pipeline.state.states import ChunkState, PartState, read_state
 from pipeline.state.sums import below, stages_of
 from pipeline.storage.store import Store
+from pipeline.train.standing import MODEL, WEIGHTS, standings
 from pipeline.verify.ledgers import check_ledgers
 from pipeline.verify.wrong import Wrong
 from stages.arrow import embedding_matrix
@@ -50,7 +52,17 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Wrong]:
                 progress(done)
             for found in pool.map(lambda chunk: _quarantine(corpus.store, chunk), some):
                 wrong += found
-    return wrong + list(check_ledgers(corpus.chunks))
+    return [*wrong, *check_ledgers(corpus.chunks), *_models(corpus.store)]
+
+
+def _models(store: Store) -> Iterator[Wrong]:
+    """The weights of trained models."""
+    for one in standings(store):
+        if one.finished:
+            digest = json.loads(store.read(f"{one.run}/{MODEL}"))["weights"]
+            yield from (
+                Wrong(f"{one.run}/{WEIGHTS}", what, None) for what in _bytes(store, f"{one.run}/{WEIGHTS}", digest)[1]
+            )
 
 
 def _quarantine(store: Store, chunk: ChunkState) -> list[Wrong]:

@@ -40,10 +40,11 @@ def compare(one: Corpus, other: Corpus) -> Comparison:
             first, second = (found.get(name) for found in columns)
             if first == second:
                 continue
-            result.differing[name] = result.differing.get(name, 0) + 1
             if first is None or second is None:
                 result.wrong.append(f"{name} of part {part} is in one corpus only")
-            elif name.partition(".")[0] in EXACT:
+                continue
+            result.differing[name] = result.differing.get(name, 0) + 1
+            if name.partition(".")[0] in EXACT:
                 result.wrong.append(f"{name} of part {part} differs")
             elif name == "embeddings.embedding":
                 _compare_embeddings(one, other, part, result)

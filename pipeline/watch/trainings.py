@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.config import RunConfig
+from pipeline.coordination.lock import holder_of
 from pipeline.errors import CorpusError, PipelineError, visible
 from pipeline.show import duration
 from pipeline.storage.store import Store
@@ -34,6 +35,8 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> None:
         last = {} if one.finished else last_metrics(store, one.run)
         if last:
             said.append(f"loss {last['loss']:.4f} at step {last['step']}")
+        if by := holder_of(store, one.run.replace("/", "-", 1)):
+            said.append(f"being trained by process {by['pid']} on {by['host']} since {by['since']}")
         state = "" if one.finished else _state(one, cluster)
         if one.job and state:
             said.append(f"SLURM job {one.job.id} {state}, log {one.job.folder}/{one.job.id}.log")
@@ -66,6 +69,12 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
     found = [
         one for one in standings(store) if one.job and not one.finished and _state(one, cluster) not in ("", *OVER)
     ]
+    for one in standings(store):
+        if by := holder_of(store, one.run.replace("/", "-", 1)):
+            console.print(
+                f"{one.run}: is trained by process {by['pid']} on {by['host']}: press Ctrl-C there, or send it SIGTERM",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
     for one in found:
         assert one.job
         cluster.cancel([one.job.id])

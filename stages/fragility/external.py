@@ -29,7 +29,9 @@ class ExternalEncoder:
 
     def __init__(self, card: ExternalCard, *, dtype: torch.dtype, device: str, batch_tokens: int) -> None:
         from transformers import AutoModel
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # it would come among our own
         self.card, self.device = card, device
         folder = card.files()
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

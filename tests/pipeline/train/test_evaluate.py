@@ -65,7 +65,8 @@ def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> 
     scaler = fitted_scaler(corpus.store, corpus.view.fits)
     assert scaler is not None
     pinned = Pinned(
-        card=card.model_dump(mode="json"), settings={"answers": None}, select=None, indexes=[], codebooks=None,
+        card=card.model_dump(mode="json"), settings={"answers": None, "steps": 7}, select=None, indexes=[],
+        codebooks=None,
         encoder=index.about.encoder, dim=index.dim, scaler=dict(vars(read_record(corpus.store, record).ref(record))),
     ).model_copy(update=changes)  # fmt: skip
     torch.manual_seed(1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from launchers import cluster
+from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
@@ -23,6 +28,8 @@ from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.run import alone
 from pipeline.train.settings import TrainSettings
 from pipeline.train.worker import _Work, started
+from pipeline.verify.check import check
+from pipeline.watch.trainings import show_trainings
 from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
@@ -49,6 +56,15 @@ def two_tower(corpus: Path) -> str:
 
 def folder(corpus: Path, name: str) -> Path:
     return corpus.parent / "out" / "train" / name
+
+
+@contextlib.contextmanager
+def damaged(path: Path) -> Iterator[None]:
+    """While a bit of it is another."""
+    good = path.read_bytes()
+    path.write_bytes(good[:5000] + bytes([good[5000] ^ 1]) + good[5001:])
+    yield
+    path.write_bytes(good)
 
 
 def stop_after(path: Path) -> threading.Thread:
@@ -164,12 +180,15 @@ def test_a_killed_process_ends_the_others_and_one_goes_on(corpus: Path) -> None:
 
 
 def test_two_do_not_train_the_same(corpus: Path) -> None:
-    store = Store(str(corpus.parent / "out"))
+    store, shown = Store(str(corpus.parent / "out")), io.StringIO()
+    trained(corpus, "taken")
     with alone(store, TrainSettings(name="taken")):
+        show_trainings(Console(file=shown, width=300), store, cluster())
+        assert f"train/taken: trained, 6 steps, being trained by process {os.getpid()} on" in shown.getvalue()
         with pytest.raises(CorpusError, match=r"out/train/taken is being trained since .* give train.name another"):
             trained(corpus, "taken", fresh=True)
         trained(corpus, "other")
-    assert "nothing to do" not in trained(corpus, "taken")
+    assert "nothing to do" in trained(corpus, "taken")
 
 
 def test_weights_begin_with_a_model_of_the_same_encoder_and_its_scaler(corpus: Path, tmp_path: Path) -> None:
@@ -209,6 +228,11 @@ def test_a_model_is_read_back(corpus: Path) -> None:
     assert f"validation loss {about.validation:.4f}" in shown
     assert (about.steps, about.card.name) == (6, "small")
     weights = {name: one.clone() for name, one in model.state_dict().items()}
+    with damaged(folder(corpus, "kept") / "model.safetensors"):
+        with pytest.raises(CorpusError, match=r"is not what model\.json says"):
+            load_model(str(folder(corpus, "kept")))
+        (wrong,) = check(Corpus(str(corpus.parent / "out")), lambda done: None)
+        assert wrong.path == "train/kept/model.safetensors" and "digest" in wrong.what
     (folder(corpus, "kept") / "model.json").unlink()  # as before its end
     again, _ = load_model(str(folder(corpus, "kept")))
     assert all(torch.equal(weights[name], one) for name, one in again.state_dict().items())
