@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError, CorpusError, visible
 from pipeline.show import counted, duration
 from pipeline.state.receipts import read_receipt
 from pipeline.state.recipes import SEGMENT
+from pipeline.state.runs import SUMMARY
 from pipeline.state.states import in_parallel
 from pipeline.storage.store import Store
 from pipeline.watch.run_seen import Cluster, tail_of
@@ -56,6 +57,8 @@ def show_logs(console: Console, store: Store, cluster: Cluster, wanted: Wanted) 
     for event in found:
         _show(console, event, detail=wanted.failed or wanted.part is not None)
     traces = len(found)
+    if not (wanted.part or wanted.stage or wanted.worker):
+        traces += _show_end(console, store, run, {event.get("error", "") for event in found} - {""})
     if wanted.part:
         traces += _show_receipts(console, store, wanted.part, wanted.stage)
     launcher = yaml.safe_load(store.read(f"{run}/corpus.yaml"))["launcher"]
@@ -139,6 +142,17 @@ def _show(console: Console, event: Event, detail: bool) -> None:
     if detail:
         for one in event.get("detail", "").splitlines():
             console.print(Text(f"    {visible(one)}", "dim"), soft_wrap=True)
+
+
+def _show_end(console: Console, store: Store, run: str, told: set[str]) -> int:
+    """How a run ended that did not end well, but for failures that are told already. Returns how many lines it is."""
+    path = f"{run}/{SUMMARY}"
+    summary = json.loads(store.read(path)) if store.exists(path) else {}
+    said = [why for why in summary.get("failures", ()) if not any(one in why for one in told)]
+    said += ["interrupted; what was finished is kept"] if summary.get("interrupted") else []
+    for why in said:
+        console.print(Text(f"the run ended: {visible(why)}", "red"), soft_wrap=True)
+    return len(said)
 
 
 def _what(event: Event) -> str:

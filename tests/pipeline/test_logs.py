@@ -71,3 +71,11 @@ def test_the_log_of_a_slurm_task(make_config: MakeConfig) -> None:
     assert "logs of jobs: " in shown.stdout
     log = pipeline("logs", path, "--worker", name.removeprefix("slurm-")).stdout
     assert "hello from the task" in log and f"{name.removeprefix('slurm-')}.log" in log
+
+
+def test_why_a_run_ended_though_no_part_failed(make_config: MakeConfig) -> None:
+    path = make_config(autobleu=None, rvq={"codebooks": 2, "units": 60_000})
+    failed = pipeline("run", path)
+    assert failed.returncode == 1 and "60000" in failed.stderr, failed
+    shown = pipeline("logs", path, "--failed").stdout
+    assert "the run ended: " in shown and "60000" in shown and "nothing failed" not in shown, shown
