@@ -25,6 +25,7 @@ from pipeline.state.recipes import SEGMENT
 from pipeline.state.states import ChunkState, States, View, read_state
 from pipeline.state.sums import CHUNK, Sums, below, busy
 from pipeline.storage.store import Store
+from stages.lcm.card import load_lcm_card
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
@@ -150,6 +151,7 @@ def make_plan(
     config = freeze(Store(config.output), config, refit)
     check_languages(config)
     check_select(config)
+    check_train(config)
     if chunks is None:
         chunks = order_chunks(plan_inputs(config.input, chunk_bytes=config.chunk_bytes), seed=config.seed)
     view = View.of(config, chunks)
@@ -209,6 +211,15 @@ def check_select(config: RunConfig) -> None:
     made |= {f"documents.{name}" for name in (*layout.DOCUMENT_COLUMNS, *config.keep_columns())}
     types = {column.name: column.type for column in columns_of(made).values()}
     parse(config.select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
+
+
+def check_train(config: RunConfig) -> None:
+    """Raises `ConfigError` or `CardError` for a model that cannot be trained on what these stages make."""
+    if config.train and load_lcm_card(config.train.model).quantised and config.rvq is None:
+        raise ConfigError(
+            f"train.model {config.train.model} models codes, which nothing makes here; add a section "
+            "`rvq: {codebooks: 8, units: 256}`"
+        )
 
 
 def check_languages(config: RunConfig) -> None:

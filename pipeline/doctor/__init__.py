@@ -14,6 +14,8 @@ from pipeline.doctor import corpus, machine
 from pipeline.doctor.checks import Check, Level, room
 from pipeline.doctor.stores import credentials
 from pipeline.errors import ConfigError
+from pipeline.plan import check_select, check_train
+from stages.sonar.card import CardError
 from stages.sonar.fetch import cache_folder
 
 MARKS: dict[Level, tuple[str, str]] = {
@@ -55,9 +57,12 @@ def examine(path: Path | None, start_ray: StartRay | None) -> Iterator[Check]:
 def _config(path: Path) -> tuple[Check, RunConfig | None]:
     try:
         config = load_config(path)
-    except ConfigError as error:
+        check_select(config)
+        check_train(config)
+    except (ConfigError, CardError) as error:
         return Check("bad", "config", str(error)), None
-    stages = ", ".join(["segment", *(stage.name for stage in config.asked_stages())])
+    after = [name for name in ("scaler", "train", "report") if getattr(config, name) is not None]
+    stages = ", ".join(["segment", *(stage.name for stage in config.asked_stages()), *after])
     return Check("good", "config", f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"), config
 
 

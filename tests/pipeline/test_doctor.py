@@ -48,6 +48,9 @@ def test_a_configuration_that_fits_this_machine(make_config: MakeConfig) -> None
         ({"encode": {"model": "none.yaml"}}, "model", "bad", "none.yaml is not there"),
         ({"encode": {"model": "sonar"}}, "model", "warn", "to fetch encoder (3.1 GB)"),
         ({"encoder": {}}, "config", "bad", "did you mean encode?"),
+        ({"select": "autobleuu >= 30"}, "config", "bad", "autobleuu"),
+        ({"scaler": {}, "train": {"model": "lcm-none"}}, "config", "bad", "lcm-none"),
+        ({"scaler": {}, "train": {"model": "lcm-quant-d-tiny"}}, "config", "bad", "add a section `rvq:"),
     ],
 )
 def test_what_does_not_fit(
