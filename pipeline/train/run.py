@@ -130,11 +130,15 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     of_scaler = _dim(corpus, scaler)
     if of_scaler != index.dim:
         raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
+    documents, _, sentences = index.about.splits["train"]
+    epochs = settings.steps * settings.batch_concepts / sentences
+    much = "" if settings.corpora else f", about {epochs:.1f} epochs"
     console.print(
-        f"{card.name} on {number(index.about.splits['train'][2])} sentences of "
-        f"{counted(index.about.splits['train'][0], 'document')} (index {index.digest[:12]})",
+        f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
+        f"{counted(documents, 'document')} (index {index.digest[:12]})",
         markup=False,
         highlight=False,
+        soft_wrap=True,
     )
     indexes = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)]
     for other in settings.corpora:
