@@ -23,6 +23,7 @@ from stages.sonar.card import shipped_cards
 ROLES = {
     "meaning": "Another value gives another corpus: what depends on it is done again.",
     "execution": "Changes how the work is done, never the result.",
+    "of training": "A training goes on only with the value that it began with; --fresh begins anew.",
 }
 MODELS = {
     "model": shipped_cards,
@@ -40,6 +41,8 @@ def corpus_schema() -> Schema:
     for of, one in (("", schema), *definitions.items()):
         one.pop("title", None)
         for name, field in one.get("properties", {}).items():
+            if of == "TrainSettings" and field.get("role") == "meaning":
+                field["role"] = "of training"
             _tidy(field)
             if name in MODELS:
                 _name_models(field, shipped_lcm_cards() if of == "TrainSettings" else MODELS[name]())
