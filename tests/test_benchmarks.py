@@ -100,16 +100,16 @@ def test_flops_are_those_that_pytorch_counts() -> None:
     from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 
     numbers = {"dim": 32, "layers": 3, "ffn_dim": 96}
-    lengths = [7, 7, 7]
+    lengths = [7, 7, 7, 7]
     decoder = SonarTextDecoder(dim=32, layers=3, ffn_dim=96, heads=2, vocab_size=50, max_tokens=64)
     decoder.requires_grad_(False).embedding.weight[END] = 0
     encoder = SonarTextEncoder(dim=32, layers=3, ffn_dim=96, heads=2, vocab_size=50, max_tokens=64)
     with sdpa_kernel(SDPBackend.MATH):  # of others the attention is not counted on CPUs
         with FlopCounterMode(display=False) as counted, torch.inference_mode():
-            encoder(torch.randint(4, 50, (3, 7)))
+            encoder(torch.randint(4, 50, (4, 7)))
         assert counted.get_total_flops() == encoder_flops(lengths, **numbers)
         with FlopCounterMode(display=False) as counted:
-            greedy(decoder, torch.randn(3, 32), torch.tensor([[END, 5]] * 3), torch.tensor(lengths))
+            greedy(decoder, torch.randn(4, 32), torch.tensor([[END, 5]] * 4), torch.tensor(lengths))
         assert counted.get_total_flops() == decoder_flops(lengths, **numbers, vocab_size=50)
 
 

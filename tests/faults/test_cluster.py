@@ -21,11 +21,10 @@ def receipts(output: Path) -> int:
 
 
 def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path) -> None:
-    for name in ("libreoffice-eng", "libreoffice-fra", "libreoffice-rus"):
-        documents = sample_documents(name, 12 + 6 * KILLS)
-        for first in range(0, len(documents), 6):
-            write_jsonl(tmp_path / f"in/{name}-{first}.jsonl", documents[first : first + 6])
-    path = make_config(segment={"method": "spacy-capped", "max_chars": 16})
+    documents = sample_documents("austen-eng", 12 + 2 * KILLS)
+    for first in range(0, len(documents), 2):
+        write_jsonl(tmp_path / f"in/{first}.jsonl", documents[first : first + 2])
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 60}, autobleu=None, part_sentences=25)
     whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole
     output = tmp_path / "out"
