@@ -15,16 +15,19 @@ from tests.faults.test_kill import KILLS, check_resumed
 from tests.launchers.ray_cluster import Cluster, Node, processes_of, running_cluster
 from tests.pipeline.test_cli import pipeline
 
+PAGE = 3000  # characters
+
 
 def receipts(output: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(output / "receipts"))
 
 
 def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path) -> None:
-    documents = sample_documents("austen-eng", 12 + 2 * KILLS)
-    for first in range(0, len(documents), 2):
-        write_jsonl(tmp_path / f"in/{first}.jsonl", documents[first : first + 2])
-    path = make_config(segment={"method": "spacy-capped", "max_chars": 60}, autobleu=None, part_sentences=25)
+    for number, one in enumerate(sample_documents("austen-eng", 12 + 2 * KILLS)):
+        pages = range(0, len(one["text"]), PAGE)
+        documents = [one | {"id": f"{number}-{page}", "text": one["text"][page : page + PAGE]} for page in pages]
+        write_jsonl(tmp_path / f"in/{number}.jsonl", documents)
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 24}, autobleu=None)  # a part is a page
     whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole
     output = tmp_path / "out"
