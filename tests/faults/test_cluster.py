@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
@@ -23,16 +25,18 @@ def receipts(output: Path) -> int:
 
 
 def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path) -> None:
-    for number, one in enumerate(sample_documents("austen-eng", 12 + 2 * KILLS)):
+    for number, one in enumerate(sample_documents("austen-eng", 24)):
         pages = range(0, len(one["text"]), PAGE)
         documents = [one | {"id": f"{number}-{page}", "text": one["text"][page : page + PAGE]} for page in pages]
         write_jsonl(tmp_path / f"in/{number}.jsonl", documents)
     path = make_config(segment={"method": "spacy-capped", "max_chars": 24}, autobleu=None)  # a part is a page
     whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole
-    output = tmp_path / "out"
+    expected = data_digests(tmp_path / "whole")
     moments = random.Random("Ray cluster")
     kinds = ["node", "worker", "driver"] * (KILLS // 3 + 1)
+    rounds = _rounds(path)
+    current, output = next(rounds)
     with running_cluster() as cluster:
         second: Node | None = None
         driver: subprocess.Popen[str] | None = None
@@ -40,10 +44,11 @@ def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path
             if second is None:
                 second = cluster.join()
                 cluster.wait_for(2)
-            if driver is None:
-                driver = cluster.python("-m", "pipeline.cli", "run", str(path), "--launcher", "ray",
-                                        "--address", cluster.address)  # fmt: skip
-            _wait_for(driver, output, moments.randint(1, 6))
+            driver = driver or _start(cluster, current)
+            while not _more(driver, output, moments.randint(1, 6)):  # it is done: once more, elsewhere
+                check_resumed(current, output, expected, "inline")
+                current, output = next(rounds)
+                driver = _start(cluster, current)
             time.sleep(moments.uniform(0, 0.3))
             if kind == "node":
                 cluster.kill(second)
@@ -57,17 +62,32 @@ def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path
         if driver:
             shown, _ = driver.communicate(timeout=600)
             assert driver.returncode == 0, shown
-    check_resumed(path, output, data_digests(tmp_path / "whole"), "inline")
+    check_resumed(current, output, expected, "inline")
 
 
-def _wait_for(driver: subprocess.Popen[str], output: Path, more: int) -> None:
-    """Until so many more receipts are there."""
+def _rounds(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Configurations of the same corpus in another place each time, and that place."""
+    text = path.read_text()
+    for number in itertools.count():
+        current = path.with_name(f"round-{number}.yaml")
+        current.write_text(text.replace("output: out", f"output: out-{number}"))
+        yield current, path.with_name(f"out-{number}")
+
+
+def _start(cluster: Cluster, path: Path) -> subprocess.Popen[str]:
+    return cluster.python("-m", "pipeline.cli", "run", str(path), "--launcher", "ray", "--address", cluster.address)
+
+
+def _more(driver: subprocess.Popen[str], output: Path, more: int) -> bool:
+    """Waits until so many more receipts are there. False if the run came to its end before."""
     before, deadline = receipts(output), time.monotonic() + 400
     while receipts(output) < before + more:
         if driver.poll() is not None:
-            raise AssertionError(f"over before the last kill: use a larger corpus\n{driver.communicate()[0]}")
+            assert driver.returncode == 0, driver.communicate()[0]
+            return False
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return True
 
 
 def _kill_worker(cluster: Cluster, moments: random.Random) -> None:
