@@ -227,7 +227,8 @@ def nodes_of_ray() -> list[Node]:
 def _source(blocks: list[list[dict[str, Any]]]) -> Dataset:
     import ray
 
-    return ray.data.from_arrow([packed(block) for block in blocks])
+    data: Dataset = ray.data.from_blocks([packed(block) for block in blocks])  # `from_arrow` runs a task for each
+    return data
 
 
 def _blocks(items: list[Item], threads: int) -> list[list[dict[str, Any]]]:

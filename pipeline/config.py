@@ -44,6 +44,14 @@ _NEEDS = {
 FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
 
 
+class _Loader(yaml.SafeLoader):
+    """Numbers as YAML 1.2 has them, where 1e-3 is one; YAML 1.1 wants 1.0e-3."""
+
+
+_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+
+
 class PilotSettings(Settings):
     """What is looked at before anything is fitted."""
 
@@ -270,14 +278,6 @@ def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) 
         for index, value in enumerate(node.value):
             lines[(*where, str(index))] = value.start_mark.line + 1
             yield from _walk(value, (*where, str(index)), lines)
-
-
-class _Loader(yaml.SafeLoader):
-    """Numbers as YAML 1.2 has them, where 1e-3 is one; YAML 1.1 wants 1.0e-3."""
-
-
-_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -23,7 +23,9 @@ from stages.sonar.card import shipped_cards
 ROLES = {
     "meaning": "Another value gives another corpus: what depends on it is done again.",
     "execution": "Changes how the work is done, never the result.",
-    "of training": "A training goes on only with the value that it began with; --fresh begins anew.",
+}
+ROLES_OF_TRAINING = ROLES | {
+    "meaning": "A training goes on only with the value that it began with; --fresh begins anew."
 }
 MODELS = {
     "model": shipped_cards,
@@ -41,11 +43,10 @@ def corpus_schema() -> Schema:
     for of, one in (("", schema), *definitions.items()):
         one.pop("title", None)
         for name, field in one.get("properties", {}).items():
-            if of == "TrainSettings" and field.get("role") == "meaning":
-                field["role"] = "of training"
-            _tidy(field)
+            of_training = of == "TrainSettings"
+            _tidy(field, ROLES_OF_TRAINING if of_training else ROLES)
             if name in MODELS:
-                _name_models(field, shipped_lcm_cards() if of == "TrainSettings" else MODELS[name]())
+                _name_models(field, shipped_lcm_cards() if of_training else MODELS[name]())
     kinds = definitions["LauncherSettings"]["properties"]["kind"]
     for name in (*MAY_BE_EMPTY, "select"):
         field = schema["properties"][name]
@@ -74,10 +75,10 @@ def _text() -> str:
     return json.dumps(corpus_schema(), ensure_ascii=False, indent=2) + "\n"
 
 
-def _tidy(field: Schema) -> None:
+def _tidy(field: Schema, roles: dict[str, str]) -> None:
     """Leave what a person reads of a setting: what it is for and what it changes, its limits and its default."""
     field.pop("title", None)
-    role = ROLES.get(field.pop("role", ""))
+    role = roles.get(field.pop("role", ""))
     if role and "description" in field:
         field["description"] = f"{field['description'].rstrip('.')}. {role}"
     if field.get("default", ...) is None or isinstance(field.get("default"), dict):

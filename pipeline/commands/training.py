@@ -154,7 +154,8 @@ def generate(
     ] = None,
     prompt_lang: Annotated[str, typer.Option(metavar="CODE", help="language of the prompt")] = "eng_Latn",
     split: Annotated[
-        str | None, typer.Option(metavar="SPLIT", help="continue documents of test or validation, and score that")
+        str | None,
+        typer.Option(metavar="SPLIT", help="continue documents of it (test, validation, train), score that"),
     ] = None,
     documents: Annotated[int, typer.Option(min=1, metavar="N", help="how many of them")] = 10,
     prompt_sentences: Annotated[int, typer.Option(min=1, metavar="N", help="of each that are given")] = 5,

@@ -45,22 +45,23 @@ def take_lock(
     who: dict[str, Any],
     take_over: bool = False,
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True,
-    name: str = NAME,
+    training: str = "",
 ) -> Lease:
-    """The lock of a corpus, or of a run of training: `train-NAME`. `jobs_alive`: whether SLURM has jobs.
+    """The lock of a corpus, or of a run of training in its folder train/NAME. `jobs_alive`: whether SLURM has jobs.
 
     Raises `CorpusError` if another run holds it.
     """
+    name = _name(training)
     leases = Leases(store, FOLDER, seconds)
     leases.look()
     held = leases.held.get(name)
     if held and not held.released and not take_over:
         holder = leases.holder(name)
         if holds(holder, leases.alive(name), jobs_alive):
-            raise CorpusError(_held_by(store, name, holder, leases.now - held.beat))
+            raise CorpusError(_held_by(store, training, holder, leases.now - held.beat))
     lease = leases.take(name, who)
     if not lease:
-        return take_lock(store, seconds, who, take_over, jobs_alive, name)  # someone was quicker: see who
+        return take_lock(store, seconds, who, take_over, jobs_alive, training)  # someone was quicker: see who
     if held and not held.released and take_over:
         ask_to_stop(store, leases.holder(name).get("run", ""))
     leases.forget_older(lease)
@@ -69,10 +70,10 @@ def take_lock(
 
 @contextlib.contextmanager
 def locked(
-    store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, name: str = NAME
+    store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, training: str = ""
 ) -> Iterator[None]:
     """`take_lock` for something that is no run of the corpus. Raises `CorpusError` if somebody has it."""
-    lease = take_lock(store, LOCKED_SECONDS, me(launcher=doing), jobs_alive=jobs_alive, name=name)
+    lease = take_lock(store, LOCKED_SECONDS, me(launcher=doing), jobs_alive=jobs_alive, training=training)
     try:
         with Heart(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
             yield
@@ -80,8 +81,9 @@ def locked(
         lease.release()
 
 
-def holder_of(store: Store, name: str) -> dict[str, Any]:
-    """Who has a lock that is no run's, judged as a second one would; {} if nobody. Only reads."""
+def trainer_of(store: Store, training: str) -> dict[str, Any]:
+    """Who trains in the folder train/NAME, by the clock of this machine; {} if nobody. Only reads."""
+    name = _name(training)
     leases = Leases(store, FOLDER, LOCKED_SECONDS)
     leases.see(store.listing(FOLDER), time.time())
     held = leases.held.get(name)
@@ -103,14 +105,17 @@ def holds(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[
     return beating
 
 
-def _held_by(store: Store, name: str, holder: dict[str, Any], silent: float) -> str:
+def _name(training: str) -> str:
+    return training.replace("/", "-", 1) or NAME
+
+
+def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float) -> str:
     where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
     last = "" if holder.get("jobs") else f", last sign of life {max(0.0, silent):.0f} s ago"
     who = f"since {holder.get('since')} by {holder.get('user')} on {holder.get('host')} ({where}{last})"
     wait = f"wait for it (pipeline status {store.url})"
-    if name != NAME:
-        kind, _, run = name.partition("-")
-        return f"{store.url}/{kind}/{run} is being trained {who}; {wait}, or give train.name another name"
+    if training:
+        return f"{store.url}/{training} is being trained {who}; {wait}, or give train.name another name"
     return (
         f"{store.url} is being worked on {who}; {wait}, stop it (pipeline cancel {store.url}), or take over: "
         "pipeline run … --take-over"

@@ -86,10 +86,10 @@ class Log:
 
 
 def _note(numbers: Numbers, short: bool = False) -> str:
-    mfu = f" (MFU {numbers['mfu']:.1%})" if numbers.get("mfu") else ""
     rate = number(round(numbers["concepts_per_second"]))
     if short:
         return f"loss {numbers['loss']:.4g}, {rate}/s, {duration(numbers['seconds_left'])} left"
+    mfu = f" (MFU {numbers['mfu']:.1%})" if numbers.get("mfu") else ""
     return (
         f"loss {numbers['loss']:.4f}, gradient {numbers['norm']:.3g}, {rate} concepts/s, "
         f"{numbers['tflops']:.3g} TFLOP/s{mfu}, loader {numbers['loader_wait']:.1%}, "

@@ -72,7 +72,7 @@ def settings_of(config: RunConfig) -> TrainSettings:
 
 def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]:
     """While nobody else may train it. Raises `CorpusError` if somebody does; jobs of SLURM are known elsewhere."""
-    return locked(store, "training", name=settings.folder.replace("/", "-", 1))
+    return locked(store, "training", training=settings.folder)
 
 
 def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:

@@ -56,13 +56,12 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Wrong]:
 
 
 def _models(store: Store) -> Iterator[Wrong]:
-    """The weights of trained models."""
+    """The weights of trained models, which are made from the last checkpoint."""
     for one in standings(store):
         if one.finished:
-            digest = json.loads(store.read(f"{one.run}/{MODEL}"))["weights"]
-            yield from (
-                Wrong(f"{one.run}/{WEIGHTS}", what, None) for what in _bytes(store, f"{one.run}/{WEIGHTS}", digest)[1]
-            )
+            model, weights = f"{one.run}/{MODEL}", f"{one.run}/{WEIGHTS}"
+            digest = json.loads(store.read(model))["weights"]
+            yield from (Wrong(weights, what, model) for what in _bytes(store, weights, digest)[1])
 
 
 def _quarantine(store: Store, chunk: ChunkState) -> list[Wrong]:

@@ -27,9 +27,10 @@ def verify_corpus(console: Console, corpus: Corpus, mend: bool) -> bool:
         console.print(f"All is as the receipts say: {number(corpus.rows)} sentences, {files}.", highlight=False)
     elif mend:
         done = counted(repair(corpus, wrong), "receipt")
-        console.print(f"{done} deleted: pipeline run makes anew what they vouched for", highlight=False)
+        anew = "pipeline run makes anew what they vouched for, pipeline train the models"
+        console.print(f"{done} deleted: {anew}", highlight=False)
     else:
-        console.print("pipeline verify --repair deletes their receipts, so that a run makes them anew", highlight=False)
+        console.print("pipeline verify --repair deletes their receipts, so that they are made anew", highlight=False)
     return not wrong
 
 

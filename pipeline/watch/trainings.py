@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.config import RunConfig
-from pipeline.coordination.lock import holder_of
+from pipeline.coordination.lock import trainer_of
 from pipeline.errors import CorpusError, PipelineError, visible
 from pipeline.show import duration
 from pipeline.storage.store import Store
@@ -35,7 +35,7 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> None:
         last = {} if one.finished else last_metrics(store, one.run)
         if last:
             said.append(f"loss {last['loss']:.4f} at step {last['step']}")
-        if by := holder_of(store, one.run.replace("/", "-", 1)):
+        if by := trainer_of(store, one.run):
             said.append(f"being trained by process {by['pid']} on {by['host']} since {by['since']}")
         state = "" if one.finished else _state(one, cluster)
         if one.job and state:
@@ -65,12 +65,12 @@ def show_training(console: Console, store: Store, cluster: Cluster, name: str, t
 
 
 def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
-    """Cancel SLURM jobs that train on a corpus."""
+    """Cancel SLURM jobs that train on a corpus, and say which processes do: these are for their users to stop."""
     found = [
         one for one in standings(store) if one.job and not one.finished and _state(one, cluster) not in ("", *OVER)
     ]
     for one in standings(store):
-        if by := holder_of(store, one.run.replace("/", "-", 1)):
+        if by := trainer_of(store, one.run):
             console.print(
                 f"{one.run}: is trained by process {by['pid']} on {by['host']}: press Ctrl-C there, or send it SIGTERM",
                 markup=False, highlight=False, soft_wrap=True,

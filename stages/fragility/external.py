@@ -31,7 +31,7 @@ class ExternalEncoder:
         from transformers import AutoModel
         from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()  # type: ignore[no-untyped-call]  # it would come among our own
+        disable_progress_bar()  # it would come among our own
         self.card, self.device = card, device
         folder = card.files()
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -59,7 +59,7 @@ def save(network: nn.Module, path: Path) -> str:
 
 
 def rows_are_independent(dtype: torch.dtype) -> bool:
-    """Whether this process's CPU matmul gives a row the same bits in a batch of any size; a probe of a millisecond."""
+    """Whether this process's CPU matmul gives a row the same bits in a batch of any size: some milliseconds."""
     rows = torch.linspace(-1, 1, 512 * 1024).sin().view(512, 1024).to(dtype)
     weight = torch.linspace(-1, 1, 256 * 1024).cos().view(256, 1024).to(dtype)
     whole = linear(rows, weight)
@@ -152,7 +152,7 @@ def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
     try:
         if not is_torch:
             file = safe_open(path, framework="pt")
-            return [str(name) for name in file.keys()], file.get_tensor  # noqa: SIM118
+            return [str(name) for name in file.keys()], file.get_tensor  # noqa: SIM118 (it is no dict)
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
         raise CardError(

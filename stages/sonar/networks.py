@@ -51,9 +51,11 @@ class Embedding(nn.Module):
     def __init__(self, vocab_size: int, dim: int, max_tokens: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, dim))
-        nn.init.normal_(self.weight, std=dim**-0.5)
+        self.register_buffer("positions", torch.empty(max_tokens, dim), persistent=False)
         self.scale = math.sqrt(dim)
-        self.register_buffer("positions", sinusoids(max_tokens, dim), persistent=False)
+        if not self.weight.is_meta:  # where torch would load its compiler, for seconds
+            nn.init.normal_(self.weight, std=dim**-0.5)
+            self.positions.copy_(sinusoids(max_tokens, dim))
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids: (rows, length) int32 or int64, the first at position `start` → (rows, length, dim)."""

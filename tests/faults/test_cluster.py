@@ -13,15 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.faults.test_kill import KILLS, check_resumed
+from tests.faults.test_kill import KILLS, check_resumed, files
 from tests.launchers.ray_cluster import Cluster, Node, processes_of, running_cluster
 from tests.pipeline.test_cli import pipeline
 
 PAGE = 3000  # characters
-
-
-def receipts(output: Path) -> int:
-    return sum(len(names) for _, _, names in os.walk(output / "receipts"))
 
 
 def test_killed_and_resumed_on_a_cluster(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -80,8 +76,8 @@ def _start(cluster: Cluster, path: Path) -> subprocess.Popen[str]:
 
 def _more(driver: subprocess.Popen[str], output: Path, more: int) -> bool:
     """Waits until so many more receipts are there. False if the run came to its end before."""
-    before, deadline = receipts(output), time.monotonic() + 400
-    while receipts(output) < before + more:
+    before, deadline = files(output / "receipts"), time.monotonic() + 400
+    while files(output / "receipts") < before + more:
         if driver.poll() is not None:
             assert driver.returncode == 0, driver.communicate()[0]
             return False

@@ -58,7 +58,7 @@ def books_of(url: str) -> Books:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The corpus of `make_config` on a good disk."""
     folder = tmp_path_factory.mktemp("good")
-    for name, count in (("libreoffice-eng", 6), ("libreoffice-fra", 4), ("libreoffice-deu", 4)):
+    for name, count in (("libreoffice-eng", 6), ("postgresql-eng", 4), ("libreoffice-deu", 4)):
         write_jsonl(folder / "in" / f"{name}.jsonl", sample_documents(name, count))
     bring_up_to_date(write_config(folder, **SMALL_PARTS))
     return data_digests(folder / "out")

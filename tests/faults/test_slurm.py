@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import time
@@ -17,9 +16,9 @@ from pipeline.state.runs import newest_view
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
+from tests.faults.test_kill import KILLS, files
 from tests.pipeline.test_cli import pipeline
 
-KILLS = int(os.environ.get("PIPELINE_KILLS", "3"))
 KINDS = {  # what happens to a job: what SLURM is told
     "its process is killed": ("scancel", "--signal=KILL", "--batch"),
     "all its processes are killed": ("scancel", "--signal=KILL", "--full"),
@@ -28,12 +27,8 @@ KINDS = {  # what happens to a job: what SLURM is told
 }
 
 
-def receipts(output: Path) -> int:
-    return sum(len(names) for _, _, names in os.walk(output / "receipts"))
-
-
 def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Path, slurm: None) -> None:
-    for name in ("libreoffice-eng", "libreoffice-fra", "libreoffice-rus"):
+    for name in ("libreoffice-eng", "libreoffice-deu", "libreoffice-rus"):
         documents = sample_documents(name, 12 + 6 * KILLS)
         for first in range(0, len(documents), 6):
             write_jsonl(tmp_path / f"in/{name}-{first}.jsonl", documents[first : first + 6])
@@ -48,8 +43,8 @@ def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Pat
         if not jobs_of(output):
             assert not ended(output, 60)["done"], "the run was over before the last kill: use a larger corpus"
             assert pipeline("run", path).returncode == 0  # resumed
-        before = receipts(output)
-        while jobs_of(output) and receipts(output) < before + moments.randint(1, 6):
+        before = files(output / "receipts")
+        while jobs_of(output) and files(output / "receipts") < before + moments.randint(1, 6):
             time.sleep(0.05)
         there = running(output)
         if not there:

@@ -37,7 +37,7 @@ CARD = {"name": "small", "licence": "MIT", "description": "for tests", "kind": "
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus.yaml of a corpus that is complete, but for its model."""
     folder = tmp_path_factory.mktemp("corpus")
-    for name, count in (("libreoffice-eng", 12), ("libreoffice-fra", 8)):
+    for name, count in (("libreoffice-eng", 12), ("libreoffice-deu", 8)):
         write_jsonl(folder / "in" / f"{name}.jsonl", sample_documents(name, count))
     (folder / "card.yaml").write_text(yaml.safe_dump(CARD))
     path = write_config(

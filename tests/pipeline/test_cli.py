@@ -33,9 +33,9 @@ def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: 
     assert again.returncode == 0 and "Nothing to do" in again.stdout
     status = pipeline("status", tmp_path / "out")
     assert status.returncode == 0 and "14 in = 14 kept" in status.stdout
-    inspect = pipeline("inspect", path, "--worst", "2", "--lang", "fra_Latn")
+    inspect = pipeline("inspect", path, "--worst", "2", "--lang", "deu_Latn")
     assert inspect.returncode == 0 and inspect.stdout.count("→") == 2, inspect
-    assert "fra_Latn" in inspect.stdout and "eng_Latn" not in inspect.stdout
+    assert "deu_Latn" in inspect.stdout and "eng_Latn" not in inspect.stdout
     summary = json.loads(next((tmp_path / "out/runs").glob("*/summary.json")).read_text())
     assert summary["done"] and not summary["failures"]
 

@@ -146,11 +146,11 @@ def test_a_document_goes_for_good_and_nothing_else_changes(make_config: MakeConf
 def test_it_is_as_if_the_document_had_never_been(make_config: MakeConfig, tmp_path: Path) -> None:
     path, out = make_config(**SCORES), tmp_path / "out"
     run(path)
-    ids = [one["id"] for one in sample_documents("libreoffice-fra", 4)[:2]]
+    ids = [one["id"] for one in sample_documents("postgresql-eng", 4)[:2]]
     purged(out, *ids)
     run(path)
-    left = sample_documents("libreoffice-fra", 4)[2:]
-    write_jsonl(tmp_path / "in/libreoffice-fra.jsonl", left)
+    left = sample_documents("postgresql-eng", 4)[2:]
+    write_jsonl(tmp_path / "in/postgresql-eng.jsonl", left)
     run(path, f"output={tmp_path / 'without'}", "scaler=null")
     columns = ("text", "start", "u", "autobleu", "decoded", "doc_id", "embedding")
     tables = [Corpus(str(one)).table(*columns) for one in (out, tmp_path / "without")]

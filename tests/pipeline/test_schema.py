@@ -12,7 +12,7 @@ import yaml
 
 from pipeline.config import RunConfig, load_config
 from pipeline.errors import ConfigError
-from pipeline.schema import ROLES, corpus_schema
+from pipeline.schema import ROLES, ROLES_OF_TRAINING, corpus_schema
 from tests.conftest import ROOT, MakeConfig
 from tests.pipeline.test_cli import pipeline
 
@@ -82,7 +82,7 @@ def test_every_setting_is_described_and_says_what_it_changes() -> None:
     for one in (SCHEMA, *SCHEMA["$defs"].values()):
         assert one["additionalProperties"] is False
         for name, field in one["properties"].items():
-            assert field["description"].endswith(tuple(ROLES.values())), name
+            assert field["description"].endswith((*ROLES.values(), *ROLES_OF_TRAINING.values())), name
     assert set(SCHEMA["properties"]) == set(RunConfig.model_fields)
     assert "sonar-tiny" in json.dumps(SCHEMA["$defs"]["EncodeSettings"]["properties"]["model"])
 

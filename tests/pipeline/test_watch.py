@@ -18,7 +18,7 @@ from pipeline.state.runs import newest_view
 from pipeline.state.states import read_state
 from pipeline.storage.store import Store
 from pipeline.watch.run_seen import Cluster, RunState, Watcher
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.launchers.test_task import SLURM, order_phase, start_worker
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
@@ -48,7 +48,9 @@ def until(watcher: Watcher, what: Callable[[RunState], Any]) -> RunState:
         time.sleep(0.02)
 
 
-def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig) -> None:
+def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_path: Path) -> None:
+    for number, first in enumerate(range(0, 40, 10)):  # enough to outlive several heartbeats
+        write_jsonl(tmp_path / f"in/{number}.jsonl", sample_documents("libreoffice-eng", 40)[first : first + 10])
     store, run, folder = order_phase(light(make_config))
     watcher = held_by_jobs(store, run)
     state = until(watcher, lambda one: True)
@@ -57,7 +59,8 @@ def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig) -> No
     assert phase.claims == phase.free >= 2 and phase.chunks >= 3 and not phase.chunks_done and phase.seconds is None
     first = start_worker(store, folder)
     # parts are counted at each heartbeat, a rate is seen from the second one on
-    state = until(watcher, lambda one: one.phases[0].held and any(worker.rate for worker in one.phases[0].workers))
+    state = until(watcher, lambda one: any(worker.rate for worker in one.phases[0].workers))
+    assert state.phases[0].held and first.poll() is None, "it was done before its rate was seen: use a larger corpus"
     first.send_signal(signal.SIGKILL)
     first.wait()
     (worker,) = state.phases[0].workers

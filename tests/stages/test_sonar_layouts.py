@@ -186,6 +186,7 @@ if layout == "fairseq2":
     files = card.files.model_copy(update={"encoder": ModelFile.of(folder / "fairseq2-encoder.pt", folder)})
     card = card.model_copy(update={"layout": layout, "files": files})
 load_encoder(load_card("sonar-tiny"))  # what torch imports and sets aside once
+assert "torch._dynamo" not in sys.modules, "torch loaded its compiler, for seconds"
 peak = before = private()
 done = threading.Event()
 

@@ -28,7 +28,7 @@ from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.run import alone
 from pipeline.train.settings import TrainSettings
 from pipeline.train.worker import _Work, started
-from pipeline.verify.check import check
+from pipeline.verify.check import check, repair
 from pipeline.watch.trainings import show_trainings
 from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
 
@@ -233,9 +233,11 @@ def test_a_model_is_read_back(corpus: Path) -> None:
             load_model(str(folder(corpus, "kept")))
         (wrong,) = check(Corpus(str(corpus.parent / "out")), lambda done: None)
         assert wrong.path == "train/kept/model.safetensors" and "digest" in wrong.what
-    (folder(corpus, "kept") / "model.json").unlink()  # as before its end
-    again, _ = load_model(str(folder(corpus, "kept")))
-    assert all(torch.equal(weights[name], one) for name, one in again.state_dict().items())
+        assert repair(Corpus(str(corpus.parent / "out")), [wrong]) == 1  # as before the end of the training
+    for said in ("trained in 6 steps", "is trained: nothing to do"):  # read from its last checkpoint, from a new file
+        again, _ = load_model(str(folder(corpus, "kept")))
+        assert all(torch.equal(weights[name], one) for name, one in again.state_dict().items())
+        assert said in trained(corpus, "kept")
     tuned = trained(corpus, "tuned", init_from=str(folder(corpus, "kept")), steps=1)
     assert "trained" in tuned
     assert steps_of(corpus, "tuned")[0][1] < steps_of(corpus, "kept")[0][1]
