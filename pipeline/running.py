@@ -258,7 +258,10 @@ class _Run:
 
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
     """Close the books, the record, and write the report. Raises `CorpusError` if something is left."""
-    complete = _close_books(console, plan, worst=3) and not failures
+    whole = _close_books(console, plan, worst=3)
+    complete = whole and not failures
+    if not whole and not failures:
+        failures = ["the corpus is not whole; its books say why"]
     record.close({"done": complete, "failures": failures, "seconds": round(seconds, 1)})
     try:
         _report(console, plan)
@@ -268,7 +271,7 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
         console.print(Text(f"no report: {error}"))  # what stopped the run matters more
     if not complete:
         raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
-    console.print(f"Done in {seconds:.0f} s.", highlight=False)
+    console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
 
 
 def _give_back_memory() -> None:
@@ -313,6 +316,9 @@ def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
     if not books.problems:
         fold(corpus.store, corpus.chunks)
         compact(corpus.store)
+    if books.documents_in and not books.kept and not books.open_chunks:
+        console.print(Text("Not one document was kept.", "red"))
+        return False
     left = [stage for stage in plan.stages if books.open_parts.get(stage)]
     undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]
     return not undone and not (books.open_chunks and "segment" in plan.stages) and not books.problems

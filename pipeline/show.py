@@ -100,7 +100,7 @@ def show_books(console: Console, books: Books, title: str) -> None:
     )
     if books.quarantined:
         lost = f"{size(books.bytes_unreadable)} could not be decoded; " if books.bytes_unreadable else ""
-        hint = "" if books.kept else "; not one document was kept: are `text:` and `id:` the right columns?"
+        hint = "" if books.kept else "; are `text:` and `id:` the right columns?"
         table.add_row("quarantine", f"{lost}pipeline quarantine shows each record, where and why{hint}")
     tokens = segment.get("tokens", 0) / books.sentences if books.sentences else 0
     extra = [

@@ -25,7 +25,7 @@ def status(
     --watch refreshes in place, or prints a line every few seconds where the
     output is no terminal. Ctrl-C stops watching and nothing else.
 
-    Exit code 1 if the books do not balance, or the newest run failed.
+    Exit code 1 if the books do not balance, the newest run failed, or a training gave up.
 
     Examples:
 
@@ -49,8 +49,8 @@ def status(
     show_books(out, books, f"{corpus.view.name} in {corpus.url}")
     show_waiting(out, corpus)
     show_open(out, books)
-    show_trainings(out, corpus.store, cluster())
-    if books.problems or not fine:
+    trained = show_trainings(out, corpus.store, cluster())
+    if books.problems or not fine or not trained:
         raise typer.Exit(1)
 
 

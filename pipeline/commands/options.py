@@ -37,10 +37,18 @@ def load(config: Path, overrides: list[str] | None = None, launcher: str | None 
 
 
 def open_corpus(where: str) -> Corpus:
-    """The corpus in a folder, or that of a YAML file."""
+    """The corpus in a folder, or that of a YAML file; says so if that has been edited since the newest run."""
     from pipeline.corpus import Corpus
+    from pipeline.state.runs import changed_since
 
-    return Corpus(load(Path(where)).output if where.endswith((".yaml", ".yml")) else where)
+    if not where.endswith((".yaml", ".yml")):
+        return Corpus(where)
+    config = load(Path(where))
+    corpus = Corpus(config.output)
+    if changed := changed_since(corpus.store, config):
+        told = f"{where} has changed since the newest run ({', '.join(changed)}); this is what that run made"
+        err.print(told, markup=False, highlight=False, style="yellow")
+    return corpus
 
 
 def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:

@@ -16,6 +16,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
 from pipeline.state.view import VIEW_FILE, View, save_recipes
 from pipeline.storage.store import Store
+from stages.stage import Settings
 
 SUMMARY = "summary.json"  # how a run ended, in its folder
 PROGRESS = "progress.json"  # how far a run is whose work this process drives
@@ -68,7 +69,10 @@ def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
 def check_corpus(store: Store) -> None:
     """Raises `CorpusError` unless the folder is a corpus of this layout."""
     if not store.exists(layout.CORPUS_FILE):
-        raise CorpusError(f"{store.url} is no corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run")
+        raise CorpusError(
+            f"{store.url} is no corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
+            "corpus.yaml that pipeline run has begun with"
+        )
     try:
         version = json.loads(store.read(layout.CORPUS_FILE))["layout"]
     except (ValueError, KeyError, TypeError) as error:
@@ -93,6 +97,19 @@ def newest_view(store: Store) -> View:
 def newest_config(store: Store) -> dict[str, Any]:
     """The resolved corpus.yaml of the newest run, as plain values. Raises `CorpusError` if there was none."""
     return dict(yaml.safe_load(store.read(f"{_newest(store)}/corpus.yaml")))
+
+
+def changed_since(store: Store, config: RunConfig) -> list[str]:
+    """Settings that would make another corpus than the newest run's, e.g. `segment.max_chars`."""
+    then, changed = newest_config(store), []
+    for name, now in config.meaningful().items():
+        section = getattr(config, name)
+        before = then.get(name)
+        if isinstance(section, Settings) and isinstance(before, dict):
+            changed += [f"{name}.{key}" for key, value in section.meaningful().items() if before.get(key) != value]
+        elif before != now and name not in ("train", "select"):  # which are for those who read a corpus
+            changed.append(name)
+    return changed
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:

@@ -141,6 +141,7 @@ def _say(words: Words, found: list[Continuation], langs: Sequence[str]) -> list[
 def _show(console: Console, prompt: Sequence[str], said: Sequence[str], how: Continuation) -> None:
     for sentence in prompt:
         console.print(Text(plain(sentence, LINE), style="dim"), soft_wrap=True)
+    console.print("[it goes on]", style="dim", markup=False, highlight=False)
     for sentence in said:
         console.print(Text(plain(sentence, LINE)), soft_wrap=True)
     note = f"[{counted(len(said), 'sentence')}; stopped: {how.stopped}"

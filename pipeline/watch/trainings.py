@@ -28,8 +28,9 @@ def show_planned(console: Console, config: RunConfig) -> None:
     console.print(f"train: {settings.model} in {settings.folder}: {said}", markup=False, highlight=False)
 
 
-def show_trainings(console: Console, store: Store, cluster: Cluster) -> None:
-    """A line a run of training, and why those that gave up did."""
+def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
+    """A line a run of training, and why those that gave up did. False if one did."""
+    fine = True
     for one in standings(store):
         said = [_steps(one)]
         last = {} if one.finished else last_metrics(store, one.run)
@@ -45,6 +46,8 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> None:
         console.print(Text(f"{one.run}: {', '.join(said)}"), soft_wrap=True)
         if one.failed and not one.finished:
             console.print(Text(f"  {one.failed}", style="red"), soft_wrap=True)
+            fine = False
+    return fine
 
 
 def show_training(console: Console, store: Store, cluster: Cluster, name: str, tail: int) -> None:

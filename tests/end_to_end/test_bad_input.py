@@ -184,8 +184,12 @@ def test_a_folder_of_which_nothing_is_kept_says_so(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.jsonl").write_bytes(some("a"))
     code, shown = run(tmp_path, "in", input=[{"path": "in", "text": "body", "lang": "eng_Latn"}])
-    assert code == 0
-    assert "3 in = 0 kept" in shown and "are `text:` and `id:` the right columns?" in shown
+    assert code == 1
+    assert (
+        "3 in = 0 kept" in shown
+        and "Not one document was kept" in shown
+        and "are `text:` and `id:` the right columns?" in shown
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeCo
 def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(autobleu=None)
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")
-    assert code == 0 and "SUCCEEDED" in shown and "Done in" in shown, shown
+    assert code == 0 and "SUCCEEDED" in shown and "done in" in shown, shown
     assert any(name.startswith("embeddings/") for name in data_digests(tmp_path / "out"))
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--only", "rvq")
     assert code == 2 and "--only rvq" in shown, shown

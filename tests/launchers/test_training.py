@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from launchers import train
+from launchers import cluster, train
 from launchers.slurm import jobs
 from launchers.slurm.site import ask
 from launchers.slurm.training import submit
@@ -24,6 +24,7 @@ from pipeline.config import load_config
 from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
 from pipeline.train.standing import Standing, gave_up, read_job, standing
+from pipeline.watch.trainings import show_trainings
 from tests.conftest import MINUTES, sample_documents, write_config, write_jsonl
 from tests.launchers.ray_cluster import processes_of, running_cluster
 from tests.pipeline.test_cli import PIPELINE
@@ -196,3 +197,4 @@ def test_patience_ends_with_starts_that_bring_nothing(tmp_path: Path) -> None:
     gave_up(store, "train/x", "the loss is NaN")
     with pytest.raises(CorpusError, match="the loss is NaN"):
         Patience(lambda: standing(store, "train/x")).lost("code 1")
+    assert not show_trainings(Console(quiet=True), store, cluster())

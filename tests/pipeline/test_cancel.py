@@ -31,7 +31,7 @@ def summary(store: Store, run: str) -> dict[str, object]:
 
 def goes_on(path: Path) -> None:
     again = pipeline("run", path, "--launcher", "inline")
-    assert again.returncode == 0 and "Done in" in again.stdout, again
+    assert again.returncode == 0 and "done in" in again.stdout, again
 
 
 def test_nothing_to_cancel(make_config: MakeConfig) -> None:

@@ -28,7 +28,7 @@ def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: 
     run = pipeline("run", path)
     assert run.returncode == 0, run
     assert re.search(r"documents +14 in = 14 kept \+ 0 dropped \+ 0 quarantined", run.stdout)
-    assert "Done in" in run.stdout
+    assert "done in" in run.stdout
     again = pipeline("run", path)
     assert again.returncode == 0 and "Nothing to do" in again.stdout
     status = pipeline("status", tmp_path / "out")
@@ -38,6 +38,12 @@ def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: 
     assert "deu_Latn" in inspect.stdout and "eng_Latn" not in inspect.stdout
     summary = json.loads(next((tmp_path / "out/runs").glob("*/summary.json")).read_text())
     assert summary["done"] and not summary["failures"]
+    assert "has changed" not in inspect.stderr
+    path.write_text(
+        path.read_text().replace("max_chars: 80", "max_chars: 70").replace("autobleu:", "scaler: {}\nautobleu:")
+    )
+    edited = pipeline("status", path)
+    assert edited.returncode == 0 and "newest run (segment.max_chars, scaler)" in edited.stderr, edited
 
 
 def test_stages_one_after_the_other(make_config: MakeConfig) -> None:

@@ -183,7 +183,7 @@ def test_two_do_not_train_the_same(corpus: Path) -> None:
     store, shown = Store(str(corpus.parent / "out")), io.StringIO()
     trained(corpus, "taken")
     with alone(store, TrainSettings(name="taken")):
-        show_trainings(Console(file=shown, width=300), store, cluster())
+        assert show_trainings(Console(file=shown, width=300), store, cluster())
         assert f"train/taken: trained, 6 steps, being trained by process {os.getpid()} on" in shown.getvalue()
         with pytest.raises(CorpusError, match=r"out/train/taken is being trained since .* give train.name another"):
             trained(corpus, "taken", fresh=True)
