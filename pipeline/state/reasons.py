@@ -79,7 +79,7 @@ def segment_reasons(state: States, work: StageWork) -> None:
         if (last.recipe, chunk.input) not in changes:
             changes[last.recipe, chunk.input] = _changes(state.store, last.recipe, state.view.segment[chunk.input])
         reasons = changes[last.recipe, chunk.input]
-        work.reasons.update(reasons or _of_data(last, chunk))
+        work.reasons.update(reasons or _of_data(last, chunk) or ["documents were purged"])
 
 
 def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:

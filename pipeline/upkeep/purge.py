@@ -112,10 +112,10 @@ def read_ids(file: str) -> set[str]:
                 ids = opened.read().decode("utf-8-sig").splitlines()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise ConfigError(f"--ids {file}: there is no such file; give a text file with one id a line") from error
-    except (UnicodeDecodeError, pa.ArrowException) as error:
+    except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
         raise ConfigError(
-            f"--ids {file} cannot be read ({error}); give UTF-8 text with one id a line, or Parquet with a column "
-            "doc_id"
+            f"--ids {file} cannot be read ({error}); give a file of UTF-8 text with one id a line, or Parquet with a "
+            "column doc_id"
         ) from error
     found = {doc_id for doc_id in ids if doc_id}
     if not found:

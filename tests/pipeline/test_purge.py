@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -221,6 +222,7 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     assert done.returncode == 0 and "1 id: 1 document" in done.stdout and "Now run: pipeline run" in done.stdout, done
     waiting = "1 purged id to take out of 1 chunk; no reader shows them: pipeline run does it"
     assert waiting in pipeline("status", out).stdout
+    assert re.search(r"segment +documents were purged \(1 chunk\)", pipeline("plan", path).stdout)
     for file, words in (("missing.txt", "there is no such file"), ("empty.txt", "lists no id")):
         (tmp_path / "empty.txt").write_text("\n\n")
         wrong = pipeline("purge", out, "--ids", tmp_path / file)
