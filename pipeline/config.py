@@ -24,6 +24,7 @@ from pipeline.fits.frozen import Frozen
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.select.settings import SelectSettings
+from pipeline.storage.remote import holds_credentials
 from pipeline.train.settings import MICRO_CONCEPTS, TrainSettings
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
@@ -187,6 +188,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         _apply(data, override)
         set_here[tuple(override.partition("=")[0].split("."))] = f"--set {override}"
+    by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
+    _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
     _defaults(data, path.resolve().parent)
     try:
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
@@ -222,6 +225,23 @@ def _shipped(path: Path) -> Path | None:
 
 def _resolve(url: str, base: str) -> str:
     return url if "://" in url else os.path.normpath(Path(base, Path(url).expanduser()))
+
+
+def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple[str, ...], place: str) -> None:
+    """Raises `ConfigError` for a value with credentials in it: every run keeps a copy of its configuration.
+
+    places: of keys, in the file or on the command line; place: of the nearest of them around the value.
+    """
+    place = places.get(where, place)
+    if isinstance(value, str) and holds_credentials(value):
+        raise ConfigError(
+            f"{place}: {'.'.join(where)} holds credentials (user:password@, a signature, a secret), which every "
+            "run would keep in the corpus; leave them out: give environment variables or a profile of the store, or "
+            "download the file first"
+        )
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            _no_credentials(one, places, (*where, str(key)), place)
 
 
 def _defaults(data: dict[str, Any], base: Path) -> None:

@@ -21,6 +21,7 @@ from pipeline.errors import AsideError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.state.receipts import ChunkReceipt, PartRef
 from pipeline.state.runs import STARTS
+from pipeline.storage.remote import public
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
@@ -200,10 +201,12 @@ def failure(where: str, error: BaseException) -> Event:
     """An exception as an event."""
     lines = str(error).strip().splitlines() or [""]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} …"
+    if not isinstance(error, PipelineError):  # ours are sentences
+        text = f"{type(error).__name__}: {text}"
     return Event(
         kind="failed",
         where=where,
-        error=text if isinstance(error, PipelineError) else f"{type(error).__name__}: {text}",  # ours are sentences
-        detail="".join(traceback.format_exception(error)),
+        error=public(text),
+        detail=public("".join(traceback.format_exception(error))),
         fatal=isinstance(error, (StorageError, StartError)),
     )

@@ -10,6 +10,7 @@ Job states are for people to look at: progress is judged by receipts and leases.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -63,6 +64,27 @@ def _check_partition(found: Site, key: str, partition: str | None) -> None:
         if name not in found.partitions:
             what = f"launcher.{key} {name!r} does not exist" if name else "there is no default partition"
             raise ConfigError(f"{what} on cluster {found.cluster}; its partitions: {', '.join(found.partitions)}")
+
+
+def describe(settings: LauncherSettings | None) -> str:
+    """What SLURM this is, in a line; with settings, after `check`. Raises ConfigError as that does."""
+    if settings:
+        check(settings)
+    found = site()
+    limits = [f"{name} ({_time(limit)})" for name, limit in found.partitions.items()]
+    facts = [
+        f"{found.version}, cluster {found.cluster}",
+        f"partitions {', '.join(limits)}, by default {found.default_partition or 'none'}",
+        f"arrays of up to {found.max_array_size} tasks",
+        "keeps accounts" if found.accounting else "keeps no accounts, so what became of old jobs is not known",
+    ]
+    return "; ".join([*facts, "takes the jobs of this file"] if settings else facts)
+
+
+def _time(seconds: float) -> str:
+    if seconds == math.inf:
+        return "no limit"
+    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"
 
 
 def submit(

@@ -57,8 +57,8 @@ def doctor(
 
     Python and libraries, CPU and GPUs, memory, limits, disk, Ray, SLURM, models,
     credentials of object stores (found or not, never what they are). With a
-    corpus.yaml also its inputs (the first records of each), its models and
-    whether its output can be written.
+    corpus.yaml also its inputs (the first records of each), its models, whether
+    its output can be written, and whether SLURM would take its jobs.
 
     ✓ as it should be, – not there and not needed, ! works but look at it, ✗ stops
     a run. Exit code 1 if anything is ✗.
@@ -69,8 +69,9 @@ def doctor(
 
       pipeline doctor corpus.yaml --no-ray
     """
+    from launchers.slurm.jobs import describe
     from launchers.trial import start_ray
     from pipeline.doctor import examine, show
 
-    if not show(out, examine(config, start_ray if ray else None)):
+    if not show(out, examine(config, start_ray if ray else None, describe)):
         raise typer.Exit(1)

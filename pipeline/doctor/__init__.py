@@ -14,6 +14,7 @@ from pipeline.doctor import corpus, machine
 from pipeline.doctor.checks import Check, Level, room
 from pipeline.doctor.stores import credentials
 from pipeline.errors import ConfigError
+from pipeline.launcher_settings import LauncherSettings
 from pipeline.plan import check_select, check_train
 from stages.sonar.card import CardError
 from stages.sonar.fetch import cache_folder
@@ -25,9 +26,10 @@ MARKS: dict[Level, tuple[str, str]] = {
     "bad": ("✗", "bold red"),
 }
 StartRay = Callable[[], tuple[float, dict[str, float]]]
+AskSlurm = Callable[[LauncherSettings | None], str]
 
 
-def examine(path: Path | None, start_ray: StartRay | None) -> Iterator[Check]:
+def examine(path: Path | None, start_ray: StartRay | None, ask_slurm: AskSlurm | None = None) -> Iterator[Check]:
     """All checks, each as soon as it is made; with `path`, those of a corpus.yaml too."""
     config: RunConfig | None = None
     config_check: Check | None = None
@@ -41,7 +43,7 @@ def examine(path: Path | None, start_ray: StartRay | None) -> Iterator[Check]:
     yield machine.open_files()
     local = config is None or config.launcher.kind != "inline"
     yield machine.ray(start_ray if local else None, needed=local)
-    yield machine.slurm()
+    yield machine.slurm(ask_slurm, config.launcher if config and config.launcher.kind == "slurm" else None)
     yield room("cache", cache_folder())
     urls = [config.output, *(one.path for one in config.input)] if config else []
     yield from credentials(urls)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.doctor.checks import PACKAGE, Check, installed, pip_extra, requirements
+from pipeline.errors import PipelineError
+from pipeline.launcher_settings import LauncherSettings
 from pipeline.show import number, size
 
 NATIVE = ("torch", "pyarrow", "spacy", "sentencepiece")  # compiled: may be installed and still not load
@@ -190,13 +192,11 @@ def ray(start: Callable[[], tuple[float, dict[str, float]]] | None, needed: bool
     return Check("good", "Ray", f"{version} starts in {seconds:.0f} s and finds {units}")
 
 
-def slurm() -> Check:
-    """SLURM's commands."""
-    here = shutil.which("sbatch")
-    if not here:
-        return Check("note", "SLURM", "no sbatch here")
+def slurm(ask: Callable[[LauncherSettings | None], str] | None, asked: LauncherSettings | None) -> Check:
+    """Whether SLURM answers, and takes the jobs of `asked` (a section launcher that chooses it). ask: asks it."""
+    if ask is None or (asked is None and not shutil.which("sbatch")):
+        return Check("note", "SLURM", "not asked" if shutil.which("sbatch") else "no sbatch here")
     try:
-        done = subprocess.run([here, "--version"], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("warn", "SLURM", f"{here} does not answer: {error}", "ask who runs this cluster")
-    return Check("good", "SLURM", f"{done.stdout.strip()} at {here}")
+        return Check("good", "SLURM", ask(asked))
+    except PipelineError as error:
+        return Check("bad" if asked else "warn", "SLURM", str(error), "" if asked else "ask who runs this cluster")

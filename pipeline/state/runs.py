@@ -15,6 +15,7 @@ from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import CorpusError
 from pipeline.state.view import VIEW_FILE, View, save_recipes
+from pipeline.storage.patience import take_repeated
 from pipeline.storage.store import Store
 from stages.stage import Settings
 
@@ -63,6 +64,8 @@ def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
     """Say how a run ended; the marks of started tasks have served."""
     for path in store.find(f"{folder}/{STARTS}"):
         store.delete(path)
+    repeated = take_repeated()  # by this process, and in no receipt
+    summary = summary | ({"storage_retries": repeated} if repeated else {})
     store.write(f"{folder}/{SUMMARY}", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
 

@@ -28,6 +28,11 @@ _ADVICE = {
     "FileNotFoundError": "make the bucket, or correct its name",
     "ValueError": "correct the address of the store",
 }
+_SECRETS = (
+    re.compile(r"://[^\s/@]*:[^\s/@]+@"),
+    re.compile(r"://\S+[?&][^\s=&]*(?:sig|token|secret|password|credential|key)[^\s=&]*=", re.IGNORECASE),
+    re.compile(r"\b[A-Z_]*(?:SECRET|PASSWORD|TOKEN|ACCESS_KEY)[A-Z_]*=[\"']?[^\s\"'$]"),
+)
 
 
 class RemoteError(PipelineError):
@@ -89,10 +94,10 @@ def _first_line(error: Exception) -> str:
 
 
 def public(text: str) -> str:
-    """Text whose URLs have no user, no password and no query, which can hold a signature."""
-    return re.sub(r"(//[^\s'\"?]+)\?[^\s'\"]+", r"\1?…", re.sub(r"//[^\s/@]+@", "//", text))
+    """Text whose URLs have no `user:password@` and no query, which can hold a signature."""
+    return re.sub(r"(//[^\s'\"?]+)\?[^\s'\"]+", r"\1?…", re.sub(r"//[^\s/@:]*:[^\s/@]+@", "//", text))
 
 
-def holds_credentials(url: str) -> bool:
-    """Whether a URL says by itself who asks: `user:password@`, or a signature, token or key in its query."""
-    return bool(re.search(r"://[^\s/]+@|[?&][^=&]*(?:sig|token|secret|password|credential|key)[^=&]*=", url, re.I))
+def holds_credentials(text: str) -> bool:
+    """Whether there is `user:password@`, a signature, token or key in a URL, or one in a shell's assignment."""
+    return any(pattern.search(text) for pattern in _SECRETS)

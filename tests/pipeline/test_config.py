@@ -93,6 +93,33 @@ def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
             load_config(path, [wrong])
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "output=s3://me:hidden@bucket/corpus",
+        "input.0.path=https://host/a.jsonl?X-Amz-Signature=hidden",
+        "input.0.path=https://account.blob.core.windows.net/in/a.jsonl?sv=1&sig=hidden",
+        "launcher={kind: slurm, setup: [export AWS_SECRET_ACCESS_KEY=hidden]}",
+    ],
+)
+def test_credentials_are_refused_and_not_repeated(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"holds credentials .*environment variables") as caught:
+        load_config(write(tmp_path, GOOD), [override])
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "output=abfs://container@account.dfs.core.windows.net/corpus",
+        "input.0.path=https://host/a.jsonl?download=true",
+        "launcher={kind: slurm, setup: [export AWS_SECRET_ACCESS_KEY=$(cat ~/.key)]}",
+    ],
+)
+def test_what_only_looks_like_credentials_is_taken(tmp_path: Path, override: str) -> None:
+    assert load_config(write(tmp_path, GOOD), [override])
+
+
 def test_the_tokenizer_of_segment_and_the_decoder_follow_encode(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, GOOD.replace("encode: {}", "encode: {model: other}")))
     assert config.segment.model == "other"

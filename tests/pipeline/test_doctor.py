@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from launchers.slurm.jobs import describe
 from launchers.trial import start_ray
 from pipeline.doctor import examine
 from pipeline.doctor.checks import Check, requirements, room, writable
@@ -198,3 +199,22 @@ def test_a_place_where_a_second_writer_wins_is_refused(tmp_path: Path, monkeypat
 def test_requirements_are_those_of_the_package() -> None:
     needed = requirements()
     assert {"torch", "pyarrow", "ray"} <= set(needed[""]) and needed["s3"] == ["s3fs"]
+
+
+def test_a_slurm_that_answers_takes_the_jobs_of_a_file_or_says_why_not(make_config: MakeConfig, slurm: None) -> None:
+    (check,) = (one for one in examine(None, None, describe) if one.name == "SLURM")
+    assert (
+        check.level == "good" and "partitions main (24 h), short (5 min), urgent (1 h), by default main" in check.found
+    )
+    assert "arrays of up to 50 tasks; keeps accounts" in check.found
+    fits = examine(make_config(launcher={"kind": "slurm", "time": "1:00:00"}), None, describe)
+    assert [one.found.endswith("takes the jobs of this file") for one in fits if one.name == "SLURM"] == [True]
+    wrong = examine(make_config(launcher={"kind": "slurm", "partition": "gpu"}), None, describe)
+    assert [(one.level, "'gpu' does not exist" in one.found) for one in wrong if one.name == "SLURM"] == [("bad", True)]
+
+
+def test_no_slurm_where_a_file_asks_for_it(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    checks = examine(make_config(launcher={"kind": "slurm"}), None, describe)
+    assert [(one.level, "no sbatch on PATH" in one.found) for one in checks if one.name == "SLURM"] == [("bad", True)]
+    assert [one.level for one in examine(None, None, describe) if one.name == "SLURM"] == ["note"]
