@@ -58,7 +58,7 @@ def main() -> None:
     first = count = 0.0
     settings = LauncherSettings(kind="ray" if options.address else "local")
     with joined(options.address) if options.address else ray_on_this_machine():
-        for _ in flow(items, Work(NoSegmenter, NoVisitor, settings)):
+        for _ in flow(items.items(), Work(NoSegmenter, NoVisitor, settings)):
             first = first or time.perf_counter()
             count += 1
         ended = time.perf_counter()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -72,11 +72,17 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
         settings=config.launcher,
         sat=config.segment.uses_sat,
     )
-    rows = {part.ref.part: part.rows for one in plan.chunks for part in one.parts}
-    items = {ref.part: _part_item(ref, rows[ref.part]) for ref in plan.parts_to_visit()}
+    yield from flow(_items(plan), work)
+
+
+def _items(plan: Plan) -> Iterator[tuple[str, Item]]:
+    """What `flow` takes, made as it is asked for: of millions of parts only a wave is in memory."""
+    for one in plan.chunks_to_work_on():
+        waiting = list(one.waiting(plan.stages))
+        rows = {part.ref.part: part.rows for part in one.parts} if waiting else {}
+        yield from ((ref.part, _part_item(ref, rows[ref.part])) for ref in waiting)
     for chunk in plan.chunks_to_segment():
-        items[chunk.id] = Item({"chunk": chunk.to_json()}, chunk.bytes // BYTES_A_SENTENCE)
-    yield from flow(items, work)
+        yield chunk.id, Item({"chunk": chunk.to_json()}, chunk.bytes // BYTES_A_SENTENCE)
 
 
 def _segment_task(config: RunConfig, folder: str, ordered: Identity | None, device: str) -> SegmentTask:
@@ -91,9 +97,9 @@ def _part_item(ref: PartRef, rows: int) -> Item:
     return Item({"part": ref.model_dump()}, rows)
 
 
-def flow(items: dict[str, Item], work: Work) -> Iterator[Event]:
-    """Items by the part's name or the chunk's id → events, until each has its last one; a fatal event is the last."""
-    source = iter(items.items())
+def flow(items: Iterable[tuple[str, Item]], work: Work) -> Iterator[Event]:
+    """Items with the part's name or the chunk's id → events, until each has its last one; a fatal event is the last."""
+    source = iter(items)
     while wave := dict(islice(source, WAVE)):
         for event in _wave(wave, work):
             yield event

@@ -20,7 +20,15 @@ from launchers.slurm.training import submit as submit_training
 from pipeline.config import RunConfig
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import CANCEL
-from pipeline.coordination.phase import failures_of, last_errors, phase_folder, read_done, read_order, write_phase
+from pipeline.coordination.phase import (
+    ORDER,
+    failures_of,
+    last_errors,
+    phase_folder,
+    read_done,
+    read_order,
+    write_phase,
+)
 from pipeline.coordination.steps import Step, next_step
 from pipeline.errors import CorpusError, PipelineError
 from pipeline.running import finish, plan_run, trains
@@ -83,13 +91,20 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
             submit_training(console, config)
         return
     here = phase_folder(run, number)
-    order = write_phase(store, here, step.plan, step.kind, refit)
-    console.print(f"phase {number}, {step.kind}: {order.chunks} chunks in {order.ranges} claims", highlight=False)
+    if store.exists(f"{here}/{ORDER}"):  # this gate was stopped before it wrote `JOBS`; workers may be at it
+        order = read_order(store, here)
+    else:
+        order = write_phase(store, here, step.plan, step.kind, refit)
+    console.print(f"phase {number}, {order.kind}: {order.chunks} chunks in {order.ranges} claims", highlight=False)
     tasks = min(config.launcher.tasks, order.ranges)
     array = jobs.submit(
-        pipeline_command("worker", store.url, here), config.launcher, folder, f"{step.kind}-{number}", tasks=tasks
+        pipeline_command("worker", store.url, here), config.launcher, folder, f"{order.kind}-{number}", tasks=tasks
     )
-    after = submit_gate(config, store, run, number + 1, folder, array, lock)
+    try:
+        after = submit_gate(config, store, run, number + 1, folder, array, lock)
+    except BaseException:
+        jobs.cancel(array)  # nobody would judge what it does
+        raise
     store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
 
 

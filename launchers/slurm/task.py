@@ -37,7 +37,7 @@ from pipeline.launcher_settings import seconds_of
 from pipeline.running import plan_run
 from pipeline.state.books import sweep
 from pipeline.state.ledger import compact
-from pipeline.state.runs import newest_view
+from pipeline.state.runs import SUMMARY, newest_view
 from pipeline.state.states import fold, read_state
 from pipeline.storage.store import Store
 from pipeline.tasks import Event, forgive
@@ -64,6 +64,7 @@ class Task:
         self._state: dict[str, Any] = me(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
         self._lease: Lease | None = None
+        self._interrupted = ""  # range that this task held when SLURM stopped it, before it was started again
         self._chunks: set[str] = set()  # of the range in work
         self._writing = threading.Lock()
 
@@ -71,6 +72,8 @@ class Task:
         """Until nothing can be claimed. Raises `CorpusError` for what would fail everywhere."""
         signal.signal(WARNING, self._near_the_limit)
         mine = self._before()
+        if mine and jobs.restarts():
+            self._interrupted = mine.name
         try:
             check_identity(self.order.identity, self.config)
             with Heart(self._beat, self.seconds / BEATS) as heart:
@@ -110,6 +113,8 @@ class Task:
         raise KeyboardInterrupt
 
     def _claim(self, rng: random.Random, mine: Lease | None) -> Lease | None:
+        if any(self.store.exists(f"{self.run}/{end}") for end in (CANCEL, SUMMARY)):
+            return None
         leases = Leases(self.store, f"{self.folder}/claims", self.seconds)
         leases.look()
         names = [name for name in map(name_of, range(self.order.ranges)) if f"{name}.done" not in leases.files]
@@ -157,6 +162,9 @@ class Task:
     def _events_of(self, number: int, generation: int) -> Iterator[Event]:
         plan = plan_of_range(self.store, self.folder, self.order, number)
         self._chunks = {one.chunk.id for one in plan.chunks}
+        if self._interrupted == name_of(number):  # by preemption, a limit or a lost node: no part's fault
+            forgive(self.store, self.run, self._chunks)
+        self._interrupted = ""
         for event in launch(plan, self.run):
             with self._writing:
                 line = {"time": _now(), "worker": self.name} | event.model_dump(exclude_defaults=True)
@@ -169,7 +177,7 @@ class Task:
             yield event
         state = read_state(self.store, plan.view, ledgers=False)
         if generation:  # another worker had it, and may have been killed while it wrote
-            sweep(self.store, state)
+            sweep(self.store, state, whole=False)
         fold(self.store, state)
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
             compact(self.store)

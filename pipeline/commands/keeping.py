@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
@@ -19,7 +20,8 @@ def verify(
     """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
 
     Also the books and the fits. With --repair, what is wrong loses its receipt,
-    and the next run makes it anew; nothing else is touched.
+    and the next run makes it anew; nothing else is touched. Refused while a run
+    is under way.
 
     --compare reads receipts, and embeddings only where they differ: the same
     documents, text and order, and the same bytes; where GPUs computed, vectors
@@ -33,10 +35,16 @@ def verify(
 
       pipeline verify runs/sample --compare s3://mine/sample
     """
+    from launchers import jobs_alive
+    from pipeline.coordination.lock import locked
     from pipeline.verify.command import verify_corpus, verify_same
 
     corpus = open_corpus(where)
-    fine = verify_same(out, corpus, open_corpus(compare)) if compare else verify_corpus(out, corpus, repair)
+    if compare:
+        fine = verify_same(out, corpus, open_corpus(compare))
+    else:
+        with locked(corpus.store, "repair", jobs_alive) if repair else contextlib.nullcontext():
+            fine = verify_corpus(out, corpus, repair)
     if not fine:
         raise typer.Exit(1)
 
@@ -48,8 +56,8 @@ def gc(
     """Count or delete files that the newest run does not stand on.
 
     Results of older settings are kept, so that going back to them costs
-    nothing, and a killed fit may leave its file. Nothing else is touched. Do
-    not delete while a run is under way.
+    nothing, and a killed fit may leave its file. Nothing else is touched.
+    Refused while a run is under way.
 
     Examples:
 
@@ -57,21 +65,24 @@ def gc(
 
       pipeline gc runs/sample --delete
     """
+    from launchers import jobs_alive
+    from pipeline.coordination.lock import locked
     from pipeline.show import counted
     from pipeline.upkeep.gc import delete as delete_files
     from pipeline.upkeep.gc import garbage
 
     corpus = open_corpus(where)
-    paths = garbage(corpus)
-    for folder, files in paths.items():
-        out.print(f"{folder}: {counted(len(files), 'file')}", highlight=False)
-    if not paths:
-        out.print("The newest run stands on every file.")
-    elif delete:
-        gone = delete_files(corpus, paths)
-        out.print(f"{counted(sum(gone.values()), 'file')} deleted", highlight=False)
-    else:
-        out.print("pipeline gc --delete deletes them")
+    with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
+        paths = garbage(corpus)
+        for folder, files in paths.items():
+            out.print(f"{folder}: {counted(len(files), 'file')}", highlight=False)
+        if not paths:
+            out.print("The newest run stands on every file.")
+        elif delete:
+            gone = delete_files(corpus, paths)
+            out.print(f"{counted(sum(gone.values()), 'file')} deleted", highlight=False)
+        else:
+            out.print("pipeline gc --delete deletes them")
 
 
 def purge(

@@ -29,6 +29,8 @@ from pipeline.plan import Plan
 from pipeline.state.states import View, read_state
 from pipeline.storage.store import Store
 
+ORDER = "order.json"
+
 
 class Order(BaseModel):
     """What a phase is about. `todo`: digest of what a plan had to do then, so that the next one sees progress."""
@@ -115,7 +117,7 @@ def write_phase(
         refit=tuple(sorted(refit)),
         created=time.time(),
     )
-    store.write(f"{folder}/order.json", order.model_dump_json(indent=1).encode())
+    store.write(f"{folder}/{ORDER}", order.model_dump_json(indent=1).encode())
     return order
 
 
@@ -125,7 +127,7 @@ _WORK = pa.schema([("chunk", pa.string()), ("fingerprint", pa.string())])
 def read_order(store: Store, folder: str) -> Order:
     """Raises `CorpusError` if the order is not there, or was written by another version."""
     try:
-        return Order.model_validate_json(store.read(f"{folder}/order.json"))
+        return Order.model_validate_json(store.read(f"{folder}/{ORDER}"))
     except ValueError as error:
         raise CorpusError(
             f"{store.url}/{folder}/order.json cannot be understood ({error}): was it written by another version of "

@@ -23,6 +23,7 @@ from pipeline.storage.store import Store
 ATTEMPT = re.compile(r"\.?(?P<part>[0-9a-f-]+)\.(?P<fingerprint>[0-9a-f]{8})-[0-9a-f]{6}\.parquet(\.[0-9a-f]{8}\.tmp)?")
 
 ONE_LISTING = 100_000  # parts whose files are listed at once
+PAGE = 1000  # names that an object store lists at a time
 
 
 @dataclass
@@ -107,20 +108,24 @@ def _missing_files(store: Store, chunks: Sequence[ChunkState]) -> Iterator[str]:
                 yield f"{file.path} is missing, though a receipt vouches for it; delete that receipt, run again"
 
 
-def sweep(store: Store, chunks: Sequence[ChunkState]) -> int:
+def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int:
     """Delete data files of finished work that no receipt names (a killed attempt left them). Returns how many.
 
+    whole: these are all chunks of the corpus.
+
     Of chunks that are in no ledger yet: call it before they are folded; `pipeline gc` sees all. Safe beside other
-    writers: once a receipt stands, no other attempt at the same part and fingerprint can win. Cost: one listing of each
-    family, by pieces where there are many parts.
+    writers: once a receipt stands, no other attempt at the same part and fingerprint can win. Cost: a listing of each
+    family, by pieces where there are many parts, or listings of what belongs to those chunks where that is less.
     """
     named: set[str] = set()
     finished: set[tuple[str, str, str]] = set()
     every = 0
+    swept: list[str] = []
     for chunk in chunks:
         every += len(chunk.numbers)
         if chunk.folded or not chunk.receipt:
             continue
+        swept.append(chunk.chunk.id)
         finished.add(("quarantine", chunk.receipt.chunk, chunk.receipt.fingerprint[:8]))
         if chunk.receipt.quarantine:
             named.add(chunk.receipt.quarantine.path)
@@ -130,9 +135,12 @@ def sweep(store: Store, chunks: Sequence[ChunkState]) -> int:
                     named.add(file.path)
                     finished.add((file.family, part.ref.part, receipt.fingerprint[:8]))
     gone = 0
+    names = [f"{hidden}{chunk}" for chunk in swept for hidden in ("", ".")]
+    few = not whole or len(names) < every // PAGE
+    listed = [names] if few else [[prefix] for prefix in prefixes(every)]
     for family in sorted({family for family, _, _ in finished}):
-        for prefix in prefixes(every):
-            for path in store.find(family, prefix):
+        for some in listed:
+            for path in store.find_any(family, some):
                 attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
                 if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
                     store.delete(path)

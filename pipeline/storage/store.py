@@ -23,7 +23,7 @@ import functools
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -236,6 +236,18 @@ class Store:
         Empty if there is no such folder. Stores list nothing but what has the prefix.
         """
         return sorted(self._below(folder, prefix))
+
+    @_asks
+    def find_any(self, folder: str, prefixes: Collection[str]) -> list[str]:
+        """Files in a folder whose names begin with one of `prefixes`: a listing each, on local disks one for all."""
+        if not self._local:
+            return sorted(path for prefix in prefixes for path in self._below(folder, prefix))
+        full, cut, wanted = self._full(folder), len(self._root) + 1, tuple(prefixes)
+        try:
+            with os.scandir(full) as entries:
+                return sorted(one.path[cut:] for one in entries if one.name.startswith(wanted) and one.is_file())
+        except FileNotFoundError:
+            return []
 
     @_asks
     def listing(self, folder: str) -> dict[str, float]:

@@ -22,7 +22,7 @@ import yaml
 from pipeline import layout
 from pipeline.coordination.leases import Leases
 from pipeline.coordination.lock import FOLDER, NAME, holds
-from pipeline.coordination.phase import phase_folder
+from pipeline.coordination.phase import ORDER, phase_folder
 from pipeline.errors import PipelineError, StorageError, visible
 from pipeline.launcher_settings import LauncherSettings
 from pipeline.state.runs import PROGRESS, SUMMARY
@@ -206,7 +206,7 @@ class Watcher:
         while True:
             folder = phase_folder(run, len(readers) + 1)
             if folder not in self._phases:
-                if not self.store.exists(f"{folder}/order.json"):
+                if not self.store.exists(f"{folder}/{ORDER}"):
                     break
                 self._phases[folder] = PhaseReader(self.store, folder, len(readers) + 1)
             readers.append(self._phases[folder])

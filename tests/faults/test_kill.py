@@ -20,7 +20,7 @@ from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
 
-KILLS = int(os.environ.get("PIPELINE_KILLS", "3"))  # of each launcher
+KILLS = int(os.environ.get("PIPELINE_KILLS", "5"))  # of each launcher
 
 
 def files(folder: Path) -> int:

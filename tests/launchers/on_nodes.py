@@ -39,7 +39,7 @@ def main(address: str, parts: int) -> None:
     ray.init(address=address, log_to_driver=False)
     refs = [PartRef(part=f"{number:012x}-00000", fingerprint="0" * 32) for number in range(parts)]
     items = {ref.part: Item({"part": ref.model_dump()}, 100_000) for ref in refs}
-    for event in flow(items, Work(NoSegmenter, Slow, LauncherSettings(kind="ray", parts_in_flight=1))):
+    for event in flow(items.items(), Work(NoSegmenter, Slow, LauncherSettings(kind="ray", parts_in_flight=1))):
         print(f"done on {event.detail}{event.error}", flush=True)
 
 

@@ -82,7 +82,7 @@ def work(marks: Path, deadly_chunk: str = "", deadly_parts: frozenset[str] = fro
 @pytest.mark.usefixtures("ray_up")
 def test_every_part_and_chunk_comes_once(tmp_path: Path) -> None:
     items = dict([part_item(number) for number in range(300)] + [chunk_item(number) for number in range(1000, 1020)])
-    events = list(flow(items, work(tmp_path)))
+    events = list(flow(items.items(), work(tmp_path)))
     assert Counter(event.kind for event in events) == {"part": 360, "segmented": 60, "chunk": 20}
     assert len({(event.kind, event.where) for event in events}) == len(events)
 
@@ -91,7 +91,7 @@ def test_every_part_and_chunk_comes_once(tmp_path: Path) -> None:
 def test_what_dead_actors_had_is_done_by_others(tmp_path: Path) -> None:
     items = dict([part_item(number) for number in range(40)] + [chunk_item(number) for number in range(1000, 1006)])
     deadly = frozenset({part_item(7)[0], f"{1002:012x}-00001"})
-    events = list(flow(items, work(tmp_path, f"{1004:012x}", deadly)))
+    events = list(flow(items.items(), work(tmp_path, f"{1004:012x}", deadly)))
     assert len(list(tmp_path.iterdir())) == 3, "not all that should have died did"
     assert Counter(event.kind for event in events) == {"part": 58, "segmented": 18, "chunk": 6}
     assert len({(event.kind, event.where) for event in events}) == len(events)

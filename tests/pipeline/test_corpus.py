@@ -65,7 +65,8 @@ def test_the_books_balance_and_notice_a_missing_file(corpus: Corpus) -> None:
     assert any(file.name in problem for problem in keep_books(corpus.store, corpus.chunks).problems)
 
 
-def test_orphans_are_swept_and_nothing_else(corpus: Corpus) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_orphans_are_swept_and_nothing_else(corpus: Corpus, whole: bool) -> None:
     before = corpus.store.find("embeddings")
     orphan = before[0].rsplit("-", 1)[0] + "-000000.parquet"
     corpus.store.write(orphan, b"half a fi")
@@ -74,7 +75,7 @@ def test_orphans_are_swept_and_nothing_else(corpus: Corpus) -> None:
     corpus.store.write(f"{orphan}.bak", b"put there by a person")
     stranger = "embeddings/0123456789ab-00000.01234567-000000.parquet"
     corpus.store.write(stranger, b"of an attempt that may still run")
-    assert sweep(corpus.store, corpus.chunks) == 2
+    assert sweep(corpus.store, corpus.chunks, whole) == 2
     assert corpus.store.find("embeddings") == sorted([*before, stranger, f"{orphan}.bak"])
 
 
