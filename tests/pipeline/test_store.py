@@ -95,6 +95,8 @@ def test_only_what_has_a_prefix_is_found(store: Store) -> None:
     assert store.find("chunks", "ab/deep/e") == ["chunks/ab/deep/er"]
     assert store.find("chunks", "ab1") == ["chunks/ab1"]
     assert store.find("chunks", "z") == store.find("nothing", "ab") == []
+    assert store.find_any("chunks", ["ac", "ab1", "z"]) == ["chunks/ab1", "chunks/ac"]
+    assert store.find_any("nothing", ["ab"]) == []
 
 
 def test_times_are_the_stores(store: Store) -> None:
