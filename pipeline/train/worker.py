@@ -19,7 +19,7 @@ from rich.console import Console
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, PipelineError
+from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Processes, joined, parallel
@@ -86,13 +86,13 @@ class _Work:
 
     def all(self, asked_to_stop: Callable[[], bool]) -> None:
         dtype = _dtype(self.settings, self.processes.device)
-        there = checkpoint.markers(self.store, self.run)
-        losses = parallel(self._model(fresh=not there), self.settings, self.processes, dtype)
+        newest = self.newest()
+        losses = parallel(self._model(fresh=newest is None), self.settings, self.processes, dtype)
         optimizer = adamw(losses, self.settings)
         done, pinned = 0, self.record.pinned.digest
-        if there:
-            done = there[-1].step
-            checkpoint.load(self.store, there[-1], losses, optimizer, one=self.processes.world == 1)
+        if newest:
+            done = newest.step
+            checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
             self._say(f"going on from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
         log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
@@ -120,6 +120,25 @@ class _Work:
             micros.close()
         if done == self.settings.steps:
             self._write_model(losses, validation)
+
+    def newest(self) -> checkpoint.Marker | None:
+        """The checkpoint to go on from, as the first process sees it: caches of NFS may show others another one.
+
+        Raises `CorpusError` if it is one of another training.
+        """
+        there = checkpoint.markers(self.store, self.run) if self.processes.first else []
+        said = self.processes.told(there[-1].model_dump_json() if there else "")[0]
+        if not said:
+            return None
+        marker, pinned = checkpoint.Marker.model_validate_json(said), self.record.pinned.digest
+        if marker.pinned != pinned:
+            folder = f"{self.run}/{checkpoint.FOLDER}"
+            raise CorpusError(
+                f"{self.store.url}/{folder}/{checkpoint.name_of(marker.step)}.json is a checkpoint of another training "
+                f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete what lies in {folder}, or begin "
+                "anew with --fresh"
+            )
+        return marker
 
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned

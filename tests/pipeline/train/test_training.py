@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -30,7 +31,7 @@ from pipeline.train.settings import TrainSettings
 from pipeline.train.worker import _Work, started
 from pipeline.verify.check import check, repair
 from pipeline.watch.trainings import show_trainings
-from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
+from tests.pipeline.train.small import OneOfTwo, make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
     "kind": "two-tower",
@@ -110,6 +111,34 @@ def test_an_interrupted_checkpoint_does_not_count(corpus: Path) -> None:
     assert "going on from step 4 of 6" in shown
     assert steps_of(corpus, "partial") == before
     assert len(list((folder_of_run / "checkpoints").glob("*.json"))) == 2  # the newest are kept
+
+
+def test_all_processes_go_on_from_the_checkpoint_that_the_first_sees(corpus: Path) -> None:
+    trained(corpus, "seen", checkpoint_every=3)
+    store = Store(str(corpus.parent / "out"))
+    there, record = checkpoint.markers(store, "train/seen"), started(store, "train/seen")
+
+    def newest(processes: Processes) -> checkpoint.Marker | None:
+        return _Work(Console(), store, "train/seen", record, processes).newest()
+
+    first = OneOfTwo(0)
+    assert newest(first) == there[-1]
+    for marker in store.find("train/seen/checkpoints", "step-00000006.json"):
+        store.delete(marker)
+    assert newest(OneOfTwo(1, other=first.said)) == there[-1]  # its own listing shows an older one
+    assert newest(OneOfTwo(1)) is None  # the first shows none
+
+
+def test_a_checkpoint_of_another_training_is_refused(corpus: Path) -> None:
+    for name, lr in (("theirs", 1e-2), ("ours", 2e-2)):
+        trained(corpus, name, lr=lr)
+    shutil.rmtree(folder(corpus, "ours") / "checkpoints")
+    shutil.copytree(folder(corpus, "theirs") / "checkpoints", folder(corpus, "ours") / "checkpoints")
+    (folder(corpus, "ours") / "model.json").unlink()
+    with pytest.raises(CorpusError, match=r"ours/checkpoints/step-00000006.json is a checkpoint of another training"):
+        trained(corpus, "ours", lr=2e-2)
+    assert "going on from" not in trained(corpus, "ours", lr=2e-2, fresh=True)
+    assert "nothing to do" in trained(corpus, "theirs")
 
 
 def test_settings_that_decide_losses_stay(corpus: Path) -> None:
