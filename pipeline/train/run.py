@@ -87,9 +87,6 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         checkpoint.forget(store, run)
         for path in store.find(run):
             store.delete(path)
-    for folder in checkpoint.interrupted(store, run):
-        console.print(f"{folder} was interrupted and does not count: removed", markup=False, highlight=False)
-        checkpoint.delete_folders(store, [folder])
     start_again(store, run)
     pinned = None
     if checkpoint.markers(store, run):

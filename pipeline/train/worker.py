@@ -87,6 +87,7 @@ class _Work:
     def all(self, asked_to_stop: Callable[[], bool]) -> None:
         dtype = _dtype(self.settings, self.processes.device)
         newest = self.newest()
+        self._remove_interrupted()
         losses = parallel(self._model(fresh=newest is None), self.settings, self.processes, dtype)
         optimizer = adamw(losses, self.settings)
         done, pinned = 0, self.record.pinned.digest
@@ -139,6 +140,13 @@ class _Work:
                 "anew with --fresh"
             )
         return marker
+
+    def _remove_interrupted(self) -> None:
+        """By the first process; the others wait, so that what it takes for interrupted is none that they write."""
+        for folder in checkpoint.interrupted(self.store, self.run) if self.processes.first else []:
+            self._say(f"{folder} was interrupted and does not count: removed")
+            checkpoint.delete_folders(self.store, [folder])
+        self.processes.told("")
 
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned

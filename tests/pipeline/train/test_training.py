@@ -28,7 +28,7 @@ from pipeline.train.model_file import load_model
 from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.run import alone
 from pipeline.train.settings import TrainSettings
-from pipeline.train.worker import _Work, started
+from pipeline.train.worker import _Work, started, work
 from pipeline.verify.check import check, repair
 from pipeline.watch.trainings import show_trainings
 from tests.pipeline.train.small import OneOfTwo, make_corpus, steps_of, trained, write_card
@@ -111,6 +111,20 @@ def test_an_interrupted_checkpoint_does_not_count(corpus: Path) -> None:
     assert "going on from step 4 of 6" in shown
     assert steps_of(corpus, "partial") == before
     assert len(list((folder_of_run / "checkpoints").glob("*.json"))) == 2  # the newest are kept
+
+
+def test_processes_that_are_started_again_remove_what_was_interrupted(corpus: Path) -> None:
+    """Also where nobody runs `pipeline train` before them: jobs that are queued again, restarts in a job."""
+    trained(corpus, "again")
+    url, half = str(corpus.parent / "out"), folder(corpus, "again") / "checkpoints" / "step-00000004.abcdef"
+    (half / "share").parent.mkdir()
+    (half / "share").write_bytes(b"half")
+    (folder(corpus, "again") / "model.json").unlink()
+    shown = io.StringIO()
+    work(Console(file=shown, width=300), url, "train/again")
+    assert "step-00000004.abcdef was interrupted and does not count: removed" in shown.getvalue()
+    assert "going on from step 6 of 6" in shown.getvalue()
+    assert not half.exists() and (folder(corpus, "again") / "model.json").exists()
 
 
 def test_all_processes_go_on_from_the_checkpoint_that_the_first_sees(corpus: Path) -> None:
