@@ -20,6 +20,8 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.storage.store import Store
@@ -137,12 +139,19 @@ class Loader:
             for pool in (finishing, reading):
                 pool.shutdown(cancel_futures=True)
 
-    def name(self, piece: int) -> str:
-        """The document of a number in `Batch.pieces`, for messages: its id, and where it stands."""
-        number = bisect_right(self._firsts, piece) - 1
-        index, pieces = self.sources[number].index, self._pieces[number]
-        part, row = pieces.place(piece - self._firsts[number])
-        with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
-            documents = pq.read_table(handle, columns=["doc_id", "first_row"])
-        doc = bisect_right(documents["first_row"].to_pylist(), row) - 1
-        return f"{documents['doc_id'][doc].as_py()} (row {row} of part {index.parts['part'][part]} of {index.url})"
+    def names(self, pieces: Sequence[int]) -> list[str]:
+        """The documents of numbers in `Batch.pieces`, for messages: the id of each, and where it stands."""
+        tables: dict[tuple[int, int], pa.Table] = {}
+        found = []
+        for piece in pieces:
+            number = bisect_right(self._firsts, piece) - 1
+            index = self.sources[number].index
+            part, row = self._pieces[number].place(piece - self._firsts[number])
+            if (number, part) not in tables:
+                with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
+                    tables[number, part] = pq.read_table(handle, columns=["doc_id", "first_row"]).combine_chunks()
+            documents = tables[number, part]
+            doc = int(np.searchsorted(documents["first_row"].to_numpy(), row, side="right")) - 1
+            said = documents["doc_id"][doc].as_py()
+            found.append(f"{said} (row {row} of part {index.parts['part'][part]} of {index.url})")
+        return found

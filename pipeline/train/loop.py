@@ -54,7 +54,7 @@ class Loop:
 
     stepper: takes steps; micros: this process's micro-batches, in order, from those of step `done` on; waited: seconds
     that it waited for them so far. validation: batches, the same in all processes. save: writes a checkpoint after so
-    many steps. name: of a piece, in words. log: of the first process.
+    many steps. names: of pieces, in words. log: of the first process.
     """
 
     store: Store
@@ -66,7 +66,7 @@ class Loop:
     waited: Callable[[], float]
     validation: Sequence[Batch]
     save: Callable[[int], None]
-    name: Callable[[int], str]
+    names: Callable[[Sequence[int]], list[str]]
     log: Log | None
     asked_to_stop: Callable[[], bool] = lambda: False
     _interval: Interval = field(default_factory=Interval)
@@ -111,7 +111,7 @@ class Loop:
             return 0
         result = pending.result()
         if not result.finite:
-            not_finite.stop(self.store, self.run, pending, result, self.processes, self.name)
+            not_finite.stop(self.store, self.run, pending, result, self.processes, self.names)
         self._interval.add(result)
         done = pending.step + 1
         if done % self.settings.log_every == 0 or done == self.settings.steps:

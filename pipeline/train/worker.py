@@ -109,7 +109,7 @@ class _Work:
         loop = Loop(
             self.store, self.run, self.settings, self.processes,
             Stepper(losses, optimizer, self.settings, self.processes, dtype), micros, lambda: loader.waited,
-            self._validation(), save, loader.name, log, asked_to_stop,
+            self._validation(), save, loader.names, log, asked_to_stop,
         )  # fmt: skip
         try:
             if log:

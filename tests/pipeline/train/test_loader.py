@@ -18,6 +18,7 @@ import torch
 from pipeline import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.select.settings import SelectSettings
+from pipeline.storage.store import Store
 from pipeline.train.index import Index, make_index
 from pipeline.train.loader import Loader, Source
 from pipeline.train.reading import Loaded
@@ -61,7 +62,12 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_in_the_order_of_the_corpus_every_sentence_comes_once(index: Index, corpus: Corpus, split: str) -> None:
+def test_in_the_order_of_the_corpus_every_sentence_comes_once(
+    index: Index, corpus: Corpus, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    plain = Store.open
+    monkeypatch.setattr(Store, "open", lambda self, path: opened.append(path) or plain(self, path))
     loader = everything(index, split=split, shuffle=False, epochs=1)
     pieces: dict[int, list[Sentence]] = {}
     for expected, (number, batch) in enumerate(loader):
@@ -72,8 +78,10 @@ def test_in_the_order_of_the_corpus_every_sentence_comes_once(index: Index, corp
             pieces.setdefault(piece, []).extend(itertools.islice(sentences, length))
     assert list(pieces.values()) == wanted(index, pieces_of(corpus, split)) and list(pieces) == sorted(pieces)
     assert loader.sentences == sum(map(len, pieces.values()))
-    named = pieces_of(corpus, split)[-1].doc_id
-    assert loader.name(max(pieces)).startswith(f"{named} (row ")
+    opened.clear()
+    names = loader.names(list(pieces))
+    assert len(opened) == len(set(opened)) > 1  # each file once
+    assert [one.partition(" (row ")[0] for one in names] == [one.doc_id for one in pieces_of(corpus, split)]
 
 
 @pytest.mark.parametrize("broken", ["split-documents", "drop-sentences", "drop-documents"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 
 from pipeline.storage.store import Store
 from pipeline.train import not_finite
@@ -19,7 +23,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.model import build
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.train.small import CARD
+from tests.pipeline.train.small import CARD, OneOfTwo
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -30,6 +34,10 @@ def stepper(**settings: float) -> Stepper:
     losses = Losses(build(card, RobustScaler(torch.zeros(8), torch.ones(8))))
     chosen = TrainSettings.model_validate(settings)
     return Stepper(losses, adamw(losses, chosen), chosen, ALONE, torch.float32)
+
+
+def named(pieces: Sequence[int]) -> list[str]:
+    return [f"piece {piece}" for piece in pieces]
 
 
 def batch(*lengths: int, seed: int) -> Batch:
@@ -110,7 +118,24 @@ def test_documents_that_are_not_finite_are_named_and_saved(tmp_path: Path) -> No
     assert not result.finite
     store = Store(str(tmp_path))
     with pytest.raises(NotFiniteError, match=r"in step 4 the loss is nan.*\nembeddings .*: piece 21; the batch is sav"):
-        not_finite.stop(store, "train/x", pending, result, ALONE, lambda piece: f"piece {piece}")
+        not_finite.stop(store, "train/x", pending, result, ALONE, named)
     (path,) = tmp_path.glob("train/x/not-finite/*")
     assert path.name == "step-00000004-micro-000000009.safetensors"
-    torch.testing.assert_close(load_file(path)["embeddings"], bad.embeddings, equal_nan=True)
+    with safe_open(path, "pt") as file:
+        torch.testing.assert_close(file.get_tensor("embeddings"), bad.embeddings, equal_nan=True)
+        assert json.loads(file.metadata()["documents"]) == named(file.get_tensor("pieces").tolist())
+
+
+def test_a_process_without_fault_blames_nobody_while_another_has_one(tmp_path: Path) -> None:
+    """Only where no process has one, gradients are suspected."""
+    taken = stepper()
+    pending = taken.step(4, [(8, batch(5, 3, seed=1)), (10, batch(2, seed=2))])
+    result, store = replace(pending.result(), loss=math.nan), Store(str(tmp_path))
+    theirs = "losses that are not finite: piece 7; the batch is saved as x"
+    blaming = OneOfTwo(1, other=["losses that are not finite", theirs])
+    with pytest.raises(NotFiniteError, match=r"norm [\d.]+\nlosses that are not finite: piece 7; .* x\nLeave"):
+        not_finite.stop(store, "train/x", pending, result, blaming, named)
+    assert store.find("train/x") == []
+    with pytest.raises(NotFiniteError, match=r"\nits gradient: piece 10, piece 11; .*\nits gradient: piece 20; "):
+        not_finite.stop(store, "train/x", pending, result, OneOfTwo(1), named)
+    assert len(store.find("train/x")) == 2
