@@ -19,6 +19,7 @@ from pipeline import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.select.settings import SelectSettings
 from pipeline.storage.store import Store
+from pipeline.train import order
 from pipeline.train.index import Index, make_index
 from pipeline.train.loader import Loader, Source
 from pipeline.train.reading import Loaded
@@ -32,6 +33,12 @@ SMALL: dict[str, Any] = {"split": "train", "max_sentences": 12, "micro_concepts"
 @pytest.fixture
 def index(corpus: Corpus) -> Index:
     return make_index(corpus, SelectSettings())
+
+
+@pytest.fixture(autouse=True)
+def lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several, though the corpus is small."""
+    monkeypatch.setattr(order, "LANE_SPANS", 2)
 
 
 def everything(index: Index, **options: Any) -> Loader:
