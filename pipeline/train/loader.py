@@ -13,6 +13,7 @@ Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_right
 from collections import deque
@@ -29,11 +30,22 @@ from pipeline.train.checks import Weights, check_columns, check_files, check_mix
 from pipeline.train.order import Order, Plan, Rules, Window
 from pipeline.train.pieces import Pieces
 from pipeline.train.reading import Loaded, Reader, batch_of
+from pipeline.train.settings import LANES
 from pipeline.train.source import Source
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "Source", "Weights"]
 WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
+
+
+def window_of(lanes: int, micro_concepts: int) -> int:
+    """Sentences of a window, so that more lanes than `LANES` need no more memory, but for those of a micro-batch."""
+    return max(micro_concepts, WINDOW * LANES // max(lanes, LANES))
+
+
+def share_of_files(lanes: int, world: int) -> int:
+    """Processes that read each file: those that share a lane."""
+    return world // math.gcd(lanes, world)
 
 
 class Loader:
@@ -66,7 +78,7 @@ class Loader:
         pin: bool = False,
         shuffle: bool = True,
         epochs: int | None = None,
-        lanes: int = 8,
+        lanes: int = LANES,
         window: int = WINDOW,
         threads: int = 2,
     ) -> None:

@@ -20,11 +20,12 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, PipelineError
+from pipeline.show import counted
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Processes, joined, parallel
 from pipeline.train.index import read_index
-from pipeline.train.loader import Loader, Source
+from pipeline.train.loader import Loader, Source, share_of_files, window_of
 from pipeline.train.log import Log
 from pipeline.train.loop import Loop
 from pipeline.train.model_file import About, codebooks_of, load_model, read_scaler, save_model
@@ -96,6 +97,7 @@ class _Work:
             checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
             self._say(f"going on from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
+        self.say_who_reads(loader.lanes)
         log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
 
         def save(step: int) -> None:
@@ -141,6 +143,23 @@ class _Work:
             )
         return marker
 
+    def say_who_reads(self, lanes: int) -> None:
+        """If several processes read the same files. lanes: that the corpora have."""
+        world, wanted = self.processes.world, self.settings.lanes
+        readers = share_of_files(lanes, world)
+        if readers == 1:
+            return
+        remedy = (
+            f"with train.lanes {-(-lanes // world) * world} each reads its own (in another training: lanes decide the "
+            "order of the data)"
+        )
+        if lanes < wanted:
+            remedy = f"the corpus is too small for train.lanes {wanted}"
+        self._say(
+            f"{counted(lanes, 'lane')} for {world} processes: every file of embeddings is read by {readers} of them; "
+            + remedy
+        )
+
     def _remove_interrupted(self) -> None:
         """By the first process; the others wait, so that what it takes for interrupted is none that they write."""
         for folder in checkpoint.interrupted(self.store, self.run) if self.processes.first else []:
@@ -176,6 +195,8 @@ class _Work:
             pin=self.processes.device.type == "cuda",
             shuffle=training,
             epochs=None if training else 1,
+            lanes=self.settings.lanes,
+            window=window_of(self.settings.lanes, self.settings.micro_concepts),
         )
 
     def _validation(self) -> list[Batch]:

@@ -21,7 +21,7 @@ from pipeline.select.settings import SelectSettings
 from pipeline.storage.store import Store
 from pipeline.train import order
 from pipeline.train.index import Index, make_index
-from pipeline.train.loader import Loader, Source
+from pipeline.train.loader import WINDOW, Loader, Source, share_of_files, window_of
 from pipeline.train.reading import Loaded
 from stages.lcm.batch import Batch
 from tests.pipeline.train.corpora import make_corpus
@@ -178,6 +178,12 @@ def test_a_mix_draws_by_weight_and_resumes(index: Index, corpus: Corpus) -> None
         Loader(sources, **options, epochs=1)
     both = Loader(sources, **options, epochs=1, shuffle=False)
     assert sum(batch.sentences for _, batch in both) == both.sentences
+
+
+def test_more_lanes_need_no_more_memory() -> None:
+    assert [window_of(lanes, 2048) for lanes in (1, 8, 16, 64)] == [WINDOW, WINDOW, WINDOW // 2, WINDOW // 8]
+    assert window_of(1 << 20, 2048) == 2048
+    assert [share_of_files(8, world) for world in (1, 4, 8, 16, 6)] == [1, 1, 1, 2, 3]
 
 
 def test_windows_that_are_used_up_go_from_memory(index: Index) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shutil
@@ -166,6 +167,48 @@ def test_settings_that_decide_losses_stay(corpus: Path) -> None:
         trained(corpus, "pinned", lr=0.02)
     trained(corpus, "pinned", log_every=2)  # of execution
     assert "nothing to do" not in trained(corpus, "pinned", fresh=True, lr=0.02)
+
+
+def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path) -> None:
+    trained(corpus, "old", checkpoint_every=3)
+    record = folder(corpus, "old") / "run.json"
+    then = json.loads(record.read_text())
+    assert then["pinned"]["settings"].pop("lanes") == then["settings"].pop("lanes") == 8
+    record.write_text(json.dumps(then))
+    store = Store(str(corpus.parent / "out"))
+    digest = started(store, "train/old").pinned.digest
+    for marker in store.find("train/old/checkpoints", "step-"):
+        if marker.endswith("3.json"):
+            store.write(marker, json.dumps(json.loads(store.read(marker)) | {"pinned": digest}).encode())
+        elif marker.endswith("6.json"):
+            store.delete(marker)
+    (folder(corpus, "old") / "model.json").unlink()
+    with pytest.raises(ConfigError, match=r"train/old was begun with other settings: train.lanes 8 → 16\. Set"):
+        trained(corpus, "old", lanes=16)
+    assert "going on from step 3 of 6" in trained(corpus, "old", checkpoint_every=3)
+    assert started(store, "train/old").pinned.digest == digest
+
+
+@pytest.mark.parametrize(
+    ("lanes", "said"),
+    [
+        (8, None),
+        (4, None),
+        (6, r"6 lanes for 4 processes: every file .* read by 2 of them; with train\.lanes 8 each reads its own"),
+        (2, r"2 lanes for 4 processes: every file .* read by 2 of them; with train\.lanes 4 each reads its own"),
+        (1, r"1 lane for 4 processes: every file .* read by 4 of them; the corpus is too small for train\.lanes 2"),
+    ],
+)
+def test_who_reads_the_same_files_is_said(corpus: Path, lanes: int, said: str | None) -> None:
+    trained(corpus, "lanes", steps=1)
+    store, shown = Store(str(corpus.parent / "out")), io.StringIO()
+    record = started(store, "train/lanes")
+    record = record.model_copy(
+        update={"settings": record.settings.model_copy(update={"lanes": max(2, lanes), "batch_concepts": 256})}
+    )
+    console, four = Console(file=shown, width=300), Processes(0, 4, torch.device("cpu"))
+    _Work(console, store, "train/lanes", record, four).say_who_reads(lanes)
+    assert re.match(said, shown.getvalue()) if said else not shown.getvalue()
 
 
 def test_two_processes_with_shares_of_the_model_agree_with_one(corpus: Path) -> None:
