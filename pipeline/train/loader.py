@@ -14,7 +14,6 @@ Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -92,7 +91,6 @@ class Loader:
         families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin
-        self.waited = 0.0  # seconds that who iterates had to wait for batches
         self._pieces = [Pieces.of(source.index, split) for source in sources]
         self._firsts = [sum(map(len, self._pieces[:number])) for number in range(len(sources))]
         for source in sources:
@@ -142,9 +140,7 @@ class Loader:
                 if not ahead:
                     return
                 number, size, batch = ahead.popleft()
-                since = time.perf_counter()
                 found = batch.result()
-                self.waited += time.perf_counter() - since
                 waiting -= size
                 yield number, found
         finally:

@@ -110,7 +110,7 @@ class _Work:
         micros = _stream(loader)
         loop = Loop(
             self.store, self.run, self.settings, self.processes,
-            Stepper(losses, optimizer, self.settings, self.processes, dtype), micros, lambda: loader.waited,
+            Stepper(losses, optimizer, self.settings, self.processes, dtype), micros,
             self._validation(), save, loader.names, log, asked_to_stop,
         )  # fmt: skip
         try:

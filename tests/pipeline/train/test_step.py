@@ -15,6 +15,7 @@ from safetensors import safe_open
 from pipeline.storage.store import Store
 from pipeline.train import not_finite
 from pipeline.train.distributed import Losses, Processes
+from pipeline.train.loop import Interval
 from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.optimizer import adamw
 from pipeline.train.settings import TrainSettings
@@ -96,6 +97,21 @@ def test_a_step_of_prompts_alone_changes_nothing(world: int, monkeypatch: pytest
     result = taken.step(0, [(0, prompts)]).result()
     assert result.finite and (result.loss, result.norm, result.weight) == (0, 0, 0)
     assert all(torch.equal(old, new) for old, new in zip(before, taken.losses.parameters(), strict=True))
+
+
+def test_how_long_each_process_waited_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_up(self: Processes, numbers: torch.Tensor) -> None:
+        numbers[-3:] += torch.tensor([0.5, 0.0, 2.0])  # of the others
+
+    monkeypatch.setattr(Processes, "add_up", add_up)
+    taken = stepper()
+    taken.processes = Processes(1, 3, torch.device("cpu"))
+    steps = [taken.step(at, [(at, batch(5, seed=1))], waited=0.25).result() for at in range(2)]
+    assert [one.waited for one in steps] == [(0.5, 0.25, 2.0)] * 2
+    interval = Interval()
+    for one in steps:
+        interval.add(one)
+    assert interval.waited == (1.0, 0.5, 4.0)
 
 
 def test_clipping_cuts_the_gradient() -> None:
