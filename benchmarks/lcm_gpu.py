@@ -34,10 +34,12 @@ WARM_UP, ROUNDS = 3, 5
 
 
 def documents(concepts: int, context: int, dim: int, codebooks: Codebooks | None) -> Batch:
-    """Random embeddings in documents of 20 sentences to the context, `concepts` in all."""
+    """Random embeddings in documents of 20 sentences to the context, up to the first that does not fit."""
     lengths: list[int] = []
-    while (left := concepts - sum(lengths)) > 0:
-        lengths.append(min(left, int(torch.randint(min(20, context), context + 1, ()))))
+    longest = min(context, concepts)
+    while sum(lengths) + (length := int(torch.randint(min(20, longest), longest + 1, ()))) <= concepts:
+        lengths.append(length)
+    concepts = sum(lengths)
     codes = None
     if codebooks is not None:
         count, units = codebooks.centroids.shape[:2]
@@ -99,7 +101,8 @@ def main() -> None:
     parameters = sum(one.numel() for one in model.parameters())
     on = torch.cuda.get_device_name(device) if device.type == "cuda" else describe_cpu()
     print(
-        f"{card.name}: {parameters / 1e6:,.1f} M parameters, {asked.micros} × {asked.micro_concepts:,} concepts a step"
+        f"{card.name}: {parameters / 1e6:,.1f} M parameters, {asked.micros} × at most {asked.micro_concepts:,} "
+        "concepts a step"
     )
     print(f"on {on}, {str(dtype).removeprefix('torch.')}, torch {torch.__version__}")
     print(f"concepts/s  {middle:,.0f} ({rates[0]:,.0f} to {rates[-1]:,.0f})")

@@ -3,10 +3,11 @@
     checkpoints/step-00000100.json              the marker: which folder, how many steps, of what
     checkpoints/step-00000100.3fa9c1/…distcp    model and optimizer, by torch.distributed.checkpoint
 
-A folder that no marker names was interrupted and is never read. Shares are written straight to their place: on local
-disks and NFS by the file system, on object stores by fsspec (no copy on a local disk is needed, which a checkpoint of
-7 billion parameters, 84 GB, might not fit on). A checkpoint is read by any number of processes, DDP or FSDP; random
-numbers are seeded by the step, so it needs none. Cost: 12 bytes a parameter; training waits for it.
+A folder that no marker names was interrupted: it is never read, and removed when processes start again. Shares are
+written straight to their place: on local disks and NFS by the file system, on object stores by fsspec (no copy on a
+local disk is needed, which a checkpoint of 7 billion parameters, 84 GB, might not fit on). A checkpoint is read by any
+number of processes, DDP or FSDP; random numbers are seeded by the step, so it needs none. Cost: 12 bytes a parameter;
+training waits for it.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def markers(store: Store, run: str) -> list[Marker]:
 
 def interrupted(store: Store, run: str) -> list[str]:
     """Folders of checkpoints that were not finished."""
-    whole = {marker.folder for marker in markers(store, run)}
-    there = (f"{run}/{FOLDER}/{name}" for name in store.folders(f"{run}/{FOLDER}"))
+    there = [f"{run}/{FOLDER}/{name}" for name in store.folders(f"{run}/{FOLDER}")]
+    whole = {marker.folder for marker in markers(store, run)}  # looked at last: its marker is younger than a folder
     return [folder for folder in there if folder not in whole]
 
 

@@ -97,6 +97,14 @@ def evaluate(
     if not trained:
         console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
     show(console, rows, about)
+    answering = [one.name for one in trained if one.about.pinned.settings.get("answers")]
+    if answering:
+        console.print(
+            f"{', '.join(answering)}: trained on answers; these metrics are over all sentences, prompts too",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     for one in trained:
         url, folder = one.place.rstrip("/").rsplit("/", 1)
         for ending, text in ((".json", to_json(rows, about)), (".csv", to_csv(rows))):

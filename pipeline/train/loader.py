@@ -13,13 +13,15 @@ Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
 
 from __future__ import annotations
 
-import time
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.storage.store import Store
@@ -27,11 +29,22 @@ from pipeline.train.checks import Weights, check_columns, check_files, check_mix
 from pipeline.train.order import Order, Plan, Rules, Window
 from pipeline.train.pieces import Pieces
 from pipeline.train.reading import Loaded, Reader, batch_of
+from pipeline.train.settings import LANES
 from pipeline.train.source import Source
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "Source", "Weights"]
 WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
+
+
+def window_of(lanes: int, micro_concepts: int) -> int:
+    """Sentences of a window, so that more lanes than `LANES` need no more memory, but for those of a micro-batch."""
+    return max(micro_concepts, WINDOW * LANES // max(lanes, LANES))
+
+
+def share_of_files(lanes: int, world: int) -> int:
+    """Processes that read each file: those that share a lane."""
+    return world // math.gcd(lanes, world)
 
 
 class Loader:
@@ -64,7 +77,7 @@ class Loader:
         pin: bool = False,
         shuffle: bool = True,
         epochs: int | None = None,
-        lanes: int = 8,
+        lanes: int = LANES,
         window: int = WINDOW,
         threads: int = 2,
     ) -> None:
@@ -78,7 +91,6 @@ class Loader:
         families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin
-        self.waited = 0.0  # seconds that who iterates had to wait for batches
         self._pieces = [Pieces.of(source.index, split) for source in sources]
         self._firsts = [sum(map(len, self._pieces[:number])) for number in range(len(sources))]
         for source in sources:
@@ -128,21 +140,26 @@ class Loader:
                 if not ahead:
                     return
                 number, size, batch = ahead.popleft()
-                since = time.perf_counter()
                 found = batch.result()
-                self.waited += time.perf_counter() - since
                 waiting -= size
                 yield number, found
         finally:
             for pool in (finishing, reading):
                 pool.shutdown(cancel_futures=True)
 
-    def name(self, piece: int) -> str:
-        """The document of a number in `Batch.pieces`, for messages: its id, and where it stands."""
-        number = bisect_right(self._firsts, piece) - 1
-        index, pieces = self.sources[number].index, self._pieces[number]
-        part, row = pieces.place(piece - self._firsts[number])
-        with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
-            documents = pq.read_table(handle, columns=["doc_id", "first_row"])
-        doc = bisect_right(documents["first_row"].to_pylist(), row) - 1
-        return f"{documents['doc_id'][doc].as_py()} (row {row} of part {index.parts['part'][part]} of {index.url})"
+    def names(self, pieces: Sequence[int]) -> list[str]:
+        """The documents of numbers in `Batch.pieces`, for messages: the id of each, and where it stands."""
+        tables: dict[tuple[int, int], pa.Table] = {}
+        found = []
+        for piece in pieces:
+            number = bisect_right(self._firsts, piece) - 1
+            index = self.sources[number].index
+            part, row = self._pieces[number].place(piece - self._firsts[number])
+            if (number, part) not in tables:
+                with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
+                    tables[number, part] = pq.read_table(handle, columns=["doc_id", "first_row"]).combine_chunks()
+            documents = tables[number, part]
+            doc = int(np.searchsorted(documents["first_row"].to_numpy(), row, side="right")) - 1
+            said = documents["doc_id"][doc].as_py()
+            found.append(f"{said} (row {row} of part {index.parts['part'][part]} of {index.url})")
+        return found

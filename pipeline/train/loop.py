@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ class Interval:
     norm: float = 0.0  # the largest
     sentences: int = 0
     flops: float = 0.0
-    waited: float = 0.0  # seconds, at the end of the one before
+    waited: tuple[float, ...] = ()  # seconds for micro-batches, of each process
     began: float = field(default_factory=time.perf_counter)
 
     def add(self, result: Result) -> None:
@@ -46,15 +47,16 @@ class Interval:
         self.norm = max(self.norm, result.norm)
         self.sentences += result.sentences
         self.flops += result.flops
+        self.waited = tuple(map(sum, zip_longest(self.waited, result.waited, fillvalue=0.0)))
 
 
 @dataclass
 class Loop:
     """Training under way in this process.
 
-    stepper: takes steps; micros: this process's micro-batches, in order, from those of step `done` on; waited: seconds
-    that it waited for them so far. validation: batches, the same in all processes. save: writes a checkpoint after so
-    many steps. name: of a piece, in words. log: of the first process.
+    stepper: takes steps; micros: this process's micro-batches, in order, from those of step `done` on. validation:
+    batches, the same in all processes. save: writes a checkpoint after so many steps. names: of pieces, in words.
+    log: of the first process.
     """
 
     store: Store
@@ -63,10 +65,9 @@ class Loop:
     processes: Processes
     stepper: Stepper
     micros: Iterator[tuple[int, Batch]]
-    waited: Callable[[], float]
     validation: Sequence[Batch]
     save: Callable[[int], None]
-    name: Callable[[int], str]
+    names: Callable[[Sequence[int]], list[str]]
     log: Log | None
     asked_to_stop: Callable[[], bool] = lambda: False
     _interval: Interval = field(default_factory=Interval)
@@ -79,11 +80,12 @@ class Loop:
         settings, share = self.settings, self.settings.per_step // self.processes.world
         pending: Pending | None = None
         saved, validated, validation = done, -1, None
-        self._interval = Interval(waited=self.waited())
+        self._interval = Interval()
         stopping = False
         while done < settings.steps and not stopping:
+            since = time.perf_counter()
             mine = [next(self.micros) for _ in range(share)]
-            begun = self.stepper.step(done, mine, self.asked_to_stop())
+            begun = self.stepper.step(done, mine, self.asked_to_stop(), time.perf_counter() - since)
             done += 1
             stopping = self._look(pending) > 0
             pending = begun
@@ -111,7 +113,7 @@ class Loop:
             return 0
         result = pending.result()
         if not result.finite:
-            not_finite.stop(self.store, self.run, pending, result, self.processes, self.name)
+            not_finite.stop(self.store, self.run, pending, result, self.processes, self.names)
         self._interval.add(result)
         done = pending.step + 1
         if done % self.settings.log_every == 0 or done == self.settings.steps:
@@ -119,8 +121,8 @@ class Loop:
         return result.stops
 
     def _tell(self, done: int) -> None:
-        over, now, waited = self._interval, time.perf_counter(), self.waited()
-        self._interval = Interval(waited=waited, began=now)
+        over, now = self._interval, time.perf_counter()
+        self._interval = Interval(began=now)
         if not self.log:
             return
         seconds = now - over.began
@@ -133,7 +135,7 @@ class Loop:
             "concepts_per_second": over.sentences / seconds,
             "tflops": tflops,  # of one process
             "mfu": tflops / peak if peak else None,
-            "loader_wait": (waited - over.waited) / seconds,
+            "loader_wait": max(over.waited) / seconds,  # of the process that waited most
             "seconds_left": (self.settings.steps - done) * seconds / over.steps,
         }
         self.log.see("train", done, numbers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Sequence
 
 import torch
 from safetensors.torch import save
@@ -21,21 +22,31 @@ class NotFiniteError(CorpusError):
 
 
 def stop(
-    store: Store, run: str, pending: Pending, result: Result, processes: Processes, name: Callable[[int], str]
+    store: Store,
+    run: str,
+    pending: Pending,
+    result: Result,
+    processes: Processes,
+    names: Callable[[Sequence[int]], list[str]],
 ) -> None:
     """Save this process's batches at fault, and raise `NotFiniteError` that names documents of all processes.
 
-    name: of a piece of the index, in words. To be called by all processes.
+    Where no embedding and no loss of any process is at fault, the gradient of any batch may be: all are saved.
+    names: of pieces of the index, in words. To be called by all processes.
     """
+    faults = [_at_fault(micro) for micro in pending.micros]
+    anybody = any(processes.told("".join(why for _, why in faults)))
     said = []
-    for micro in pending.micros:
-        at_fault, why = _at_fault(micro)
-        if why or _all_good(pending.micros):
+    for micro, (at_fault, why) in zip(pending.micros, faults, strict=True):
+        if why or not anybody:
             path = f"{run}/{FOLDER}/step-{pending.step:08d}-micro-{micro.number:09d}.safetensors"
-            store.write(path, _saved(micro))
-            documents = list(dict.fromkeys(map(name, at_fault[:SHOWN])))
-            more = f" and {len(at_fault) - SHOWN} more" if len(at_fault) > SHOWN else ""
-            said.append(f"{why or 'its gradient'}: {', '.join(documents)}{more}; the batch is saved as {path}")
+            pieces = _pieces(micro).tolist()
+            named = names(pieces)
+            store.write(path, _saved(micro, named))
+            name = dict(zip(pieces, named, strict=True))
+            documents = list(dict.fromkeys(name[piece] for piece in at_fault))
+            more = f" and {len(documents) - SHOWN} more" if len(documents) > SHOWN else ""
+            said.append(f"{why or 'its gradient'}: {', '.join(documents[:SHOWN])}{more}; the batch is saved as {path}")
     lines = [line for line in processes.told("\n".join(said)) if line]
     raise NotFiniteError(
         f"{store.url}/{run}: in step {pending.step} the loss is {result.loss}, the gradient's norm {result.norm}\n"
@@ -44,15 +55,17 @@ def stop(
     )
 
 
-def _all_good(micros: Iterable[Micro]) -> bool:
-    return not any(_at_fault(micro)[1] for micro in micros)
+def _pieces(micro: Micro) -> torch.Tensor:
+    """(documents,) Numbers of the pieces that they are of."""
+    batch = micro.batch
+    return batch.pieces if batch.pieces is not None else torch.arange(len(batch.lengths))
 
 
 def _at_fault(micro: Micro) -> tuple[list[int], str]:
     """Pieces, and what is not finite in them: their embeddings, or their losses; all of them and "" if nothing is."""
     batch = micro.batch
     document = torch.repeat_interleave(torch.arange(len(batch.lengths)), batch.lengths)
-    pieces = batch.pieces if batch.pieces is not None else torch.arange(len(batch.lengths))
+    pieces = _pieces(micro)
     for bad, what in (
         (~batch.embeddings.isfinite().all(dim=1), "embeddings that are not finite"),
         (~micro.losses.isfinite().cpu(), "losses that are not finite"),
@@ -62,7 +75,8 @@ def _at_fault(micro: Micro) -> tuple[list[int], str]:
     return pieces.tolist(), ""
 
 
-def _saved(micro: Micro) -> bytes:
+def _saved(micro: Micro, documents: list[str]) -> bytes:
+    """safetensors; its metadata has `documents`, a JSON list that is aligned with `pieces` and `lengths`."""
     batch = micro.batch
     tensors = {
         "embeddings": batch.embeddings,
@@ -72,4 +86,5 @@ def _saved(micro: Micro) -> bytes:
         "pieces": batch.pieces,
         "losses": micro.losses.float().cpu(),
     }
-    return bytes(save({key: one.contiguous() for key, one in tensors.items() if one is not None}))
+    there = {key: one.contiguous() for key, one in tensors.items() if one is not None}
+    return bytes(save(there, {"documents": json.dumps(documents, ensure_ascii=False)}))

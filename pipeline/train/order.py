@@ -3,6 +3,9 @@
 Micro-batch k comes from lane k % lanes. A lane is a stream of its own over its share of the spans (a seeded permutation
 of all, dealt out anew every epoch). It takes spans together to windows of some sentences, wraps their pieces at
 `max_sentences`, permutes what comes out, and packs it into micro-batches, over the borders of windows and epochs.
+Lanes are drawn equally often, however many spans they have. In endless training a lane with fewer spans is in the next
+epoch while others are in this one. So a lane has 16 spans or more, small corpora have fewer lanes, and at most about
+4 % of an epoch's sentences come twice before others come once; with one lane none do.
 Nothing here reads data: coming to micro-batch k costs microseconds for each one before it in the same lane.
 """
 
@@ -18,6 +21,7 @@ import numpy as np
 from pipeline.train.pieces import Ints, Pieces, ranges
 
 MICRO_BATCHES = 8  # that a lane has in an epoch at least; small corpora have fewer lanes
+LANE_SPANS = 16  # that a lane has at least: one has at most a span more than another, a sixteenth
 DRAWS = 1024  # sources drawn at a time
 ORDER, WITHIN, SOURCE = range(3)  # what random numbers are for
 
@@ -114,7 +118,7 @@ class Order:
         if not self._rules.shuffle:
             return 1
         full = int(pieces.span_lengths.sum()) // (MICRO_BATCHES * self._rules.micro_concepts)
-        return max(1, min(self._rules.lanes, pieces.spans, full))
+        return max(1, min(self._rules.lanes, pieces.spans // LANE_SPANS, full))
 
     def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, Plan]]:
         """Number and plan of the micro-batches of a process from `start` on: those with number % world == rank."""

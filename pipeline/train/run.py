@@ -87,9 +87,6 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         checkpoint.forget(store, run)
         for path in store.find(run):
             store.delete(path)
-    for folder in checkpoint.interrupted(store, run):
-        console.print(f"{folder} was interrupted and does not count: removed", markup=False, highlight=False)
-        checkpoint.delete_folders(store, [folder])
     start_again(store, run)
     pinned = None
     if checkpoint.markers(store, run):
@@ -111,9 +108,10 @@ def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[st
 
 
 def _compared(pinned: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same to go on; the words of a card need not."""
+    """What must be the same to go on; the words of a card need not. A setting that came later has its default."""
     card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
-    return {"model": card, "train": pinned["settings"], "select": pinned["select"]}
+    defaults = {key: value for key, value in TrainSettings().meaningful().items() if key != "model"}
+    return {"model": card, "train": defaults | pinned["settings"], "select": pinned["select"]}
 
 
 def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus) -> Pinned:

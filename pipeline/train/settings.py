@@ -14,6 +14,7 @@ from stages.stage import Settings, execution, meaning
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MICRO_CONCEPTS = 2048
+LANES = 8
 TAKEN = "index"  # a folder of train/
 
 
@@ -46,6 +47,12 @@ class TrainSettings(Settings):
         description="sentences that a process computes at once, at most (default: 2048, or batch_concepts if that is "
         "less); batch_concepts is a multiple of it, it decides the order of the data, and must not be less than the "
         "model's context",
+    )
+    lanes: int = meaning(
+        LANES,
+        ge=1,
+        description="streams that the data are read in, at most (small corpora have fewer); best a multiple of the "
+        "processes: each then reads files of its own. It decides the order of the data",
     )
     lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
     warmup_steps: int | None = meaning(

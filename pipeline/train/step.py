@@ -19,7 +19,7 @@ from pipeline.train.optimizer import learning_rate
 from pipeline.train.settings import TrainSettings
 from stages.lcm.batch import Batch
 
-LOSS, WEIGHT, SQUARES, STOPS, SENTENCES, FLOPS = range(6)  # of the numbers that are added up over processes
+LOSS, WEIGHT, SQUARES, STOPS, SENTENCES, FLOPS, WAITED = range(7)  # of the numbers that are added up over processes
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Micro:
 
 @dataclass(frozen=True)
 class Result:
-    """What a step said. norm: length of the gradient before it was cut; stops: processes that were asked to stop."""
+    """What a step said. norm: length of the gradient before it was cut; stops: processes that were asked to stop.
+
+    waited: seconds for its micro-batches, of each process.
+    """
 
     loss: float
     norm: float
@@ -41,6 +44,7 @@ class Result:
     sentences: int
     flops: float
     stops: int
+    waited: tuple[float, ...]
 
     @property
     def finite(self) -> bool:
@@ -61,9 +65,9 @@ class Pending:
         """Waits for this step, not for what was begun after it."""
         if self.arrived:
             self.arrived.synchronize()
-        loss, weight, squares, stops, sentences, flops = self.numbers.tolist()
+        loss, weight, squares, stops, sentences, flops, *waited = self.numbers.tolist()
         weighed = max(weight, torch.finfo(torch.float32).tiny)
-        return Result(loss / weighed, squares**0.5 / weighed, weight, int(sentences), flops, int(stops))
+        return Result(loss / weighed, squares**0.5 / weighed, weight, int(sentences), flops, int(stops), tuple(waited))
 
 
 def seed_of(*what: int | str) -> int:
@@ -89,10 +93,13 @@ class Stepper:
         self.processes, self.dtype = processes, dtype
         self._model = unwrapped(losses).model
 
-    def step(self, step: int, micros: Sequence[tuple[int, Batch]], stop: bool = False) -> Pending:
-        """Step number `step` on this process's (number, batch on the host). stop: whether it was asked to stop."""
+    def step(self, step: int, micros: Sequence[tuple[int, Batch]], stop: bool = False, waited: float = 0.0) -> Pending:
+        """Step number `step` on this process's (number, batch on the host).
+
+        stop: whether it was asked to stop; waited: seconds for these batches.
+        """
         device, world = self.processes.device, self.processes.world
-        totals = torch.zeros(FLOPS + 1, dtype=torch.float64, device=device)
+        totals = torch.zeros(WAITED + world, dtype=torch.float64, device=device)
         done = []
         for at, (number, batch) in enumerate(micros):
             moved = batch.to(device)
@@ -112,6 +119,7 @@ class Stepper:
             norms = torch.stack(torch._foreach_norm(gradients)).double()
             totals[SQUARES] = (norms * world).square().sum()
         totals[STOPS] = float(stop)
+        totals[WAITED + self.processes.rank] = waited  # a place for each, so that sums leave them apart
         self.processes.add_up(totals)
         # DDP and FSDP give means over processes: × world makes sums, / Σ weight the gradients of the loss.
         weighed = totals[WEIGHT].clamp(min=torch.finfo(torch.float32).tiny)

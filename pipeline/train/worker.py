@@ -19,12 +19,13 @@ from rich.console import Console
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, PipelineError
+from pipeline.errors import ConfigError, CorpusError, PipelineError
+from pipeline.show import counted
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Processes, joined, parallel
 from pipeline.train.index import read_index
-from pipeline.train.loader import Loader, Source
+from pipeline.train.loader import Loader, Source, share_of_files, window_of
 from pipeline.train.log import Log
 from pipeline.train.loop import Loop
 from pipeline.train.model_file import About, codebooks_of, load_model, read_scaler, save_model
@@ -86,15 +87,17 @@ class _Work:
 
     def all(self, asked_to_stop: Callable[[], bool]) -> None:
         dtype = _dtype(self.settings, self.processes.device)
-        there = checkpoint.markers(self.store, self.run)
-        losses = parallel(self._model(fresh=not there), self.settings, self.processes, dtype)
+        newest = self.newest()
+        self._remove_interrupted()
+        losses = parallel(self._model(fresh=newest is None), self.settings, self.processes, dtype)
         optimizer = adamw(losses, self.settings)
         done, pinned = 0, self.record.pinned.digest
-        if there:
-            done = there[-1].step
-            checkpoint.load(self.store, there[-1], losses, optimizer, one=self.processes.world == 1)
+        if newest:
+            done = newest.step
+            checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
             self._say(f"going on from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
+        self.say_who_reads(loader.lanes)
         log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
 
         def save(step: int) -> None:
@@ -107,8 +110,8 @@ class _Work:
         micros = _stream(loader)
         loop = Loop(
             self.store, self.run, self.settings, self.processes,
-            Stepper(losses, optimizer, self.settings, self.processes, dtype), micros, lambda: loader.waited,
-            self._validation(), save, loader.name, log, asked_to_stop,
+            Stepper(losses, optimizer, self.settings, self.processes, dtype), micros,
+            self._validation(), save, loader.names, log, asked_to_stop,
         )  # fmt: skip
         try:
             if log:
@@ -120,6 +123,49 @@ class _Work:
             micros.close()
         if done == self.settings.steps:
             self._write_model(losses, validation)
+
+    def newest(self) -> checkpoint.Marker | None:
+        """The checkpoint to go on from, as the first process sees it: caches of NFS may show others another one.
+
+        Raises `CorpusError` if it is one of another training.
+        """
+        there = checkpoint.markers(self.store, self.run) if self.processes.first else []
+        said = self.processes.told(there[-1].model_dump_json() if there else "")[0]
+        if not said:
+            return None
+        marker, pinned = checkpoint.Marker.model_validate_json(said), self.record.pinned.digest
+        if marker.pinned != pinned:
+            folder = f"{self.run}/{checkpoint.FOLDER}"
+            raise CorpusError(
+                f"{self.store.url}/{folder}/{checkpoint.name_of(marker.step)}.json is a checkpoint of another training "
+                f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete what lies in {folder}, or begin "
+                "anew with --fresh"
+            )
+        return marker
+
+    def say_who_reads(self, lanes: int) -> None:
+        """If several processes read the same files. lanes: that the corpora have."""
+        world, wanted = self.processes.world, self.settings.lanes
+        readers = share_of_files(lanes, world)
+        if readers == 1:
+            return
+        remedy = (
+            f"with train.lanes {-(-lanes // world) * world} each reads its own (in another training: lanes decide the "
+            "order of the data)"
+        )
+        if lanes < wanted:
+            remedy = f"the corpus is too small for train.lanes {wanted}"
+        self._say(
+            f"{counted(lanes, 'lane')} for {world} processes: every file of embeddings is read by {readers} of them; "
+            + remedy
+        )
+
+    def _remove_interrupted(self) -> None:
+        """By the first process; the others wait, so that what it takes for interrupted is none that they write."""
+        for folder in checkpoint.interrupted(self.store, self.run) if self.processes.first else []:
+            self._say(f"{folder} was interrupted and does not count: removed")
+            checkpoint.delete_folders(self.store, [folder])
+        self.processes.told("")
 
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned
@@ -149,6 +195,8 @@ class _Work:
             pin=self.processes.device.type == "cuda",
             shuffle=training,
             epochs=None if training else 1,
+            lanes=self.settings.lanes,
+            window=window_of(self.settings.lanes, self.settings.micro_concepts),
         )
 
     def _validation(self) -> list[Batch]:

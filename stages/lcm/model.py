@@ -57,7 +57,10 @@ class Lcm(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch) -> Tensor:
-        """(sentences,) float32: the loss of each as a target, without `batch.weights`; a mean over its dimensions."""
+        """(sentences,) float32: the loss of each as a target, without `batch.weights`.
+
+        A sum over its dimensions; Quant-LCM-d: the cross-entropy of its unit.
+        """
 
     @abstractmethod
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:

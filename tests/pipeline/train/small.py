@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from rich.console import Console
 
 from pipeline.config import load_config
 from pipeline.storage.store import Store
+from pipeline.train.distributed import Processes
 from pipeline.train.run import train
 from pipeline.train.standing import read_metrics
 from tests.conftest import sample_documents, write_config, write_jsonl
@@ -38,6 +41,21 @@ TRAIN = {
     "validation_concepts": 100,
     "timeout_seconds": 60,
 }
+
+
+@dataclass(frozen=True)
+class OneOfTwo(Processes):
+    """A process whose `told` says what the other one says, in turn, then nothing; `said`: what it said itself."""
+
+    world: int = 2
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    other: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def told(self, said: str) -> list[str]:
+        self.said.append(said)
+        both = [said, self.other[len(self.said) - 1] if len(self.said) <= len(self.other) else ""]
+        return both[::-1] if self.rank else both
 
 
 def make_corpus(folder: Path, **sections: Any) -> Path:

@@ -134,6 +134,20 @@ def test_the_table_lies_beside_every_model(corpus: Corpus) -> None:
         assert lines[0] == ["model", "steps", "l2", "l2_error", "ca", "ca_error"] and len(lines) == 6
 
 
+def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Corpus) -> None:
+    text, said = io.StringIO(), []
+    about = json.loads(corpus.store.read("train/base/model.json"))
+    for answers in (None, "answer"):
+        about["pinned"]["settings"]["answers"] = answers
+        corpus.store.write("train/base/model.json", json.dumps(about).encode())
+        wishes = Wishes(models=("base",), sentences=20, metrics="l2")
+        evaluate(Console(file=text, width=200), corpus.url, corpus, wishes, lambda: "cpu")
+        said.append("base: trained on answers" in text.getvalue())
+    about["pinned"]["settings"]["answers"] = None
+    corpus.store.write("train/base/model.json", json.dumps(about).encode())
+    assert said == [False, True]
+
+
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [

@@ -18,8 +18,10 @@ import torch
 from pipeline import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.select.settings import SelectSettings
+from pipeline.storage.store import Store
+from pipeline.train import order
 from pipeline.train.index import Index, make_index
-from pipeline.train.loader import Loader, Source
+from pipeline.train.loader import WINDOW, Loader, Source, share_of_files, window_of
 from pipeline.train.reading import Loaded
 from stages.lcm.batch import Batch
 from tests.pipeline.train.corpora import make_corpus
@@ -31,6 +33,12 @@ SMALL: dict[str, Any] = {"split": "train", "max_sentences": 12, "micro_concepts"
 @pytest.fixture
 def index(corpus: Corpus) -> Index:
     return make_index(corpus, SelectSettings())
+
+
+@pytest.fixture(autouse=True)
+def lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several, though the corpus is small."""
+    monkeypatch.setattr(order, "LANE_SPANS", 2)
 
 
 def everything(index: Index, **options: Any) -> Loader:
@@ -61,7 +69,12 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_in_the_order_of_the_corpus_every_sentence_comes_once(index: Index, corpus: Corpus, split: str) -> None:
+def test_in_the_order_of_the_corpus_every_sentence_comes_once(
+    index: Index, corpus: Corpus, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    plain = Store.open
+    monkeypatch.setattr(Store, "open", lambda self, path: opened.append(path) or plain(self, path))
     loader = everything(index, split=split, shuffle=False, epochs=1)
     pieces: dict[int, list[Sentence]] = {}
     for expected, (number, batch) in enumerate(loader):
@@ -72,8 +85,10 @@ def test_in_the_order_of_the_corpus_every_sentence_comes_once(index: Index, corp
             pieces.setdefault(piece, []).extend(itertools.islice(sentences, length))
     assert list(pieces.values()) == wanted(index, pieces_of(corpus, split)) and list(pieces) == sorted(pieces)
     assert loader.sentences == sum(map(len, pieces.values()))
-    named = pieces_of(corpus, split)[-1].doc_id
-    assert loader.name(max(pieces)).startswith(f"{named} (row ")
+    opened.clear()
+    names = loader.names(list(pieces))
+    assert len(opened) == len(set(opened)) > 1  # each file once
+    assert [one.partition(" (row ")[0] for one in names] == [one.doc_id for one in pieces_of(corpus, split)]
 
 
 @pytest.mark.parametrize("broken", ["split-documents", "drop-sentences", "drop-documents"])
@@ -163,6 +178,12 @@ def test_a_mix_draws_by_weight_and_resumes(index: Index, corpus: Corpus) -> None
         Loader(sources, **options, epochs=1)
     both = Loader(sources, **options, epochs=1, shuffle=False)
     assert sum(batch.sentences for _, batch in both) == both.sentences
+
+
+def test_more_lanes_need_no_more_memory() -> None:
+    assert [window_of(lanes, 2048) for lanes in (1, 8, 16, 64)] == [WINDOW, WINDOW, WINDOW // 2, WINDOW // 8]
+    assert window_of(1 << 20, 2048) == 2048
+    assert [share_of_files(8, world) for world in (1, 4, 8, 16, 6)] == [1, 1, 1, 2, 3]
 
 
 def test_windows_that_are_used_up_go_from_memory(index: Index) -> None:

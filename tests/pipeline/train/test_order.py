@@ -15,7 +15,7 @@ from pipeline.train.pieces import Pieces
 RULES = Rules(max_sentences=128, micro_concepts=1024, seed=3, shuffle=True, epochs=1, lanes=8, window=1 << 14)
 
 
-def pieces_of(documents: int, a_span: int = 300, seed: int = 0) -> Pieces:
+def pieces_of(documents: int, a_span: int = 75, seed: int = 0) -> Pieces:
     """Documents of 1 to 200 sentences, one after the other, so many a span."""
     rows = np.random.default_rng(seed).integers(1, 201, documents).astype(np.int32)
     return Pieces(
@@ -69,13 +69,31 @@ def test_processes_share_no_span_where_they_divide_the_lanes(world: int) -> None
         {int(span) for _, plan in order.mine(rank, world, 0) for one in plan for span in one.window.spans}
         for rank in range(world)
     ]
-    assert sum(map(len, spans)) == len(set().union(*spans)) == 34
+    assert sum(map(len, spans)) == len(set().union(*spans)) == 134
 
 
 def test_few_documents_have_few_lanes() -> None:
     assert Order([pieces_of(20)], [1.0], RULES).lanes == 1
-    assert Order([pieces_of(300, a_span=50)], [1.0], RULES).lanes == 3
+    assert Order([pieces_of(10_000, a_span=200)], [1.0], RULES).lanes == 3  # 50 spans
+    assert Order([pieces_of(300, a_span=5)], [1.0], RULES).lanes == 3  # micro-batches for so many
     assert Order([pieces_of(300), pieces_of(10_000)], [1.0, 1.0], RULES).lanes == 8
+
+
+@pytest.mark.parametrize(
+    ("a_span", "lanes", "twice"), [(900, 1, 0.0), (350, 1, 0.0), (300, 2, 0.04), (75, 8, 0.04), (20, 8, 0.02)]
+)
+def test_every_sentence_comes_once_before_any_comes_twice(a_span: int, lanes: int, twice: float) -> None:
+    """In endless training, after an epoch's worth: but for the micro-batch over its end, and what lanes are uneven."""
+    pieces = pieces_of(10_000, a_span)
+    order = Order([pieces], [1.0], Rules(**vars(RULES) | {"epochs": None}))
+    assert order.lanes == lanes
+    every, found = int(pieces.lengths.sum()), np.zeros(len(pieces), np.int64)
+    plans = order.mine(0, 1, 0)
+    while found.sum() < every:
+        for piece, length in documents(next(plans)[1]):
+            found[piece] += length
+    again = int((found - pieces.lengths).clip(min=0).sum())
+    assert again <= max(twice * every, 1024)
 
 
 def test_a_small_source_of_a_mix_is_whole_for_every_lane() -> None:

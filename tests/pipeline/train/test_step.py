@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 
 from pipeline.storage.store import Store
 from pipeline.train import not_finite
 from pipeline.train.distributed import Losses, Processes
+from pipeline.train.loop import Interval
 from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.optimizer import adamw
 from pipeline.train.settings import TrainSettings
@@ -19,7 +24,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.model import build
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.train.small import CARD
+from tests.pipeline.train.small import CARD, OneOfTwo
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -30,6 +35,10 @@ def stepper(**settings: float) -> Stepper:
     losses = Losses(build(card, RobustScaler(torch.zeros(8), torch.ones(8))))
     chosen = TrainSettings.model_validate(settings)
     return Stepper(losses, adamw(losses, chosen), chosen, ALONE, torch.float32)
+
+
+def named(pieces: Sequence[int]) -> list[str]:
+    return [f"piece {piece}" for piece in pieces]
 
 
 def batch(*lengths: int, seed: int) -> Batch:
@@ -90,6 +99,21 @@ def test_a_step_of_prompts_alone_changes_nothing(world: int, monkeypatch: pytest
     assert all(torch.equal(old, new) for old, new in zip(before, taken.losses.parameters(), strict=True))
 
 
+def test_how_long_each_process_waited_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_up(self: Processes, numbers: torch.Tensor) -> None:
+        numbers[-3:] += torch.tensor([0.5, 0.0, 2.0])  # of the others
+
+    monkeypatch.setattr(Processes, "add_up", add_up)
+    taken = stepper()
+    taken.processes = Processes(1, 3, torch.device("cpu"))
+    steps = [taken.step(at, [(at, batch(5, seed=1))], waited=0.25).result() for at in range(2)]
+    assert [one.waited for one in steps] == [(0.5, 0.25, 2.0)] * 2
+    interval = Interval()
+    for one in steps:
+        interval.add(one)
+    assert interval.waited == (1.0, 0.5, 4.0)
+
+
 def test_clipping_cuts_the_gradient() -> None:
     taken = stepper(clip_norm=0.01, weight_decay=0.0)
     cut: list[float] = []
@@ -110,7 +134,24 @@ def test_documents_that_are_not_finite_are_named_and_saved(tmp_path: Path) -> No
     assert not result.finite
     store = Store(str(tmp_path))
     with pytest.raises(NotFiniteError, match=r"in step 4 the loss is nan.*\nembeddings .*: piece 21; the batch is sav"):
-        not_finite.stop(store, "train/x", pending, result, ALONE, lambda piece: f"piece {piece}")
+        not_finite.stop(store, "train/x", pending, result, ALONE, named)
     (path,) = tmp_path.glob("train/x/not-finite/*")
     assert path.name == "step-00000004-micro-000000009.safetensors"
-    torch.testing.assert_close(load_file(path)["embeddings"], bad.embeddings, equal_nan=True)
+    with safe_open(path, "pt") as file:
+        torch.testing.assert_close(file.get_tensor("embeddings"), bad.embeddings, equal_nan=True)
+        assert json.loads(file.metadata()["documents"]) == named(file.get_tensor("pieces").tolist())
+
+
+def test_a_process_without_fault_blames_nobody_while_another_has_one(tmp_path: Path) -> None:
+    """Only where no process has one, gradients are suspected."""
+    taken = stepper()
+    pending = taken.step(4, [(8, batch(5, 3, seed=1)), (10, batch(2, seed=2))])
+    result, store = replace(pending.result(), loss=math.nan), Store(str(tmp_path))
+    theirs = "losses that are not finite: piece 7; the batch is saved as x"
+    blaming = OneOfTwo(1, other=["losses that are not finite", theirs])
+    with pytest.raises(NotFiniteError, match=r"norm [\d.]+\nlosses that are not finite: piece 7; .* x\nLeave"):
+        not_finite.stop(store, "train/x", pending, result, blaming, named)
+    assert store.find("train/x") == []
+    with pytest.raises(NotFiniteError, match=r"\nits gradient: piece 10, piece 11; .*\nits gradient: piece 20; "):
+        not_finite.stop(store, "train/x", pending, result, OneOfTwo(1), named)
+    assert len(store.find("train/x")) == 2

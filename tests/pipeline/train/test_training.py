@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -27,10 +29,10 @@ from pipeline.train.model_file import load_model
 from pipeline.train.not_finite import NotFiniteError
 from pipeline.train.run import alone
 from pipeline.train.settings import TrainSettings
-from pipeline.train.worker import _Work, started
+from pipeline.train.worker import _Work, started, work
 from pipeline.verify.check import check, repair
 from pipeline.watch.trainings import show_trainings
-from tests.pipeline.train.small import make_corpus, steps_of, trained, write_card
+from tests.pipeline.train.small import OneOfTwo, make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
     "kind": "two-tower",
@@ -112,6 +114,48 @@ def test_an_interrupted_checkpoint_does_not_count(corpus: Path) -> None:
     assert len(list((folder_of_run / "checkpoints").glob("*.json"))) == 2  # the newest are kept
 
 
+def test_processes_that_are_started_again_remove_what_was_interrupted(corpus: Path) -> None:
+    """Also where nobody runs `pipeline train` before them: jobs that are queued again, restarts in a job."""
+    trained(corpus, "again")
+    url, half = str(corpus.parent / "out"), folder(corpus, "again") / "checkpoints" / "step-00000004.abcdef"
+    (half / "share").parent.mkdir()
+    (half / "share").write_bytes(b"half")
+    (folder(corpus, "again") / "model.json").unlink()
+    shown = io.StringIO()
+    work(Console(file=shown, width=300), url, "train/again")
+    assert "step-00000004.abcdef was interrupted and does not count: removed" in shown.getvalue()
+    assert "going on from step 6 of 6" in shown.getvalue()
+    assert not half.exists() and (folder(corpus, "again") / "model.json").exists()
+
+
+def test_all_processes_go_on_from_the_checkpoint_that_the_first_sees(corpus: Path) -> None:
+    trained(corpus, "seen", checkpoint_every=3)
+    store = Store(str(corpus.parent / "out"))
+    there, record = checkpoint.markers(store, "train/seen"), started(store, "train/seen")
+
+    def newest(processes: Processes) -> checkpoint.Marker | None:
+        return _Work(Console(), store, "train/seen", record, processes).newest()
+
+    first = OneOfTwo(0)
+    assert newest(first) == there[-1]
+    for marker in store.find("train/seen/checkpoints", "step-00000006.json"):
+        store.delete(marker)
+    assert newest(OneOfTwo(1, other=first.said)) == there[-1]  # its own listing shows an older one
+    assert newest(OneOfTwo(1)) is None  # the first shows none
+
+
+def test_a_checkpoint_of_another_training_is_refused(corpus: Path) -> None:
+    for name, lr in (("theirs", 1e-2), ("ours", 2e-2)):
+        trained(corpus, name, lr=lr)
+    shutil.rmtree(folder(corpus, "ours") / "checkpoints")
+    shutil.copytree(folder(corpus, "theirs") / "checkpoints", folder(corpus, "ours") / "checkpoints")
+    (folder(corpus, "ours") / "model.json").unlink()
+    with pytest.raises(CorpusError, match=r"ours/checkpoints/step-00000006.json is a checkpoint of another training"):
+        trained(corpus, "ours", lr=2e-2)
+    assert "going on from" not in trained(corpus, "ours", lr=2e-2, fresh=True)
+    assert "nothing to do" in trained(corpus, "theirs")
+
+
 def test_settings_that_decide_losses_stay(corpus: Path) -> None:
     trained(corpus, "pinned")
     deep = str(write_card(corpus.parent, "small-deep", layers=3))
@@ -123,6 +167,48 @@ def test_settings_that_decide_losses_stay(corpus: Path) -> None:
         trained(corpus, "pinned", lr=0.02)
     trained(corpus, "pinned", log_every=2)  # of execution
     assert "nothing to do" not in trained(corpus, "pinned", fresh=True, lr=0.02)
+
+
+def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path) -> None:
+    trained(corpus, "old", checkpoint_every=3)
+    record = folder(corpus, "old") / "run.json"
+    then = json.loads(record.read_text())
+    assert then["pinned"]["settings"].pop("lanes") == then["settings"].pop("lanes") == 8
+    record.write_text(json.dumps(then))
+    store = Store(str(corpus.parent / "out"))
+    digest = started(store, "train/old").pinned.digest
+    for marker in store.find("train/old/checkpoints", "step-"):
+        if marker.endswith("3.json"):
+            store.write(marker, json.dumps(json.loads(store.read(marker)) | {"pinned": digest}).encode())
+        elif marker.endswith("6.json"):
+            store.delete(marker)
+    (folder(corpus, "old") / "model.json").unlink()
+    with pytest.raises(ConfigError, match=r"train/old was begun with other settings: train.lanes 8 → 16\. Set"):
+        trained(corpus, "old", lanes=16)
+    assert "going on from step 3 of 6" in trained(corpus, "old", checkpoint_every=3)
+    assert started(store, "train/old").pinned.digest == digest
+
+
+@pytest.mark.parametrize(
+    ("lanes", "said"),
+    [
+        (8, None),
+        (4, None),
+        (6, r"6 lanes for 4 processes: every file .* read by 2 of them; with train\.lanes 8 each reads its own"),
+        (2, r"2 lanes for 4 processes: every file .* read by 2 of them; with train\.lanes 4 each reads its own"),
+        (1, r"1 lane for 4 processes: every file .* read by 4 of them; the corpus is too small for train\.lanes 2"),
+    ],
+)
+def test_who_reads_the_same_files_is_said(corpus: Path, lanes: int, said: str | None) -> None:
+    trained(corpus, "lanes", steps=1)
+    store, shown = Store(str(corpus.parent / "out")), io.StringIO()
+    record = started(store, "train/lanes")
+    record = record.model_copy(
+        update={"settings": record.settings.model_copy(update={"lanes": max(2, lanes), "batch_concepts": 256})}
+    )
+    console, four = Console(file=shown, width=300), Processes(0, 4, torch.device("cpu"))
+    _Work(console, store, "train/lanes", record, four).say_who_reads(lanes)
+    assert re.match(said, shown.getvalue()) if said else not shown.getvalue()
 
 
 def test_two_processes_with_shares_of_the_model_agree_with_one(corpus: Path) -> None:
