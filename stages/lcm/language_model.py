@@ -41,8 +41,11 @@ class LanguageModel:
     """The model of a card, loaded in float32. Raises CardError if its files cannot be had or do not load."""
 
     def __init__(self, card: LanguageCard, *, device: str, batch_tokens: int = 8192) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()  # theirs would come among our own
+        vars(modeling_gguf_pytorch_utils)["tqdm"] = lambda tensors, **_: tensors
         if card.gguf and (lacking := [one for one in ("gguf", "accelerate") if not importlib.util.find_spec(one)]):
             raise CardError(f"card {card.name}: {card.gguf} needs {' and '.join(lacking)}: pip install gguf accelerate")
         folder = card.files()
