@@ -316,7 +316,7 @@ def _close_books(console: Console, plan: Plan, worst: int = 0) -> bool:
     if not books.problems:
         fold(corpus.store, corpus.chunks)
         compact(corpus.store)
-    if books.documents_in and not books.kept and not books.open_chunks:
+    if books.quarantined and not books.kept and not books.open_chunks:
         console.print(Text("Not one document was kept.", "red"))
         return False
     left = [stage for stage in plan.stages if books.open_parts.get(stage)]

@@ -56,7 +56,7 @@ def test_parts_hold_whole_documents_in_order(make_config: MakeConfig, tmp_path: 
                 assert sentences.num_rows - documents[-1]["rows"] < config.part_sentences
     expected = [
         one["id"]
-        for name, count in (("libreoffice-deu", 4), ("libreoffice-eng", 6), ("libreoffice-fra", 4))
+        for name, count in (("libreoffice-deu", 4), ("libreoffice-eng", 6), ("postgresql-eng", 4))
         for one in sample_documents(name, count)
     ]
     assert ids == expected
