@@ -190,11 +190,15 @@ class _Lane:
                 self._changed.notify_all()
 
 
+def marks(store: Store, run: str, chunks: Collection[str]) -> list[str]:
+    """Marks of these chunks and their parts: of what is being worked on, and of workers that died in it."""
+    return [path for path in store.listing(f"{run}/{STARTS}") if path.rpartition("/")[2].partition("-")[0] in chunks]
+
+
 def forgive(store: Store, run: str, chunks: Collection[str]) -> None:
     """Take away the marks of these chunks and their parts: whoever worked on them was stopped, and did not die."""
-    for path in store.listing(f"{run}/{STARTS}"):
-        if path.rpartition("/")[2].partition("-")[0] in chunks:
-            store.delete(path)
+    for path in marks(store, run, chunks):
+        store.delete(path)
 
 
 def failure(where: str, error: BaseException) -> Event:

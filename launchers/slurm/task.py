@@ -30,7 +30,7 @@ from pipeline.coordination.heart import Heart
 from pipeline.coordination.identity import check_identity
 from pipeline.coordination.leases import BEATS, Lease, Leases
 from pipeline.coordination.lock import CANCEL, me
-from pipeline.coordination.phase import Done, plan_of_range, read_order
+from pipeline.coordination.phase import Done, after_losses, plan_of_range, read_order
 from pipeline.coordination.steps import decide, next_step
 from pipeline.errors import CorpusError, PipelineError
 from pipeline.launcher_settings import seconds_of
@@ -40,7 +40,7 @@ from pipeline.state.ledger import compact
 from pipeline.state.runs import SUMMARY, newest_view
 from pipeline.state.states import fold, read_state
 from pipeline.storage.store import Store
-from pipeline.tasks import Event, forgive
+from pipeline.tasks import Event, forgive, marks
 
 NEAR = 64  # claims that are tried for, in random order, so that tasks that start together do not meet
 COMPACT_EVERY = 64  # ranges, each of which leaves a ledger
@@ -64,6 +64,7 @@ class Task:
         self._state: dict[str, Any] = me(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
         self._lease: Lease | None = None
+        self._after_losses = after_losses(self.store, folder)
         self._interrupted = ""  # range that this task held when SLURM stopped it, before it was started again
         self._chunks: set[str] = set()  # of the range in work
         self._writing = threading.Lock()
@@ -176,7 +177,7 @@ class Task:
                     self._state["last_error"] = f"{event.where}: {event.error}"
             yield event
         state = read_state(self.store, plan.view, ledgers=False)
-        if generation:  # another worker had it, and may have been killed while it wrote
+        if generation or self._after_losses or marks(self.store, self.run, self._chunks):  # somebody wrote and was lost
             sweep(self.store, state, whole=False)
         fold(self.store, state)
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:

@@ -20,12 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.coordination.identity import identity
 from pipeline.errors import CorpusError
 from pipeline.fits.frozen import FitRef, Frozen
 from pipeline.inputs import Chunk
 from pipeline.plan import Plan
+from pipeline.state.runs import SUMMARY
 from pipeline.state.states import View, read_state
 from pipeline.storage.store import Store
 
@@ -157,6 +159,17 @@ def read_done(store: Store, folder: str) -> Iterator[Done]:
     for path in sorted(store.listing(f"{folder}/claims")):
         if path.endswith(".done"):
             yield Done.model_validate_json(store.read(path))
+
+
+def after_losses(store: Store, folder: str) -> bool:
+    """Whether workers were lost before this phase, in an earlier one or in the run before, and may have left files."""
+    run, _, number = folder.rpartition("/phase-")
+    for before in (phase_folder(run, one) for one in range(1, int(number))):
+        if sum(1 for _ in read_done(store, before)) < read_order(store, before).ranges:
+            return True
+    runs = [name for name in store.folders(layout.RUNS) if name < run.rpartition("/")[2]]
+    summary = f"{layout.RUNS}/{runs[-1]}/{SUMMARY}" if runs else ""
+    return bool(runs) and not (store.exists(summary) and json.loads(store.read(summary)).get("done"))
 
 
 def failures_of(done: Sequence[Done]) -> list[str]:
