@@ -81,7 +81,7 @@ def site() -> Site:
         rows = [row.split("|") for row in ask("sinfo", "-a", "-h", "-o", "%R|%P|%l").splitlines()]
         lines = [line.partition("=") for line in ask("scontrol", "show", "config").splitlines()]
     except SlurmError as error:
-        raise ConfigError(f"launcher is slurm, but SLURM does not answer: {error}") from error
+        raise ConfigError(f"SLURM does not answer: {error}") from error
     config = {key.strip(): value.strip() for key, _, value in lines}
     return Site(
         version=config.get("SLURM_VERSION", "?"),

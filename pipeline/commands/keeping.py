@@ -37,6 +37,7 @@ def verify(
     """
     from launchers import jobs_alive
     from pipeline.coordination.lock import locked
+    from pipeline.corpus import Corpus
     from pipeline.verify.command import verify_corpus, verify_same
 
     corpus = open_corpus(where)
@@ -44,7 +45,7 @@ def verify(
         fine = verify_same(out, corpus, open_corpus(compare))
     else:
         with locked(corpus.store, "repair", jobs_alive) if repair else contextlib.nullcontext():
-            fine = verify_corpus(out, corpus, repair)
+            fine = verify_corpus(out, Corpus(corpus.url), repair)  # as it is now that nobody changes it
     if not fine:
         raise typer.Exit(1)
 
@@ -67,12 +68,14 @@ def gc(
     """
     from launchers import jobs_alive
     from pipeline.coordination.lock import locked
+    from pipeline.corpus import Corpus
     from pipeline.show import counted
     from pipeline.upkeep.gc import delete as delete_files
     from pipeline.upkeep.gc import garbage
 
     corpus = open_corpus(where)
     with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
+        corpus = Corpus(corpus.url)  # as it is now that nobody changes it
         paths = garbage(corpus)
         for folder, files in paths.items():
             out.print(f"{folder}: {counted(len(files), 'file')}", highlight=False)

@@ -132,7 +132,7 @@ def read_order(store: Store, folder: str) -> Order:
         return Order.model_validate_json(store.read(f"{folder}/{ORDER}"))
     except ValueError as error:
         raise CorpusError(
-            f"{store.url}/{folder}/order.json cannot be understood ({error}): was it written by another version of "
+            f"{store.url}/{folder}/{ORDER} cannot be understood ({error}): was it written by another version of "
             "this program? pipeline cancel, then run again"
         ) from error
 
@@ -165,7 +165,8 @@ def after_losses(store: Store, folder: str) -> bool:
     """Whether workers were lost before this phase, in an earlier one or in the run before, and may have left files."""
     run, _, number = folder.rpartition("/phase-")
     for before in (phase_folder(run, one) for one in range(1, int(number))):
-        if sum(1 for _ in read_done(store, before)) < read_order(store, before).ranges:
+        done = sum(path.endswith(".done") for path in store.find(f"{before}/claims"))
+        if done < read_order(store, before).ranges:
             return True
     runs = [name for name in store.folders(layout.RUNS) if name < run.rpartition("/")[2]]
     summary = f"{layout.RUNS}/{runs[-1]}/{SUMMARY}" if runs else ""

@@ -103,14 +103,19 @@ def newest_config(store: Store) -> dict[str, Any]:
 
 
 def changed_since(store: Store, config: RunConfig) -> list[str]:
-    """Settings that would make another corpus than the newest run's, e.g. `segment.max_chars`."""
+    """Settings that would make another corpus than the newest run's, e.g. `segment.max_chars`.
+
+    Not those of `train` and `select`, which are for those who read a corpus.
+    """
     then, changed = newest_config(store), []
     for name, now in config.meaningful().items():
         section = getattr(config, name)
         before = then.get(name)
+        if name in ("train", "select"):
+            continue
         if isinstance(section, Settings) and isinstance(before, dict):
             changed += [f"{name}.{key}" for key, value in section.meaningful().items() if before.get(key) != value]
-        elif before != now and name not in ("train", "select"):  # which are for those who read a corpus
+        elif before != now:
             changed.append(name)
     return changed
 

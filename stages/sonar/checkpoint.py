@@ -152,7 +152,7 @@ def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
     try:
         if not is_torch:
             file = safe_open(path, framework="pt")
-            return [str(name) for name in file.keys()], file.get_tensor  # noqa: SIM118 (it is no dict)
+            return list(map(str, file.keys())), file.get_tensor
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
         raise CardError(

@@ -39,6 +39,8 @@ def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: 
     summary = json.loads(next((tmp_path / "out/runs").glob("*/summary.json")).read_text())
     assert summary["done"] and not summary["failures"]
     assert "has changed" not in inspect.stderr
+    path.write_text(path.read_text() + "select: chars > 10\n")
+    assert "has changed" not in pipeline("status", path).stderr
     path.write_text(
         path.read_text().replace("max_chars: 80", "max_chars: 70").replace("autobleu:", "scaler: {}\nautobleu:")
     )

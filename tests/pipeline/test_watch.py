@@ -49,8 +49,9 @@ def until(watcher: Watcher, what: Callable[[RunState], Any]) -> RunState:
 
 
 def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_path: Path) -> None:
-    for number, first in enumerate(range(0, 40, 10)):  # enough to outlive several heartbeats
-        write_jsonl(tmp_path / f"in/{number}.jsonl", sample_documents("libreoffice-eng", 40)[first : first + 10])
+    for name in "abc":  # each is in work for several heartbeats
+        documents = [one | {"id": f"{name}-{one['id']}"} for one in sample_documents("libreoffice-eng", 48)]
+        write_jsonl(tmp_path / f"in/{name}.jsonl", documents)
     store, run, folder = order_phase(light(make_config))
     watcher = held_by_jobs(store, run)
     state = until(watcher, lambda one: True)
@@ -59,7 +60,7 @@ def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_p
     assert phase.claims == phase.free >= 2 and phase.chunks >= 3 and not phase.chunks_done and phase.seconds is None
     first = start_worker(store, folder)
     # parts are counted at each heartbeat, a rate is seen from the second one on
-    state = until(watcher, lambda one: any(worker.rate for worker in one.phases[0].workers))
+    state = until(watcher, lambda one: first.poll() is not None or any(worker.rate for worker in one.phases[0].workers))
     assert state.phases[0].held and first.poll() is None, "it was done before its rate was seen: use a larger corpus"
     first.send_signal(signal.SIGKILL)
     first.wait()
