@@ -60,6 +60,7 @@ class Task:
         self.seconds = self.config.launcher.lease_seconds
         self.name = jobs.this_task() or f"{socket.gethostname()}-{me()['pid']}"
         self.out_of_time = False
+        self._lost = False  # the claim in work, to another worker
         self._progress = 0  # chunks and parts finished since this process began
         self._state: dict[str, Any] = me(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
@@ -77,12 +78,8 @@ class Task:
             self._interrupted = mine.name
         try:
             check_identity(self.order.identity, self.config)
-            with Heart(self._beat, self.seconds / BEATS) as heart:
-                try:
-                    self._claim_and_do(mine)
-                except KeyboardInterrupt:
-                    self._let_go()
-                    self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
+            while self._work_until_stopped(mine):
+                mine = None
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 if not self._progress:
                     raise CorpusError(
@@ -94,6 +91,20 @@ class Task:
             self._state["last_error"] = str(error)
             self._tell()
             raise
+
+    def _work_until_stopped(self, mine: Lease | None) -> bool:
+        """Whether only the claim was lost, to another worker, so that there may be others to do."""
+        with Heart(self._beat, self.seconds / BEATS) as heart:
+            try:
+                self._claim_and_do(mine)
+            except KeyboardInterrupt:
+                if self._lost and not self.out_of_time:
+                    self.console.print(f"{heart.stopped}; going on with others")
+                    self._lost, self._lease = False, None
+                    return True
+                self._let_go()
+                self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
+        return False
 
     def _claim_and_do(self, mine: Lease | None) -> None:
         rng = random.Random(self.name)
@@ -195,6 +206,7 @@ class Task:
         lease = self._lease
         self._tell()
         if lease and not lease.beat() and lease is self._lease:
+            self._lost = True
             return f"claim {lease.name} was taken over by another worker"
         return None
 

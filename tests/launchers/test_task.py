@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,6 +94,37 @@ def test_two_workers_share_the_ranges(make_config: MakeConfig, tmp_path: Path) -
     assert not store.listing(f"{run}/starts")
     events = [json.loads(line) for path in store.find(f"{folder}/events") for line in store.read(path).splitlines()]
     assert {event["kind"] for event in events} == {"chunk", "segmented", "part"}
+
+
+def test_a_worker_that_lost_its_claim_goes_on_with_others(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = many_chunks(make_config)
+    bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
+    store, _, folder = order_phase(path)
+
+    def until(what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 300
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def done_by(worker: subprocess.Popen[str]) -> int:
+        return sum(one.worker.endswith(f"-{worker.pid}") for one in read_done(store, folder))
+
+    silent = start_worker(store, folder)
+    until(lambda: bool(store.find("receipts")))
+    silent.send_signal(signal.SIGSTOP)
+    finished = done_by(silent)
+    time.sleep(LEASE_SECONDS)
+    other = start_worker(store, folder)
+    until(lambda: any(path.endswith("-001.lease") for path in store.find(f"{folder}/claims")))
+    other.send_signal(signal.SIGSTOP)
+    silent.send_signal(signal.SIGCONT)
+    until(lambda: done_by(silent) > finished)
+    other.send_signal(signal.SIGCONT)
+    shown = [worker.communicate(timeout=600)[0] for worker in (silent, other)]
+    assert (silent.returncode, other.returncode) == (0, 0), shown
+    assert "was taken over by another worker; going on with others" in " ".join(shown[0].split()), shown
+    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
