@@ -17,11 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
+from pipeline.storage.patience import FIRST_PATIENCE, filesystem, patiently
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -56,11 +56,11 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     The root is the folder itself, the folder of a single file, or the part of a pattern before its first wildcard.
     Raises InputError if nothing matches, nothing of it can be read, or a file's format cannot be told.
     """
-    fs, path = url_to_fs(settings.path)
+    fs, path = filesystem(settings.path)
     if "file" in _protocols(fs):
         fs = _LocalFiles()
     fs.invalidate_cache()
-    root, infos = _find(fs, path)
+    root, infos = patiently("list input", lambda: _find(fs, path), FIRST_PATIENCE)
     files = []
     for full, info in infos.items():
         relative = full[len(root) :].lstrip("/")

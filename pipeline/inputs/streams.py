@@ -3,7 +3,7 @@
 Decompression is done block by block here, not by the libraries' file objects: those lose what was decoded just before a
 break, stop after the first zstd frame, or end without a word when a zstd file is truncated. Memory is one raw
 block and what 64 KiB of it decompress to. Errors of the store (network, permissions) are never taken for broken
-files: they are raised as they are.
+files: they are asked again where they may pass (and counted), then raised as they are.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from typing import IO, Any, Protocol, cast
 
 import zstandard
-from fsspec.core import url_to_fs
 
 from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text
 from pipeline.inputs.settings import InputError
+from pipeline.storage.patience import PATIENCE, filesystem, patiently
 
 BLOCK = 1 << 20
 PIECE = 1 << 16  # compressed bytes given to a decompressor at once: bounds what one call can blow up to
@@ -58,13 +58,41 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     """
     fs, path, _ = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
-    return cast(IO[bytes], fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
+    file = patiently("open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache), PATIENCE)
+    return cast(IO[bytes], _Patient(file))
+
+
+class _Patient:
+    """A file of which each read is repeated while its store fails in a way that may pass."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        at = self._file.tell()
+
+        def read() -> bytes:
+            self._file.seek(at)
+            return self._file.read(size)
+
+        return patiently("read input", read, PATIENCE)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Patient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def head_of(chunk: Chunk) -> bytes:
     """The first bytes of the chunk's file, wherever the chunk itself begins: one small request."""
     fs, path, size = _as_planned(chunk)
-    return bytes(fs.cat_file(path, start=0, end=HEAD)) if size else b""  # stores refuse a range of nothing
+    if not size:  # stores refuse a range of nothing
+        return b""
+    return patiently("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), PATIENCE)
 
 
 def check_lines(chunk: Chunk, head: bytes) -> None:
@@ -79,11 +107,11 @@ def check_lines(chunk: Chunk, head: bytes) -> None:
 
 def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
     """File system, path there, and size in bytes."""
-    fs, path = url_to_fs(chunk.url)
+    fs, path = filesystem(chunk.url)
     fs.invalidate_cache(path)
     size = 0
     try:
-        info = fs.info(path)
+        info = patiently("look at input", lambda: fs.info(path), PATIENCE)
         now, size = stamp(fs, path, info), int(info["size"] or 0)
     except FileNotFoundError:
         now = "gone"

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.corpus import Corpus
@@ -25,6 +27,7 @@ from pipeline.verify.check import check
 from tests.conftest import MINUTES, MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
 from tests.pipeline.test_cli import PIPELINE, pipeline
+from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
 from tests.pipeline.test_plan import bring_up_to_date
 
 SMALL_PARTS = {"autobleu": None, "segment": {"method": "spacy-capped", "max_chars": 40}}
@@ -222,6 +225,20 @@ def test_row_groups_are_read_though_bodies_break_off(
     proxy = bad(broken=0.1)
     assert Corpus(f"{bucket}/corpus").table("text", "embedding").equals(expected)
     assert proxy.faults["broken"] > 0
+
+
+def test_inputs_are_read_though_bodies_break_off(bucket: str, bad: Callable[..., S3Proxy], tmp_path: Path) -> None:
+    fs = fsspec.filesystem("s3")
+    values = [f"text {number}" for number in range(200)]
+    fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": text} for text in values]))
+    fs.pipe_file("corpus/in/b.jsonl.zst", COMPRESS[".zst"](jsonl([{"text": text} for text in values])))
+    pq.write_table(pa.table({"text": values}), tmp_path / "c.parquet", row_group_size=20)
+    fs.put_file(str(tmp_path / "c.parquet"), "corpus/in/c.parquet")
+    proxy = bad(refused=0.06, lost=0.06, broken=0.15)
+    patience.take_repeated()
+    assert texts(read_all(entry(f"{bucket}/in"), chunk_bytes=2000)) == values * 3
+    assert all(proxy.faults.values()) and len(proxy.faults) == 3, proxy.faults
+    assert patience.take_repeated().total() == proxy.faults.total()
 
 
 def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
