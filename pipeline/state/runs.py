@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ from stages.stage import Settings
 SUMMARY = "summary.json"  # how a run ended, in its folder
 PROGRESS = "progress.json"  # how far a run is whose work this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
+EVENTS = "events"  # of the process that drives a run, below its folder
+EVENT_SECONDS, MOST_EVENTS = 30.0, 10_000  # after which a file of events is written
 
 
 class RunRecord:
@@ -30,6 +33,7 @@ class RunRecord:
     def __init__(self, store: Store, config: RunConfig, view: View, reopened: str | None = None) -> None:
         self.store = store
         self._events: list[str] = []
+        self._event_files, self._written = 0, time.monotonic()
         self._worker = f"{socket.gethostname()}-{os.getpid()}"
         if reopened:
             self.folder = reopened
@@ -49,14 +53,22 @@ class RunRecord:
         view.write_header(self.store, self.folder)
 
     def log(self, event: dict[str, Any]) -> None:
-        """Remember an event, with who saw it and when."""
+        """Remember an event, with who saw it and when; a file of them is written every 30 seconds, and at the end."""
         line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "worker": self._worker} | event
         self._events.append(json.dumps(line, ensure_ascii=False))
+        if len(self._events) >= MOST_EVENTS or time.monotonic() - self._written > EVENT_SECONDS:
+            self._write_events()
+
+    def _write_events(self) -> None:
+        if self._events:
+            path = f"{self.folder}/{EVENTS}/{self._worker}-{self._event_files:06d}.jsonl"
+            self.store.write(path, ("\n".join(self._events) + "\n").encode())
+            self._event_files += 1
+        self._events, self._written = [], time.monotonic()
 
     def close(self, summary: dict[str, Any]) -> None:
         """Write the events and the summary."""
-        if self._events:
-            self.store.write(f"{self.folder}/events.jsonl", ("\n".join(self._events) + "\n").encode())
+        self._write_events()
         close_run(self.store, self.folder, summary)
 
 

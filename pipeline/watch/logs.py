@@ -1,6 +1,6 @@
 """What `pipeline logs` shows: what happened in a run, whoever did it, and the logs of its jobs, in one place.
 
-Events lie in files by claim (or one file of a run in one process, written when it ends); the newest files are read
+Events lie in files by claim (of a run that one process drives, in one for every half minute); the newest files are read
 first, and only as many as it takes to fill the screen, unless a filter has to look at all.
 """
 

@@ -146,7 +146,7 @@ def test_a_damaged_artifact_is_not_used(make_config: MakeConfig, tmp_path: Path)
     write_jsonl(tmp_path / "in/libreoffice-fra.jsonl", sample_documents("libreoffice-fra", 3))
     with pytest.raises(CorpusError, match="the run failed"):
         run(path)
-    assert [one for one in (tmp_path / "out/runs").glob("*/events.jsonl") if "was changed or" in one.read_text()]
+    assert [one for one in (tmp_path / "out/runs").glob("*/events/*.jsonl") if "was changed or" in one.read_text()]
     for receipt in (tmp_path / "out/fits").glob("rvq.*.json"):
         receipt.unlink()
     run(path)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.state.runs import newest_view
+from pipeline.config import load_config
+from pipeline.plan import make_plan
+from pipeline.state import runs
+from pipeline.state.runs import RunRecord, newest_view
 from pipeline.state.states import read_state
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.launchers.test_task import order_phase, start_worker
 from tests.pipeline.test_cli import pipeline
@@ -58,6 +62,20 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     ):
         refused = pipeline("logs", path, *arguments)
         assert refused.returncode == code and words in " ".join(refused.stderr.split()), refused
+
+
+def test_events_are_there_before_a_run_ends(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(load_config(make_config()))
+    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    record.log({"kind": "failed", "where": "early.jsonl", "error": "soon enough"})
+    monkeypatch.setattr(runs, "MOST_EVENTS", 2)
+    record.log({"kind": "failed", "where": "late.jsonl", "error": "with the others"})
+    record.log({"kind": "failed", "where": "last.jsonl", "error": "not yet"})
+    shown = pipeline("logs", plan.config.output).stdout
+    assert "soon enough" in shown and "with the others" in shown and "not yet" not in shown
+    record.close({"done": False})
+    shown = pipeline("logs", plan.config.output).stdout
+    assert [shown.count(name) for name in ("early.jsonl", "late.jsonl", "last.jsonl")] == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("slurm")
