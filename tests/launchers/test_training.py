@@ -18,11 +18,13 @@ from rich.console import Console
 from launchers import cluster, train
 from launchers.slurm import jobs
 from launchers.slurm.site import ask
+from launchers.slurm.torchrun import srun
 from launchers.slurm.training import submit
 from launchers.training import FRUITLESS, Patience
 from pipeline.config import load_config
 from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
+from pipeline.train.run import prepare
 from pipeline.train.standing import Standing, gave_up, read_job, standing
 from pipeline.watch.trainings import show_trainings
 from tests.conftest import MINUTES, sample_documents, write_config, write_jsonl
@@ -135,6 +137,22 @@ def test_a_lost_process_is_started_again_in_the_same_job(
     until(job.over)
     assert job.standing().finished and "starting again from step" in job.log, job.log
     assert losses(corpus, "robbed") == uninterrupted
+
+
+@pytest.mark.usefixtures("slurm")
+def test_what_srun_starts_on_two_nodes_meets_and_trains(
+    corpus: Path, uninterrupted: list[tuple[int, float, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, url = prepare(Console(), load_config(corpus, ["train.name=nodes"]), False), str(corpus.parent / "out")
+    for name, value in (("NODELIST", "localhost,127.0.0.1"), ("ID", "4321")):
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    command = srun(["-m", "pipeline.train.worker", url, run], processes=1)
+    assert command[:2] == ["srun", "--nodes=2"]
+    on_each = command[command.index("bash") :]
+    nodes = [subprocess.Popen(on_each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    shown = [node.communicate(timeout=400)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], shown
+    assert losses(corpus, "nodes") == uninterrupted
 
 
 @MINUTES
