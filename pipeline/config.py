@@ -301,7 +301,7 @@ def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) 
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
-    """Apply one `a.b=c`; list entries by number: `input.0.limit=100`."""
+    """Apply one `a.b=c`; list entries by number: `input.0.limit=100`; `train=null` leaves a section out."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
@@ -325,6 +325,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if isinstance(target, list):
         _entry(target, last, override)
         target[int(last)] = value
+    elif value is None and not parents:
+        target.pop(last, None)  # an empty section in the file is one of defaults
     else:
         target[last] = value
 

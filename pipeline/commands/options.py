@@ -22,7 +22,11 @@ ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpu
 CorpusPlace = Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. --set encode.batch_tokens=4096"),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="override a setting, e.g. --set encode.batch_tokens=4096; --set train=null leaves a section out",
+    ),
 ]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="do this stage only, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
