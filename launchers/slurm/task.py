@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
@@ -78,8 +78,12 @@ class Task:
             self._interrupted = mine.name
         try:
             check_identity(self.order.identity, self.config)
-            while self._work_until_stopped(mine):
-                mine = None
+            with Heart(self._beat, self.seconds / BEATS) as heart:
+                try:
+                    self._claim_and_do(mine)
+                except KeyboardInterrupt:
+                    self._let_go()
+                    self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 if not self._progress:
                     raise CorpusError(
@@ -91,20 +95,6 @@ class Task:
             self._state["last_error"] = str(error)
             self._tell()
             raise
-
-    def _work_until_stopped(self, mine: Lease | None) -> bool:
-        """Whether only the claim was lost, to another worker, so that there may be others to do."""
-        with Heart(self._beat, self.seconds / BEATS) as heart:
-            try:
-                self._claim_and_do(mine)
-            except KeyboardInterrupt:
-                if self._lost and not self.out_of_time:
-                    self.console.print(f"{heart.stopped}; going on with others")
-                    self._lost, self._lease = False, None
-                    return True
-                self._let_go()
-                self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
-        return False
 
     def _claim_and_do(self, mine: Lease | None) -> None:
         rng = random.Random(self.name)
@@ -142,7 +132,7 @@ class Task:
     def _do(self, lease: Lease) -> None:
         started = time.monotonic()
         with self._writing:
-            self._lease, self._events = lease, []
+            self._lease, self._lost, self._events = lease, False, []
             self._state |= {"range": lease.name, "generation": lease.generation, "range_since": _now()}
         self._tell()
         failures: list[dict[str, str]] = []
@@ -151,19 +141,23 @@ class Task:
         if self.order.kind == "fit":
             fitted = self._fit()
         else:
-            for event in self._events_of(int(lease.name), lease.generation):
-                if event.kind == "failed":
-                    failures.append({"where": event.where, "error": event.error})
-                    if event.fatal:
-                        self._let_go()
-                        raise CorpusError(f"{event.where}: {event.error}")
-                    continue
-                self._progress += 1
-                if event.kind == "chunk":
-                    chunks += 1
-                elif event.kind == "part":
-                    parts += 1
-                    sentences += event.rows
+            with contextlib.closing(self._events_of(int(lease.name), lease.generation)) as events:
+                for event in events:
+                    if self._lost:
+                        self._leave(lease)
+                        return
+                    if event.kind == "failed":
+                        failures.append({"where": event.where, "error": event.error})
+                        if event.fatal:
+                            self._let_go()
+                            raise CorpusError(f"{event.where}: {event.error}")
+                        continue
+                    self._progress += 1
+                    if event.kind == "chunk":
+                        chunks += 1
+                    elif event.kind == "part":
+                        parts += 1
+                        sentences += event.rows
         done = Done(worker=self.name, chunks=chunks, parts=parts, sentences=sentences, failures=failures,
                     fitted=fitted, seconds=round(time.monotonic() - started, 3), ended=time.time())  # fmt: skip
         self._tell()
@@ -171,7 +165,7 @@ class Task:
         with self._writing:
             self._lease = None
 
-    def _events_of(self, number: int, generation: int) -> Iterator[Event]:
+    def _events_of(self, number: int, generation: int) -> Generator[Event]:
         plan = plan_of_range(self.store, self.folder, self.order, number)
         self._chunks = {one.chunk.id for one in plan.chunks}
         if self._interrupted == name_of(number):  # by preemption, a limit or a lost node: no part's fault
@@ -207,7 +201,6 @@ class Task:
         self._tell()
         if lease and not lease.beat() and lease is self._lease:
             self._lost = True
-            return f"claim {lease.name} was taken over by another worker"
         return None
 
     def _tell(self) -> None:
@@ -227,6 +220,14 @@ class Task:
         if lease:
             forgive(self.store, self.run, self._chunks)
             lease.release()
+
+    def _leave(self, lease: Lease) -> None:
+        """A claim that another worker has taken over, because this one was silent for too long."""
+        self._tell()
+        with self._writing:
+            self._lease = None
+        forgive(self.store, self.run, self._chunks)
+        self.console.print(f"claim {lease.name} was taken over by another worker; going on with others")
 
     def _before(self) -> Lease | None:
         """The lease that this very task held before it was started again: nobody else can hold it for it."""

@@ -12,16 +12,19 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import glob_translate
 
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
-from pipeline.storage.patience import FIRST_PATIENCE, filesystem, patiently
+from pipeline.storage.patience import FIRST_PATIENCE, filesystem, may_pass, patiently
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -175,15 +178,47 @@ def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
     """Root folder and what was found: full path → the store's description."""
     path = path.rstrip("/") or "/"
     local = isinstance(fs, _LocalFiles)
-    one = fs.alone(path) if local else fs.info(path) if fs.isfile(path) else None
+    one = fs.alone(path) if local else _file_at(fs, path)
     if one:  # first, so that a name with brackets is no pattern
         return posixpath.dirname(path), {path: one}
     wildcard = min((path.index(sign) for sign in "*?[" if sign in path), default=-1)
     root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]
-    found = dict(fs.find(path, detail=True) if wildcard < 0 else fs.glob(path, detail=True))
+    if wildcard < 0:
+        found = dict(fs.find(path, detail=True))
+    elif local or "**" in path or "http" in _protocols(fs):
+        found = dict(fs.glob(path, detail=True))
+    else:
+        matches = re.compile(glob_translate(path)).match
+        levels = path.removeprefix(root).lstrip("/").count("/") + 1
+        found = {info["name"]: info for info in _below(fs, root, levels) if matches(info["name"])}
     if local:
         found |= {name: {"size": 0, "type": "other", "why": why} for name, why in fs.closed.items()}
     return root, found
+
+
+def _file_at(fs: Any, path: str) -> dict[str, Any] | None:
+    try:
+        info: dict[str, Any] = fs.info(path)
+    except Exception as error:  # whatever a store says of a pattern, or of what is not there
+        if may_pass(error):
+            raise
+        return None
+    return info if info["type"] == "file" else None
+
+
+def _below(fs: Any, folder: str, levels: int) -> Iterator[dict[str, Any]]:
+    """What so many levels of folders hold. (fsspec's own `glob` leaves out folders whose listing fails.)"""
+    try:
+        infos = fs.ls(folder, detail=True)
+    except FileNotFoundError:
+        return
+    for info in infos:
+        info = info | {"name": info["name"].rstrip("/")}
+        if info["name"] == folder:  # what a console leaves to mark a folder
+            continue
+        yield info
+        if info["type"] == "directory" and levels > 1:
+            yield from _below(fs, info["name"], levels - 1)
 
 
 def _file(

@@ -220,7 +220,7 @@ def _nothing(console: Console, store: Store, run: str, wanted: Wanted) -> None:
     elif wanted.stage:
         console.print(f"{wanted.stage} did nothing in this run")
     else:
-        console.print("no event is written yet; a run in one process writes them when it ends")
+        console.print("no event is written yet; a run in one process writes them every half minute")
 
 
 def _some(names: list[str]) -> str:

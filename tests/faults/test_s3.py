@@ -19,6 +19,7 @@ import pytest
 
 from pipeline.corpus import Corpus
 from pipeline.errors import StorageError
+from pipeline.inputs import list_files
 from pipeline.state.books import Books, keep_books
 from pipeline.storage import patience
 from pipeline.storage.store import Store
@@ -239,6 +240,19 @@ def test_inputs_are_read_though_bodies_break_off(bucket: str, bad: Callable[...,
     assert texts(read_all(entry(f"{bucket}/in"), chunk_bytes=2000)) == values * 3
     assert all(proxy.faults.values()) and len(proxy.faults) == 3, proxy.faults
     assert patience.take_repeated().total() == proxy.faults.total()
+
+
+def test_no_folder_of_an_input_is_passed_over(bucket: str, bad: Callable[..., S3Proxy]) -> None:
+    names = [f"{folder}/{number}.jsonl" for folder in "abcdef" for number in range(2)]
+    for name in names:
+        fsspec.filesystem("s3").pipe_file(f"corpus/in/{name}", b"{}\n")
+    proxy = bad(refused=0.5)
+    assert [file.path for file in list_files(entry(f"{bucket}/in/*/*.jsonl"))] == names
+    assert proxy.faults["refused"] > 3
+    proxy.shares.clear()
+    proxy.expired = True
+    with pytest.raises(PermissionError, match="expired"):
+        list_files(entry(f"{bucket}/in/*/*.jsonl"))
 
 
 def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
