@@ -325,7 +325,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if isinstance(target, list):
         _entry(target, last, override)
         target[int(last)] = value
-    elif value is None and not parents:
+    elif value is None and text.strip() and not parents:
         target.pop(last, None)  # an empty section in the file is one of defaults
     else:
         target[last] = value

@@ -252,6 +252,7 @@ class _Run:
                     progress.see(event)
                     if event.kind == "failed":
                         self.failures.append(f"{event.where}: {event.error}")
+                self.record.write_events()
             finally:
                 phase |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
 

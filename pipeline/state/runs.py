@@ -53,22 +53,22 @@ class RunRecord:
         view.write_header(self.store, self.folder)
 
     def log(self, event: dict[str, Any]) -> None:
-        """Remember an event, with who saw it and when; a file of them is written every 30 seconds, and at the end."""
+        """Remember an event, with who saw it and when; a file of them is written about every 30 seconds."""
         line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "worker": self._worker} | event
         self._events.append(json.dumps(line, ensure_ascii=False))
         if len(self._events) >= MOST_EVENTS or time.monotonic() - self._written > EVENT_SECONDS:
-            self._write_events()
+            self.write_events()
 
-    def _write_events(self) -> None:
+    def write_events(self) -> None:
+        """Write what happened since the last time: nobody else knows of it yet."""
         if self._events:
             path = f"{self.folder}/{EVENTS}/{self._worker}-{self._event_files:06d}.jsonl"
             self.store.write(path, ("\n".join(self._events) + "\n").encode())
-            self._event_files += 1
-        self._events, self._written = [], time.monotonic()
+        self._events, self._event_files, self._written = [], self._event_files + 1, time.monotonic()
 
     def close(self, summary: dict[str, Any]) -> None:
         """Write the events and the summary."""
-        self._write_events()
+        self.write_events()
         close_run(self.store, self.folder, summary)
 
 
@@ -117,14 +117,12 @@ def newest_config(store: Store) -> dict[str, Any]:
 def changed_since(store: Store, config: RunConfig) -> list[str]:
     """Settings that would make another corpus than the newest run's, e.g. `segment.max_chars`.
 
-    Not those of `train` and `select`, which are for those who read a corpus.
+    Not those of `train` and `select`: they are for those who read a corpus, and no meaning of it.
     """
     then, changed = newest_config(store), []
     for name, now in config.meaningful().items():
         section = getattr(config, name)
         before = then.get(name)
-        if name in ("train", "select"):
-            continue
         if isinstance(section, Settings) and isinstance(before, dict):
             changed += [f"{name}.{key}" for key, value in section.meaningful().items() if before.get(key) != value]
         elif before != now:

@@ -87,6 +87,7 @@ def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
     trained = load_config(path, ["train.lr=1e-3", "train.eps=1E-8", "train.batch_concepts=256", "scaler={}"]).train
     assert trained and (trained.lr, trained.eps, trained.micro_concepts) == (1e-3, 1e-8, 256)
     assert load_config(path, ["train.lr=1e-3", "train=null"]).train is None
+    assert load_config(path, ["scaler="]).scaler and not load_config(path, ["scaler=null"]).scaler
     with pytest.raises(ConfigError, match=r"^--set train.lr=-1e3: train.lr is -1000.0; allowed: greater than 0"):
         load_config(path, ["train.lr=-1e3"])
     for wrong, message in (("encode", "key=value"), ("input.7.limit=1", "0 to 0"), ("name.x=1", "has no keys")):
