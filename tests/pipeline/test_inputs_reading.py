@@ -33,6 +33,7 @@ from pipeline.inputs import (
     plan_chunks,
     read_documents,
     readers,
+    streams,
 )
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, not_text
@@ -371,7 +372,10 @@ class _LosingFileSystem(LocalFileSystem):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt.zst", "a.parquet"])
-def test_a_failing_store_is_not_taken_for_a_broken_file(tmp_path: Path, name: str) -> None:
+def test_a_failing_store_is_not_taken_for_a_broken_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PATIENCE", 0.5)
     fsspec.register_implementation("losing", _LosingFileSystem, clobber=True)
     if name == "a.parquet":
         pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(10_000)]}), tmp_path / name)
