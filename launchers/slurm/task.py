@@ -144,7 +144,8 @@ class Task:
             with contextlib.closing(self._events_of(int(lease.name), lease.generation)) as events:
                 for event in events:
                     if self._lost:
-                        self._leave(lease)
+                        self._let_go()
+                        self.console.print(f"claim {lease.name} was taken over by another worker; going on with others")
                         return
                     if event.kind == "failed":
                         failures.append({"where": event.where, "error": event.error})
@@ -220,14 +221,6 @@ class Task:
         if lease:
             forgive(self.store, self.run, self._chunks)
             lease.release()
-
-    def _leave(self, lease: Lease) -> None:
-        """A claim that another worker has taken over, because this one was silent for too long."""
-        self._tell()
-        with self._writing:
-            self._lease = None
-        forgive(self.store, self.run, self._chunks)
-        self.console.print(f"claim {lease.name} was taken over by another worker; going on with others")
 
     def _before(self) -> Lease | None:
         """The lease that this very task held before it was started again: nobody else can hold it for it."""

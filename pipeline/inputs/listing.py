@@ -185,7 +185,7 @@ def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
     root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]
     if wildcard < 0:
         found = dict(fs.find(path, detail=True))
-    elif local or "**" in path or "http" in _protocols(fs):
+    elif local or "**" in path or "http" in _protocols(fs):  # listed whole; or links of a page, which have no levels
         found = dict(fs.glob(path, detail=True))
     else:
         matches = re.compile(glob_translate(path)).match
