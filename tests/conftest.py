@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from pipeline.state.states import View, read_state
+from pipeline.storage.patience import take_repeated
 from pipeline.storage.store import Store
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gain nothing from threads
@@ -27,6 +28,13 @@ ROOT = Path(__file__).parent.parent
 TINY_CARD = Path(__file__).parent / "stages/fixtures/sonar-space-tiny/card.yaml"
 MakeConfig = Callable[..., Path]
 MINUTES = pytest.mark.skipif("PIPELINE_KILLS" not in os.environ, reason="takes minutes: make faults runs it")
+
+
+@pytest.fixture(autouse=True)
+def _repeated_requests_are_this_tests_own() -> Iterator[None]:
+    """The process counts repeated requests until a receipt tells of them: none of this test's go into the next one's."""
+    yield
+    take_repeated()
 
 
 def sample_documents(name: str, count: int) -> list[dict[str, Any]]:
