@@ -159,8 +159,13 @@ def chunk_receipt_path(chunk: str, fingerprint: str) -> str:
 
 
 def index_paths(digest: str) -> tuple[str, str]:
-    """Where the index of a digest lies: its runs of rows, written last, and its parts."""
+    """Where the index of a digest lies: its spans and what it says of itself, written last, and its parts."""
     return f"{INDEXES}/{digest[:12]}.parquet", f"{INDEXES}/{digest[:12]}.parts.parquet"
+
+
+def index_runs_path(digest: str, split: str, number: int) -> str:
+    """Where some of its runs of rows lie."""
+    return f"{INDEXES}/{digest[:12]}.{split}-{number:05d}.runs"
 
 
 def part_name(chunk: str, number: int) -> str:

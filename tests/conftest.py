@@ -32,7 +32,7 @@ MINUTES = pytest.mark.skipif("PIPELINE_KILLS" not in os.environ, reason="takes m
 
 @pytest.fixture(autouse=True)
 def _repeated_requests_are_this_tests_own() -> Iterator[None]:
-    """The process counts repeated requests until a receipt tells of them: none of this test's go into the next one's."""
+    """A process counts repeated requests until a receipt tells of them: none of this test go into the next one's."""
     yield
     take_repeated()
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import ConfigError
-from pipeline.inputs.splits import SPLITS
 from pipeline.storage.store import Store
 from pipeline.train.index import Index
 from pipeline.train.loader import Loader, Source
+from pipeline.train.pieces import Pieces
 from stages.lcm.batch import Batch
 from stages.lcm.metrics import documents_of
 
@@ -169,9 +169,8 @@ def _closes(embedding: Tensor, index: Index) -> bool:
 
 def _described(index: Index, split: str, pieces: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Ids and languages of the documents that pieces of a split are of."""
-    runs = index.runs.filter(index.runs["split"].to_numpy() == SPLITS.index(split))
-    runs = runs.filter(runs["new"])
-    part, doc = runs["part"].to_numpy()[pieces], runs["doc"].to_numpy()[pieces]
+    runs = Pieces.of(index, split).runs_at(pieces)
+    part, doc = runs["part"], runs["doc"]
     ids, langs = np.empty(len(pieces), object), np.empty(len(pieces), object)
     store = Store(index.url)
     for number in sorted(set(part.tolist())):

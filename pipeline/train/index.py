@@ -5,7 +5,8 @@
     read_index(corpus, digest)  # the same again, as long as its files are there, whatever was added to the corpus
 
 Files of a corpus are never rewritten, so an index stays right until `gc` or `purge` takes away what it names.
-Two Parquet files: 3 to 10 bytes a run, 18 in memory; a run is a document, or a piece of one that lost sentences.
+A run is a document, or a piece of one that lost sentences: 22 bytes in files that are mapped, not held
+(`run_files.py`). In memory are the parts and 17 bytes for each span of about 32 000 rows.
 Cost of making one: a pass over the columns that the selection reads, and the encoder for the two endings.
 """
 
@@ -32,13 +33,16 @@ from pipeline.part_reader import no_column
 from pipeline.select.selection import Counts, Selection
 from pipeline.select.settings import SelectSettings
 from pipeline.state.fingerprint import fingerprint
+from pipeline.storage.store import Store
 from pipeline.train.answers import Answers
 from pipeline.train.endings import endings_of
-from pipeline.train.runs import RUNS, runs_of, splits_of
+from pipeline.train.run_files import Records, Runs, RunsWriter
+from pipeline.train.runs import Ints, runs_of, sentences_of, spans_of
 
-VERSION = 1
+VERSION = 2
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
 _PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
+_SPANS = pa.schema([("split", pa.int8()), ("first_run", pa.int64()), ("sentences", pa.int64())])
 
 
 class About(BaseModel):
@@ -54,6 +58,7 @@ class About(BaseModel):
     unanswered: int  # documents without a value there: every sentence counts
     counts: dict[str, Any]  # of the selection
     splits: dict[str, tuple[int, int, int]]  # documents, pieces, sentences
+    runs: dict[str, list[int]]  # how many each file of a split holds
     dim: int
     model: str
     encoder: str
@@ -67,12 +72,16 @@ class About(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An index in memory. parts, runs: columns as declared above, in the order of the corpus."""
+    """An index. parts, spans: columns as declared above, in the order of the corpus.
+
+    A span has a split (number in `SPLITS`), its first run among those of the split, and the sentences of the pieces
+    that begin there, closing ones too.
+    """
 
     url: str
     about: About
     parts: pa.Table
-    runs: pa.Table
+    spans: pa.Table
 
     @property
     def digest(self) -> str:
@@ -100,6 +109,10 @@ class Index:
         codes = self.about.codes
         return None if codes is None else np.frombuffer(base64.b64decode(codes), np.uint16).reshape(2, -1)
 
+    def runs(self, split: str) -> Runs:
+        """Those of a split. Raises `CorpusError` if files of them are gone or damaged."""
+        return Runs(Store(self.url), self.digest, split, self.about.runs[split])
+
     def said_of_splits(self) -> str:
         """`train 120, validation 3, test 0 documents`."""
         return ", ".join(f"{name} {self.about.splits[name][0]}" for name in SPLITS) + " documents"
@@ -125,7 +138,10 @@ def make_index(
         return read_index(corpus, digest)
     counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
     found = Answers(corpus, answers)
-    runs = pa.concat_tables(runs_of(selection, found, counts, done))
+    splits = [_Split(RunsWriter(corpus.store, digest, name)) for name in SPLITS]
+    for rows, by_split in zip(parts["rows"].to_pylist(), runs_of(selection, found, counts, done), strict=True):
+        for split, runs in zip(splits, by_split, strict=True):
+            split.add(runs, rows)
     counts.check(corpus.url)
     if not counts.kept:
         raise CorpusError(f"{corpus.url}: the selection keeps no sentence; see: pipeline select {corpus.url}")
@@ -139,7 +155,8 @@ def make_index(
         answers=answers,
         unanswered=found.missing,
         counts=vars(counts),
-        splits=splits_of(runs),
+        splits={name: split.size for name, split in zip(SPLITS, splits, strict=True)},
+        runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
         dim=endings.embeddings.shape[1],
         model=corpus.view.stages["encode"]["encode"]["model"],
         encoder=_encoder(corpus),
@@ -150,9 +167,42 @@ def make_index(
         embeddings=base64.b64encode(endings.embeddings.tobytes()).decode(),
         codes=None if endings.codes is None else base64.b64encode(endings.codes.tobytes()).decode(),
     )
-    index = Index(corpus.url, about, parts, runs)
+    index = Index(corpus.url, about, parts, pa.concat_tables(split.spans(at) for at, split in enumerate(splits)))
     _write(corpus, index)
     return index
+
+
+class _Split:
+    """One split of an index while it is made, part by part. size: documents, pieces, sentences."""
+
+    def __init__(self, writer: RunsWriter) -> None:
+        self._writer, self._runs = writer, 0
+        self._first: list[Ints] = []
+        self._sentences: list[Ints] = []
+        self.size = (0, 0, 0)
+
+    def add(self, runs: Records, rows: int) -> None:
+        """The runs of one part, which has so many rows."""
+        if not len(runs):
+            return
+        first = spans_of(runs, rows)
+        self._first.append(first + self._runs)
+        self._sentences.append(np.add.reduceat(sentences_of(runs), first))
+        self._runs += len(runs)
+        more = np.count_nonzero(np.diff(runs["doc"], prepend=-1)), runs["new"].sum(), runs["rows"].sum()
+        documents, pieces, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
+        self.size = documents, pieces, sentences
+        self._writer.add(runs)
+
+    def close(self) -> list[int]:
+        """How many runs each file holds, when all are written."""
+        self._writer.close()
+        return self._writer.files
+
+    def spans(self, split: int) -> pa.Table:
+        """Those found, of the split of this number."""
+        first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))
+        return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=_SPANS)
 
 
 def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
@@ -184,15 +234,16 @@ def read_index(corpus: Corpus, digest: str) -> Index:
     """The index of a digest (its first 12 digits will do). Raises `CorpusError` if it is not there, or damaged."""
     paths = layout.index_paths(digest)
     if not corpus.store.exists(paths[0]):
-        have = sorted(path.rpartition("/")[2].split(".")[0] for path in corpus.store.find(layout.INDEXES))
+        names = [path.rpartition("/")[2] for path in corpus.store.find(layout.INDEXES)]
+        have = sorted(name.removesuffix(".parquet") for name in names if name.count(".") == 1)
         raise CorpusError(
-            f"{corpus.url} has no index {digest[:12]}; those that it has: {', '.join(dict.fromkeys(have)) or 'none'}; "
+            f"{corpus.url} has no index {digest[:12]}; those that it has: {', '.join(have) or 'none'}; "
             f"make one: pipeline index {corpus.url}"
         )
     try:
-        runs, parts = (pq.read_table(pa.BufferReader(corpus.store.read(path))) for path in paths)
-        about = About.model_validate_json(runs.schema.metadata[b"index"])
-        index = Index(corpus.url, about, parts.cast(_PARTS), runs.replace_schema_metadata(None).cast(RUNS))
+        spans, parts = (pq.read_table(pa.BufferReader(corpus.store.read(path))) for path in paths)
+        about = About.model_validate_json(spans.schema.metadata[b"index"])
+        index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(_SPANS))
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and make "
@@ -230,8 +281,8 @@ def _fit(corpus: Corpus, name: str) -> str | None:
 
 
 def _write(corpus: Corpus, index: Index) -> None:
-    runs = index.runs.replace_schema_metadata({"index": index.about.model_dump_json()})
-    for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, runs), strict=True):
+    spans = index.spans.replace_schema_metadata({"index": index.about.model_dump_json()})
+    for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, spans), strict=True):
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_statistics=False)
         corpus.store.write(path, memoryview(sink.getvalue()))

@@ -92,12 +92,11 @@ class Loader:
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin
         self._pieces = [Pieces.of(source.index, split) for source in sources]
-        self._firsts = [sum(map(len, self._pieces[:number])) for number in range(len(sources))]
+        self._firsts = [sum(one.numbers for one in self._pieces[:number]) for number in range(len(sources))]
         for source in sources:
             check_files(source.index, families)
         self._readers = [
-            Reader(source.index, pieces, families, first)
-            for source, pieces, first in zip(sources, self._pieces, self._firsts, strict=True)
+            Reader(source.index, families, first) for source, first in zip(sources, self._firsts, strict=True)
         ]
         window = window if shuffle else micro_concepts  # a split may be a few documents of every row group
         self._rules = Rules(max_sentences, micro_concepts, seed, shuffle, epochs, lanes, window)
@@ -107,7 +106,7 @@ class Loader:
     @property
     def sentences(self) -> int:
         """Of one epoch over all sources, closing ones too."""
-        return sum(int(pieces.lengths.sum()) for pieces in self._pieces)
+        return sum(pieces.sentences for pieces in self._pieces)
 
     @property
     def lanes(self) -> int:
@@ -154,7 +153,8 @@ class Loader:
         for piece in pieces:
             number = bisect_right(self._firsts, piece) - 1
             index = self.sources[number].index
-            part, row = self._pieces[number].place(piece - self._firsts[number])
+            run = self._pieces[number].runs_at([piece - self._firsts[number]])[0]
+            part, row = int(run["part"]), int(run["first_row"])
             if (number, part) not in tables:
                 with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
                     tables[number, part] = pq.read_table(handle, columns=["doc_id", "first_row"]).combine_chunks()

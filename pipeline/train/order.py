@@ -18,7 +18,8 @@ from itertools import chain, count
 
 import numpy as np
 
-from pipeline.train.pieces import Ints, Pieces, ranges
+from pipeline.train.pieces import Pieces, Taken, ranges
+from pipeline.train.runs import Ints
 
 MICRO_BATCHES = 8  # that a lane has in an epoch at least; small corpora have fewer lanes
 LANE_SPANS = 16  # that a lane has at least: one has at most a span more than another, a sixteenth
@@ -50,19 +51,18 @@ class Window:
     key: tuple[int, ...] | None
 
     @cached_property
-    def natural_pieces(self) -> Ints:
-        """Numbers of its pieces, span after span."""
-        first = self.pieces.first_piece
-        return ranges(first[self.spans], first[self.spans + 1] - first[self.spans])
+    def taken(self) -> Taken:
+        """Its pieces, span after span."""
+        return self.pieces.take(self.spans)
 
     @cached_property
     def cut(self) -> tuple[Ints, Ints]:
-        """(documents) The piece that each is cut from, as a place in `natural_pieces`, and its length; not permuted.
+        """(documents) The piece that each is cut from, as a place in `taken`, and its length; not permuted.
 
         Pieces longer than `max_sentences` are cut into as few documents as can be, as equal as can be: so none
         consists of the closing sentence alone.
         """
-        lengths = self.pieces.lengths[self.natural_pieces]
+        lengths = self.taken.lengths
         parts = -(-lengths // self.max_sentences)
         which = np.repeat(np.arange(len(lengths)), parts)
         number = ranges(np.zeros_like(parts), parts)
@@ -117,7 +117,7 @@ class Order:
     def _lanes_of(self, pieces: Pieces) -> int:
         if not self._rules.shuffle:
             return 1
-        full = int(pieces.span_lengths.sum()) // (MICRO_BATCHES * self._rules.micro_concepts)
+        full = pieces.sentences // (MICRO_BATCHES * self._rules.micro_concepts)
         return max(1, min(self._rules.lanes, pieces.spans // LANE_SPANS, full))
 
     def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, Plan]]:

@@ -1,106 +1,124 @@
-"""The pieces of one split of an index, as numpy columns, and the spans of row groups that they lie in.
+"""The pieces of one split of an index, read from its files span by span.
 
-A piece is a document, or what the selection left of it in one sequence. A span is some row groups of a part that follow
-each other: what is shuffled as one, so that of a document that crosses the border of two row groups both are read
-together (of one that crosses the end of its span, the beginning of the row group behind it is decoded again).
-Memory: 13 bytes a run and 13 a piece.
+In memory are 16 bytes for each span; the runs of spans are looked up when a window needs them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline import layout
 from pipeline.errors import ConfigError
 from pipeline.inputs.splits import SPLITS
 from pipeline.train.answers import NO_ANSWER
 from pipeline.train.index import Index
+from pipeline.train.run_files import RUN, Records
+from pipeline.train.runs import Ints, sentences_of
 
-Ints = npt.NDArray[np.int64]
-SPAN_GROUPS = 4  # about as many row groups a span: parts of 13 groups have 3 spans
 ENDING = -1  # the "part" of a closing sentence
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """Pieces in the order of the corpus, with their closing sentences as runs of their own.
+class _Between(Protocol):
+    """`Runs`, or what a test has instead."""
 
-    part, first_row, rows: (runs); first_run: (pieces + 1); answer: (pieces) first row of the answer, −1: none;
-    first_piece: (spans + 1). The row of a closing sentence says which: 0 "End of text.", 1 "End of response.".
+    def between(self, first: int, end: int) -> Records: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """The pieces of some spans. runs: of them, span after span; number: (runs) of each in the split.
+
+    The number of a piece is that of its first run.
     """
 
-    part: npt.NDArray[np.int32]
-    first_row: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.int32]
-    first_run: Ints
-    answer: npt.NDArray[np.int32]
-    first_piece: Ints
+    runs: Records
+    number: Ints
 
-    @classmethod
-    def of(cls, index: Index, split: str) -> Pieces:
-        """Raises `ConfigError` for a split that has no documents."""
-        if split not in SPLITS:
-            raise ConfigError(f"there is no split {split}; splits are {', '.join(SPLITS)}")
-        kept = index.runs.filter(index.runs["split"].to_numpy() == SPLITS.index(split))
-        if not len(kept):
-            raise ConfigError(
-                f"{index.url}: nothing is selected in the split {split} ({index.said_of_splits()}); choose another, "
-                "or give it a share: the section split of corpus.yaml"
-            )
-        part, first, rows, answer = (kept[name].to_numpy() for name in ("part", "first_row", "rows", "answer"))
-        new, ends = kept["new"].to_numpy(), kept["ends"].to_numpy()
-        starts = np.flatnonzero(new)
-        behind = np.flatnonzero(ends) + 1  # where closing sentences go
-        closing = np.repeat(np.int32(ENDING), len(behind))
-        response = (answer[ends] != NO_ANSWER).astype(np.int32)
-        return cls(
-            part=np.insert(part, behind, closing),
-            first_row=np.insert(first, behind, response),
-            rows=np.insert(rows, behind, 1),
-            first_run=np.append(starts + np.searchsorted(behind, starts, side="right"), len(part) + len(behind)),
-            answer=answer[starts],
-            first_piece=_spans(index, part[starts], first[starts]),
-        )
+    @cached_property
+    def _starts(self) -> Ints:
+        return np.flatnonzero(self.runs["new"])
 
-    def __len__(self) -> int:
-        return len(self.answer)
+    @property
+    def pieces(self) -> Ints:
+        """(pieces) Their numbers."""
+        return self.number[self._starts]
+
+    @property
+    def answers(self) -> npt.NDArray[np.int32]:
+        """(pieces) First row of the answer, −1: none."""
+        answers: npt.NDArray[np.int32] = self.runs["answer"][self._starts]
+        return answers
 
     @cached_property
     def lengths(self) -> Ints:
         """(pieces) Sentences, the closing one too."""
-        before = np.concatenate([[0], np.cumsum(self.rows, dtype=np.int64)])
-        lengths: Ints = np.diff(before[self.first_run])
+        lengths: Ints = np.add.reduceat(sentences_of(self.runs), self._starts)
         return lengths
+
+    def rows(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """(sentences) Part and row of each; those of a closing sentence are `ENDING` and which.
+
+        0 is "End of text.", 1 "End of response.".
+        """
+        runs = self.runs
+        behind = np.flatnonzero(runs["ends"]) + 1  # where closing sentences go
+        response = (runs["answer"][runs["ends"]] != NO_ANSWER).astype(np.int64)
+        rows = np.insert(runs["rows"].astype(np.int64), behind, 1)
+        part = np.insert(runs["part"], behind, np.int32(ENDING))
+        return np.repeat(part, rows), ranges(np.insert(runs["first_row"].astype(np.int64), behind, response), rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Pieces in the order of the corpus. first_run: (spans + 1); span_lengths: (spans) sentences, closing ones too."""
+
+    runs: _Between
+    first_run: Ints
+    span_lengths: Ints
+
+    @classmethod
+    def of(cls, index: Index, split: str) -> Pieces:
+        """Raises `ConfigError` for a split that has no documents, `CorpusError` if files are gone or damaged."""
+        if split not in SPLITS:
+            raise ConfigError(f"there is no split {split}; splits are {', '.join(SPLITS)}")
+        spans = index.spans.filter(index.spans["split"].to_numpy() == SPLITS.index(split))
+        if not len(spans):
+            raise ConfigError(
+                f"{index.url}: nothing is selected in the split {split} ({index.said_of_splits()}); choose another, "
+                "or give it a share: the section split of corpus.yaml"
+            )
+        runs = index.runs(split)
+        return cls(runs, np.append(spans["first_run"].to_numpy(), len(runs)), spans["sentences"].to_numpy())
+
+    @property
+    def numbers(self) -> int:
+        """All numbers of pieces are below it."""
+        return int(self.first_run[-1])
+
+    @property
+    def sentences(self) -> int:
+        """Of all, closing ones too."""
+        return int(self.span_lengths.sum())
 
     @property
     def spans(self) -> int:
         """How many spans hold pieces."""
-        return len(self.first_piece) - 1
+        return len(self.span_lengths)
 
-    @cached_property
-    def span_lengths(self) -> Ints:
-        """(spans) Sentences of the pieces that begin there."""
-        before = np.concatenate([[0], np.cumsum(self.lengths)])
-        lengths: Ints = np.diff(before[self.first_piece])
-        return lengths
+    def take(self, spans: Ints) -> Taken:
+        """The pieces of some spans."""
+        first, end = self.first_run[spans], self.first_run[spans + 1]
+        found = [self.runs.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
+        return Taken(np.concatenate(found), ranges(first, end - first))
 
-    def place(self, piece: int) -> tuple[int, int]:
-        """Part and row of the first sentence of a piece."""
-        run = self.first_run[piece]
-        return int(self.part[run]), int(self.first_row[run])
-
-
-def _spans(index: Index, part: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> Ints:
-    """First piece of every span that has any, and the number of pieces."""
-    groups = -(-index.parts["rows"].to_numpy() // layout.ROW_GROUP_ROWS)
-    spans = np.maximum(1, (groups + SPAN_GROUPS // 2) // SPAN_GROUPS)
-    span = (row // layout.ROW_GROUP_ROWS) * spans[part] // groups[part]
-    new = np.append(True, (part[1:] != part[:-1]) | (span[1:] != span[:-1]))
-    return np.append(np.flatnonzero(new), len(part)).astype(np.int64)
+    def runs_at(self, numbers: Sequence[int]) -> Records:
+        """The first runs of pieces of these numbers."""
+        return np.concatenate([np.empty(0, RUN), *(self.runs.between(one, one + 1) for one in numbers)])
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:

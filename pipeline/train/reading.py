@@ -26,7 +26,8 @@ from pipeline.storage.store import Store
 from pipeline.train.endings import TEXTS
 from pipeline.train.index import Index
 from pipeline.train.order import Segment, Window
-from pipeline.train.pieces import ENDING, Ints, Pieces, ranges
+from pipeline.train.pieces import ENDING, ranges
+from pipeline.train.runs import Ints
 from pipeline.train.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.lcm.batch import Batch
@@ -37,8 +38,8 @@ COLUMNS = {"embeddings": "embedding", "codes": "codes", "fragility-predicted": "
 class Reader:
     """Reads windows of one source. families: those of `COLUMNS` that are wanted; first: number of its first piece."""
 
-    def __init__(self, index: Index, pieces: Pieces, families: Sequence[str], first: int) -> None:
-        self.index, self.pieces, self.families, self.first = index, pieces, families, first
+    def __init__(self, index: Index, families: Sequence[str], first: int) -> None:
+        self.index, self.families, self.first = index, families, first
         self._store = Store(index.url)
 
     @cached_property
@@ -94,24 +95,19 @@ class Loaded:
     def __init__(self, window: Window, reader: Reader, pool: Executor) -> None:
         self._reader = reader
         self.lengths = window.lengths
-        self.numbers = window.natural_pieces[window.cut[0]][window.order] + reader.first  # of pieces, of all sources
-        pieces = window.pieces
-        natural = window.natural_pieces
-        first = pieces.first_run
-        runs = ranges(first[natural], first[natural + 1] - first[natural])
-        lengths = pieces.rows[runs].astype(np.int64)
-        self.part = np.repeat(pieces.part[runs], lengths)
-        self.row = ranges(pieces.first_row[runs].astype(np.int64), lengths)
+        taken = window.taken
+        self.numbers = taken.pieces[window.cut[0]][window.order] + reader.first  # of pieces, of all sources
+        self.part, self.row = taken.rows()
         # Where each sentence goes: documents in the order of the window, sentences within one as they were.
         sizes = window.cut[1]
         begins = np.empty_like(sizes)
         begins[window.order] = window.ends - window.lengths
         self.place = ranges(begins, sizes)
-        answer = np.repeat(pieces.answer[natural], pieces.lengths[natural])
+        answer = np.repeat(taken.answers, taken.lengths)
         self._prompt = (self.part != ENDING) & (self.row < answer)
         self.arrays = self._arrays(len(self.row))
         self._close()
-        borders = np.cumsum(pieces.span_lengths[window.spans])
+        borders = np.cumsum(window.pieces.span_lengths[window.spans])
         self.reading: list[Future[None]] = [
             pool.submit(self._read, int(low), int(high)) for low, high in zip([0, *borders[:-1]], borders, strict=True)
         ]

@@ -1,4 +1,9 @@
-"""The rows of an index: runs of selected rows without gaps, in the order of the corpus."""
+"""What an index consists of, part by part: runs of selected rows without gaps, and the spans that they lie in.
+
+A piece is a document, or what the selection left of it in one sequence. A span is some row groups of a part that follow
+each other: what is shuffled as one, so that of a document that crosses the border of two row groups both are read
+together (of one that crosses the end of its span, the beginning of the row group behind it is decoded again).
+"""
 
 from __future__ import annotations
 
@@ -9,44 +14,53 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline import layout
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.train.answers import Answers
+from pipeline.train.run_files import RUN, Records
 
-RUNS = pa.schema(
-    [
-        ("part", pa.int32()),  # number in the table of parts
-        ("doc", pa.int32()),  # number of the document in the part
-        ("first_row", pa.int32()),
-        ("rows", pa.int32()),
-        ("split", pa.int8()),  # number in SPLITS
-        ("new", pa.bool_()),  # whether a piece begins; with `drop-sentences` a piece has several runs
-        ("ends", pa.bool_()),  # whether its document ends here: "End of text." follows
-        ("answer", pa.int32()),  # prompts and answers: the first row of the answer; else −1
-    ]
-)
+Ints = npt.NDArray[np.int64]
+SPAN_GROUPS = 4  # about as many row groups a span: parts of 13 groups have 3 spans
 
 
-def runs_of(selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]) -> Iterator[pa.Table]:
-    """Those of one part after the other; `counts` is added to, `done` told how many rows were looked at."""
+def runs_of(
+    selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]
+) -> Iterator[list[Records]]:
+    """Those of one part after the other, by split; `counts` is added to, `done` told how many rows were looked at."""
     corpus, parts = selection.corpus, selection.corpus.parts
     following = corpus.documents(parts[0])
     for number, part in enumerate(parts):
         documents, following = following, corpus.documents(parts[number + 1]) if number + 1 < len(parts) else None
         chosen = selection.part(part)
         counts.add(chosen.counts)
-        columns = {
-            "part": np.full(len(chosen.rows), number),
-            "doc": chosen.doc,
-            "first_row": chosen.first_row,
-            "rows": chosen.rows,
-            "split": _split_numbers(documents)[chosen.doc],
-            "new": np.isin(np.arange(len(chosen.rows)), chosen.piece_starts),
-            "ends": _ends(chosen, documents, following, selection.settings.broken),
-            "answer": answers.of(part, documents)[chosen.doc],
-        }
-        yield pa.table({name: pa.array(values) for name, values in columns.items()}).cast(RUNS)
+        runs = np.empty(len(chosen.rows), RUN)
+        runs["part"] = number
+        runs["doc"] = chosen.doc
+        runs["first_row"] = chosen.first_row
+        runs["rows"] = chosen.rows
+        runs["answer"] = answers.of(part, documents)[chosen.doc]
+        runs["new"] = np.isin(np.arange(len(runs)), chosen.piece_starts)
+        runs["ends"] = _ends(chosen, documents, following, selection.settings.broken)
+        split = _split_numbers(documents)[chosen.doc]
+        yield [runs[split == other] for other in range(len(SPLITS))]
         done(chosen.counts.sentences)
+
+
+def spans_of(runs: Records, rows: int) -> Ints:
+    """The first run of every span that holds pieces, of the runs of one split of a part of so many rows."""
+    starts = np.flatnonzero(runs["new"])
+    groups = -(-rows // layout.ROW_GROUP_ROWS)
+    spans = max(1, (groups + SPAN_GROUPS // 2) // SPAN_GROUPS)
+    span = runs["first_row"][starts] // layout.ROW_GROUP_ROWS * spans // groups
+    first: Ints = starts[np.append(True, span[1:] != span[:-1])[: len(span)]]
+    return first
+
+
+def sentences_of(runs: Records) -> Ints:
+    """(runs) The rows of each, and the sentence that closes its document."""
+    sentences: Ints = runs["rows"].astype(np.int64) + runs["ends"]
+    return sentences
 
 
 def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
@@ -70,14 +84,3 @@ def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None
     whole = chosen.first_row + chosen.rows == end
     ends: npt.NDArray[np.bool_] = last & (whole | (broken == "drop-sentences")) & ~goes_on[chosen.doc]
     return ends
-
-
-def splits_of(runs: pa.Table) -> dict[str, tuple[int, int, int]]:
-    """Documents, pieces and sentences of every split."""
-    split, new, rows = (runs[name].to_numpy() for name in ("split", "new", "rows"))
-    part, doc = runs["part"].to_numpy(), runs["doc"].to_numpy()
-    first = np.append(True, (part[1:] != part[:-1]) | (doc[1:] != doc[:-1]))[: len(doc)]
-    return {
-        name: (int(first[split == number].sum()), int(new[split == number].sum()), int(rows[split == number].sum()))
-        for number, name in enumerate(SPLITS)
-    }

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
@@ -19,6 +18,8 @@ from pipeline.select.command import Rules
 from pipeline.select.settings import SelectSettings
 from pipeline.train.command import index_corpus
 from pipeline.train.index import make_index, read_index
+from pipeline.train.pieces import Pieces
+from pipeline.train.run_files import RUN
 from stages.device import compute_dtype
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
@@ -49,11 +50,19 @@ def test_it_says_what_is_in_it_and_is_made_once(corpus: Corpus) -> None:
     assert "made in" in index(corpus, Rules(where="chars >= 26"))
 
 
-def test_runs_stay_small(corpus: Corpus) -> None:
-    found = make_index(corpus, SelectSettings())
-    path = Path(corpus.url, layout.index_paths(found.digest)[0])
-    assert pq.read_metadata(path).num_rows == len(found.runs) == sum(one[1] for one in found.about.splits.values())
-    assert found.runs.nbytes < 30 * len(found.runs)
+def test_runs_are_in_files_that_end_with_a_part(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = make_index(corpus, SelectSettings(where="chars >= 5"))
+    monkeypatch.setattr("pipeline.train.run_files.FILE_RUNS", 3)
+    again = make_index(corpus, SelectSettings(where="chars >= 4 and chars >= 5"))
+    for split in SPLITS:
+        assert len(found.about.runs[split]) == 1 < len(again.about.runs[split]) or split != "train"
+        pieces = [Pieces.of(one, split) for one in (found, again)]
+        one, other = (of_them.take(np.arange(of_them.spans)) for of_them in pieces)
+        assert one.runs.tobytes() == other.runs.tobytes() and len(one.runs) == sum(again.about.runs[split])
+        assert len(one.pieces) == found.about.splits[split][1]
+        assert pieces[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.runs["ends"].sum()
+        size = sum(path.stat().st_size for path in Path(corpus.url).glob(f"train/index/{found.digest[:12]}.{split}-*"))
+        assert size == len(one.runs) * RUN.itemsize == 22 * len(one.runs)
 
 
 def test_endings_are_those_of_the_encoder(corpus: Corpus) -> None:
@@ -80,7 +89,7 @@ def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:
     grown = Corpus(corpus.url)
     assert make_index(grown, SelectSettings()).digest != first.digest
     again = read_index(grown, first.digest)  # what was indexed before is still there
-    assert again.runs.equals(first.runs) and again.about == first.about
+    assert again.spans.equals(first.spans) and again.about == first.about
 
 
 def test_answers_that_are_no_places(tmp_path: Path, corpus: Corpus) -> None:
@@ -100,3 +109,11 @@ def test_what_cannot_be_indexed(corpus: Corpus) -> None:
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(CorpusError, match=r"is damaged or of another version .*; delete it and make it again"):
         read_index(corpus, found.digest)
+    runs = Path(corpus.url, layout.index_runs_path(found.digest, "train", 0))
+    runs.write_bytes(runs.read_bytes()[:-1])
+    said = rf"{runs.name} has {runs.stat().st_size} bytes instead of .*; delete the index, train/index/{path.name}, and"
+    with pytest.raises(CorpusError, match=said):
+        Pieces.of(found, "train")
+    runs.unlink()
+    with pytest.raises(CorpusError, match=rf"{runs.name} is missing; delete the index"):
+        Pieces.of(found, "train")

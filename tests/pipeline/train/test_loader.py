@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from pipeline import Corpus
-from pipeline.errors import ConfigError, CorpusError
+from pipeline.errors import ConfigError, CorpusError, StorageError
 from pipeline.select.settings import SelectSettings
 from pipeline.storage.store import Store
 from pipeline.train import order
@@ -252,7 +253,7 @@ def test_what_the_corpus_has_not(tmp_path: Path, corpus: Corpus, index: Index) -
         Loader([Source(bare)], **SMALL, weights="fragility")
     with pytest.raises(ConfigError, match=r"nothing is selected in the split validation \(train 4, validation 0, test"):
         Loader([Source(bare)], **SMALL | {"split": "validation"})
-    other = Index(bare.url, bare.about.model_copy(update={"encoder": "0", "model": "other"}), bare.parts, bare.runs)
+    other = Index(bare.url, bare.about.model_copy(update={"encoder": "0", "model": "other"}), bare.parts, bare.spans)
     with pytest.raises(ConfigError, match=r"was encoded by .*other \(64\): embeddings of different encoders"):
         Loader([Source(index), Source(other)], **SMALL)
     file = next(tmp_path.glob("out/embeddings/*.parquet"))
@@ -266,10 +267,13 @@ def test_what_the_corpus_has_not(tmp_path: Path, corpus: Corpus, index: Index) -
         Loader([Source(bare)], **SMALL)
 
 
-def test_from_s3(corpus: Corpus, index: Index, bucket: str) -> None:
+def test_from_s3(corpus: Corpus, index: Index, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec.filesystem("s3").put(f"{corpus.url}/", f"{bucket}/copy/", recursive=True)
     remote = Corpus(f"{bucket}/copy")
     there = make_index(remote, SelectSettings())
+    with monkeypatch.context() as patched, pytest.raises(StorageError, match=r"cannot be copied to .*no-such.* TMPDIR"):
+        patched.setattr(tempfile, "tempdir", f"{corpus.url}/no-such")
+        everything(there)
     assert there.digest == index.digest and there.url == f"{bucket}/copy"
     options = {"epochs": 1, "split": "validation"}
     for (_, one), (_, other) in zip(everything(there, **options), everything(index, **options), strict=True):

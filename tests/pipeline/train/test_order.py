@@ -11,21 +11,34 @@ import pytest
 
 from pipeline.train.order import Order, Plan, Rules
 from pipeline.train.pieces import Pieces
+from pipeline.train.run_files import RUN, Records
+from pipeline.train.runs import Ints
 
 RULES = Rules(max_sentences=128, micro_concepts=1024, seed=3, shuffle=True, epochs=1, lanes=8, window=1 << 14)
 
 
 def pieces_of(documents: int, a_span: int = 75, seed: int = 0) -> Pieces:
     """Documents of 1 to 200 sentences, one after the other, so many a span."""
-    rows = np.random.default_rng(seed).integers(1, 201, documents).astype(np.int32)
-    return Pieces(
-        part=np.zeros(documents, np.int32),
-        first_row=(np.cumsum(rows) - rows).astype(np.int32),
-        rows=rows,
-        first_run=np.arange(documents + 1),
-        answer=np.full(documents, -1, np.int32),
-        first_piece=np.append(np.arange(0, documents, a_span), documents),
-    )
+    runs = np.zeros(documents, RUN)
+    runs["rows"] = np.random.default_rng(seed).integers(1, 201, documents)
+    runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
+    runs["answer"], runs["new"] = -1, True
+    first = np.append(np.arange(0, documents, a_span), documents)
+    return Pieces(InMemory(runs), first, np.add.reduceat(runs["rows"].astype(np.int64), first[:-1]))
+
+
+class InMemory:
+    """Runs without files."""
+
+    def __init__(self, runs: Records) -> None:
+        self._runs = runs
+
+    def between(self, first: int, end: int) -> Records:
+        return self._runs[first:end]
+
+
+def lengths_of(pieces: Pieces) -> Ints:
+    return pieces.take(np.arange(pieces.spans)).lengths
 
 
 def sentences(plan: Plan) -> int:
@@ -35,7 +48,7 @@ def sentences(plan: Plan) -> int:
 def documents(plan: Plan) -> list[tuple[int, int]]:
     """Piece and length of each."""
     return [
-        (int(one.window.natural_pieces[one.window.cut[0][one.window.order[at]]]), int(one.window.lengths[at]))
+        (int(one.window.taken.pieces[one.window.cut[0][one.window.order[at]]]), int(one.window.lengths[at]))
         for one in plan
         for at in range(one.low, one.high)
     ]
@@ -58,7 +71,7 @@ def test_an_epoch_is_complete_and_batches_are_full(world: int) -> None:
             for piece, length in documents(plan):
                 assert length <= 128
                 found[piece] += length
-    assert [found[piece] for piece in range(len(pieces))] == pieces.lengths.tolist()
+    assert [found[piece] for piece in range(pieces.numbers)] == lengths_of(pieces).tolist()
     assert max(sizes) <= 1024 and np.mean(np.asarray(sizes)) > 0.93 * 1024
 
 
@@ -87,12 +100,12 @@ def test_every_sentence_comes_once_before_any_comes_twice(a_span: int, lanes: in
     pieces = pieces_of(10_000, a_span)
     order = Order([pieces], [1.0], Rules(**vars(RULES) | {"epochs": None}))
     assert order.lanes == lanes
-    every, found = int(pieces.lengths.sum()), np.zeros(len(pieces), np.int64)
+    every, found = pieces.sentences, np.zeros(pieces.numbers, np.int64)
     plans = order.mine(0, 1, 0)
     while found.sum() < every:
         for piece, length in documents(next(plans)[1]):
             found[piece] += length
-    again = int((found - pieces.lengths).clip(min=0).sum())
+    again = int((found - lengths_of(pieces)).clip(min=0).sum())
     assert again <= max(twice * every, 1024)
 
 
@@ -105,7 +118,7 @@ def test_a_small_source_of_a_mix_is_whole_for_every_lane() -> None:
     for _, plan in islice(order.mine(0, 1, 0), 2000):
         if plan[0].window.source == 0:
             found.update(piece for piece, length in documents(plan))
-    parts = -(-small.lengths // 128)
+    parts = -(-lengths_of(small) // 128)
     rates = np.asarray([found[piece] for piece in range(40)]) / parts
     assert rates.min() > 0.9 * rates.max() > 100
 

@@ -1,0 +1,105 @@
+"""What the index and the order of training data cost a process of training, in memory and time, for many documents.
+
+    python -m benchmarks.index_scale --documents 50000000
+
+Index files are written as `pipeline index` writes them, from made-up documents: 20 sentences on average, every tenth
+has over 100. No embeddings exist and none are read. Then, each in a process of its own, as every process of a training
+does it: the index is opened and micro-batches are planned, the first ones and those that come after `--resume` epochs.
+Memory is what the process has more than before: its own, and pages of mapped files, which a machine has once for all
+its processes and gives away when it needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.machine import console, describe_cpu
+from pipeline.storage.store import Store
+from pipeline.train.loader import WINDOW
+from pipeline.train.order import Order, Rules
+from pipeline.train.pieces import Pieces
+from pipeline.train.run_files import RUN, Runs, RunsWriter
+from pipeline.train.runs import Ints, sentences_of, spans_of
+from pipeline.train.settings import LANES
+
+PART = 100_000  # sentences
+DIGEST, SPLIT = "0" * 32, "train"
+Measured = tuple[str, float, float, float]  # what, seconds of CPU, MB of its own, MB of mapped files
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=50_000_000)
+    parser.add_argument("--world", type=int, default=LANES, help="processes of the training")
+    parser.add_argument("--resume", type=float, default=1.0, help="epochs after which a training goes on")
+    parser.add_argument("--folder", help="where the files are written for the time of the measurement")
+    options = parser.parse_args(arguments)
+    out = console()
+    with tempfile.TemporaryDirectory(prefix="index-scale-", dir=options.folder) as name:
+        files, first, sentences = write(Path(name), options.documents)
+        out.print(
+            f"{describe_cpu()}; {sum(files):,} documents, {int(sentences.sum()):,} sentences in {len(first):,} spans; "
+            f"{sum(files) * RUN.itemsize / 1e6:,.0f} MB in {len(files)} files"
+        )
+        table = Table("what", "CPU seconds", "MB of its own", "MB mapped")
+        context = multiprocessing.get_context("spawn")
+        for epochs in (0.0, options.resume):
+            with context.Pool(1) as pool:
+                row = pool.apply(measure, (name, files, first, sentences, options.world, epochs))
+            table.add_row(row[0], f"{row[1]:.2f}", f"{row[2]:,.0f}", f"{row[3]:,.0f}")
+        out.print(table)
+
+
+def write(folder: Path, documents: int) -> tuple[list[int], Ints, Ints]:
+    """Runs in each file; first run and sentences of every span."""
+    random, writer = np.random.default_rng(0), RunsWriter(Store(str(folder)), DIGEST, SPLIT)
+    firsts, lengths, number, part = [], [], 0, 0
+    while number < documents:
+        rows = np.where(
+            random.random(PART // 10) < 0.1, random.integers(100, 130, PART // 10), random.integers(1, 18, PART // 10)
+        )
+        ends = np.cumsum(rows)
+        runs = np.zeros(min(int(np.searchsorted(ends, PART)), documents - number), RUN)
+        runs["part"], runs["doc"], runs["rows"] = part, np.arange(len(runs)), rows[: len(runs)]
+        runs["first_row"] = (ends - rows)[: len(runs)]
+        runs["answer"], runs["new"], runs["ends"] = -1, True, True
+        first = spans_of(runs, PART)
+        firsts.append(first + number)
+        lengths.append(np.add.reduceat(sentences_of(runs), first))
+        writer.add(runs)
+        number, part = number + len(runs), part + 1
+    writer.close()
+    return writer.files, np.concatenate(firsts), np.concatenate(lengths)
+
+
+def measure(folder: str, files: list[int], first: Ints, sentences: Ints, world: int, epochs: float) -> Measured:
+    """One process of a training: it opens the index and plans micro-batches from `epochs` on."""
+    rules = Rules(128, 8192, seed=0, shuffle=True, epochs=None, lanes=LANES, window=WINDOW)
+    before, began = _memory(), time.process_time()
+    runs = Runs(Store(folder), DIGEST, SPLIT, files)
+    pieces = Pieces(runs, np.append(first, len(runs)), sentences)
+    order = Order([pieces], [1.0], rules)
+    start = int(epochs * pieces.sentences / (0.97 * rules.micro_concepts))
+    plans = list(islice(order.mine(0, world, start), 10))
+    seconds, (own, mapped) = time.process_time() - began, _memory()
+    return f"from micro-batch {plans[0][0]:,} on", seconds, own - before[0], mapped - before[1]
+
+
+def _memory() -> tuple[float, float]:
+    """MB that the process has by itself, and of mapped files."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    found = {line[0]: float(line[1]) / 1000 for line in lines if line[0] in ("RssAnon:", "RssFile:")}
+    return found["RssAnon:"], found["RssFile:"]
+
+
+if __name__ == "__main__":
+    main()
