@@ -146,9 +146,9 @@ class PartReader:
         left = self._left
         return table if left is None else self._numbered(table.filter(pa.array(left[first:end])), left)
 
-    def documents(self) -> pa.Table:
-        """All columns of the part's documents."""
-        table = self._read("documents", None, None)
+    def documents(self, names: Sequence[str] | None = None) -> pa.Table:
+        """Columns of the part's documents, or all."""
+        table = self._read("documents", names, None)
         left = self._left
         return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
 
@@ -199,7 +199,7 @@ class PartReader:
                 table = table.set_column(place, kind, pa.array(numbers[table[name].to_numpy()], kind.type))
         return table
 
-    def _read(self, family: str, names: list[str] | None, group: int | None) -> pa.Table:
+    def _read(self, family: str, names: Sequence[str] | None, group: int | None) -> pa.Table:
         try:
             with in_words(self._store.url):
                 opened = self._file(family)

@@ -12,7 +12,6 @@ import hashlib
 import os
 import random
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +26,7 @@ from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
 from pipeline.inputs.table import ChunkTable, batches
+from pipeline.parallel import in_parallel
 from pipeline.storage.remote import in_words
 
 CHUNK_BYTES = 64 << 20
@@ -81,10 +81,8 @@ def _chunks_of(settings: InputSettings, chunk_bytes: int) -> Iterator[Chunk]:
     files = list_files(settings)
     _check_text_files(settings, files)
     parquet = [file for file in files if file.format == "parquet"]
-    with ThreadPoolExecutor(16) as pool:
-        footers = dict(
-            zip((file.path for file in parquet), pool.map(lambda f: _footer(settings, f), parquet), strict=True)
-        )
+    found = in_parallel(lambda file: _footer(settings, file), parquet)
+    footers = {file.path: footer for file, footer in zip(parquet, found, strict=True)}
     if all(file.format in ("parquet", UNREADABLE) for file in files):
         _check_columns(settings, [footer for footer in footers.values() if footer is not None])
     chunks = (

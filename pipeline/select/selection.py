@@ -7,8 +7,8 @@
 Nothing is copied or written: the same corpus and settings give the same rows again, and `selection.digest` names them.
 A sentence whose embedding is not finite is never used. Every sentence that is not used is counted once, under the first
 thing that removed it: not finite, a clause of the condition, its document, or too short a piece; books that do not
-balance raise. Cost: one pass over the small columns that the condition reads, row group by row group; memory: a few
-bytes for each row of a part.
+balance raise. Cost: one pass over the small columns that the condition reads, row group by row group, 16 parts at a
+time; memory: a few bytes for each row of these.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
+from pipeline.parallel import ahead
 from pipeline.part_reader import ROW, PartReader
 from pipeline.select.settings import SelectSettings
 from pipeline.state.fingerprint import fingerprint
@@ -139,17 +140,20 @@ class Selection:
 
     def part(self, part: str) -> PartSelection:
         """Raises `ConfigError` if the condition leaves open what null means, where there is null."""
-        documents = self.corpus.documents(part)
+        return self._opened(self.reader(part))
+
+    def of(self, reader: PartReader) -> PartSelection:
+        """`part` of one that is open; different parts may be looked at in different threads."""
+        documents = reader.documents(["rows", "first_row"])
         rows: Ints = documents["rows"].to_numpy().astype(np.int64)
         first: Ints = documents["first_row"].to_numpy().astype(np.int64)
         removed = dict.fromkeys(self.reasons, 0)
-        with self.reader(part) as reader:
-            if (first != np.cumsum(rows) - rows).any() or rows.sum() != reader.rows:
-                raise CorpusError(
-                    f"{self.corpus.url}: the documents of part {part} do not cover its {reader.rows} rows one after "
-                    "the other; delete its receipt and run again"
-                )
-            kept = self._kept(reader, removed)
+        if (first != np.cumsum(rows) - rows).any() or rows.sum() != reader.rows:
+            raise CorpusError(
+                f"{self.corpus.url}: the documents of part {reader.part} do not cover its {reader.rows} rows one after "
+                "the other; delete its receipt and run again"
+            )
+        kept = self._kept(reader, removed)
         doc = np.repeat(np.arange(len(rows)), rows)
         if self.settings.broken == "drop-documents":
             found = np.bincount(doc[kept], minlength=len(rows))
@@ -169,14 +173,18 @@ class Selection:
             shortened=int((~whole & ~dropped).sum()),
             dropped=int(dropped.sum()),
         )
-        result = PartSelection(part, run_doc, piece, first_row, length, counts)
+        result = PartSelection(reader.part, run_doc, piece, first_row, length, counts)
         counts.pieces = len(result.piece_starts)
-        counts.check(f"part {part}")
+        counts.check(f"part {reader.part}")
         return result
 
     def __iter__(self) -> Iterator[PartSelection]:
-        """Part after part, in the order of the corpus."""
-        return map(self.part, self.corpus.parts)
+        """Part after part, in the order of the corpus; some are read ahead."""
+        return ahead(self._opened, map(self.reader, self.corpus.parts))
+
+    def _opened(self, reader: PartReader) -> PartSelection:
+        with reader:
+            return self.of(reader)
 
     def count(self, progress: RowProgress) -> Counts:
         """Counts of the whole corpus."""

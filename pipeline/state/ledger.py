@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.errors import CorpusError
+from pipeline.parallel import in_parallel
 from pipeline.state.receipts import ChunkReceipt, Receipt
 from pipeline.state.sums import CHUNK, Sums, least_of, most_of
-from pipeline.state.tail import in_parallel
 from pipeline.storage.store import Store
 
 FOLDER = "ledger"

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from pipeline import layout
 from pipeline.inputs import Chunk
+from pipeline.parallel import in_parallel
 from pipeline.state.fingerprint import difference, fingerprint
 from pipeline.state.receipts import Receipt, read_chunk_receipt, read_receipt
 from pipeline.state.recipes import SEGMENT
 from pipeline.state.states import States
 from pipeline.state.sums import CHUNK, below, busy
-from pipeline.state.tail import in_parallel
 from pipeline.state.view import View, saved_recipe
 from pipeline.storage.store import Store
 

@@ -22,11 +22,11 @@ from pipeline.state.receipts import ChunkReceipt, PartRef, Receipt
 from pipeline.state.recipes import SEGMENT, segment_part_fingerprint
 from pipeline.state.standing import Standing, match
 from pipeline.state.sums import CHUNK, NOT_SEGMENTED, Sums, add, problems_of, sums_of
-from pipeline.state.tail import Opened, PartState, by_folder, in_parallel, read_chunks, segmented
+from pipeline.state.tail import Opened, PartState, by_folder, read_chunks, segmented
 from pipeline.state.view import View
 from pipeline.storage.store import Store
 
-__all__ = ["ChunkState", "PartState", "States", "View", "in_parallel", "read_state"]
+__all__ = ["ChunkState", "PartState", "States", "View", "read_state"]
 KEPT = 1000  # chunks of the tail whose receipts are kept in memory; of more they are read again when asked for
 LISTINGS = 10  # of ledgers, before it is given up that one stays as it was listed
 

@@ -8,7 +8,6 @@ is looked first which are there, folder by folder (`receipts/<stage>/<xx>/`), so
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline import layout
 from pipeline.errors import CorpusError
+from pipeline.parallel import in_parallel
 from pipeline.state.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.state.recipes import SEGMENT, part_fingerprint
 from pipeline.storage.store import Store
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pipeline.state.view import Listed, View
 
 DIRECT = 1000  # receipts that are tried without looking whether they are there
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -149,11 +148,3 @@ def _read_present(
 
     found = zip(paths, in_parallel(read_one, list(paths)), strict=True)
     return {path: one for path, one in found if one is not None}
-
-
-def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`[function(item) for item in items]`, 16 at a time (small reads, where waiting is the cost)."""
-    if len(items) < 4:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(function, items))

@@ -6,6 +6,8 @@ the middle of a sentence: that sentence is of the answer. A document without a v
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,17 +16,23 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
+from pipeline.part_reader import PartReader
 
 NO_ANSWER = -1
 _NUMBER = r"^[0-9]{1,9}$"
 
 
 class Answers:
-    """Looks into the column `name` (None: there are no answers). `missing`: documents without a value so far."""
+    """Looks into the column `name` (None: there are no answers), from any thread.
+
+    missing: documents without a value so far. columns: what `of` looks at in documents.
+    """
 
     def __init__(self, corpus: Corpus, name: str | None) -> None:
-        self.name, self._corpus, self._found = name, corpus, False
+        self.name, self._corpus, self._given = name, corpus, 0
         self.missing = 0
+        self.columns = ("doc_id", "rows", "first_row", *([name] if name else []))
+        self._counting = threading.Lock()
         kept = sorted(set(corpus.documents(0).column_names) - set(layout.DOCUMENT_COLUMNS))
         if name is not None and name not in kept:
             raise ConfigError(
@@ -32,14 +40,16 @@ class Answers:
                 "(corpus.yaml: input.keep)"
             )
 
-    def of(self, part: str, documents: pa.Table) -> npt.NDArray[np.int64]:
+    def of(self, reader: PartReader, documents: pa.Table) -> npt.NDArray[np.int64]:
         """(documents) The first row of each answer in the part (the row after the document, if it has none there)."""
         first: npt.NDArray[np.int64] = np.full(len(documents), NO_ANSWER, np.int64)
         if self.name is None:
             return first
         column = documents[self.name].combine_chunks()
         given = column.is_valid().to_numpy(zero_copy_only=False)
-        self.missing += int((~given).sum())
+        with self._counting:
+            self.missing += int((~given).sum())
+            self._given += int(given.sum())
         wrong = pc.invert(pc.match_substring_regex(column, _NUMBER)).fill_null(False).to_numpy(zero_copy_only=False)
         if wrong.any():
             place = int(np.flatnonzero(wrong)[0])
@@ -48,16 +58,15 @@ class Answers:
                 f"{column[place].as_py()!r}; it must be the code point at which the answer begins: a number ≥ 0"
             )
         if given.any():
-            self._found = True
             offsets = pc.cast(column, pa.int64()).fill_null(0).to_numpy()
             rows, start = documents["rows"].to_numpy(), documents["first_row"].to_numpy()
             doc = np.repeat(np.arange(len(rows)), rows)
-            ends = self._corpus.table("end", part=part)["end"].to_numpy()
+            ends = reader.read(("end",))["end"].to_numpy()
             prompt = np.bincount(doc[ends <= offsets[doc]], minlength=len(rows))
             first[given] = (start + prompt)[given]
         return first
 
     def check(self) -> None:
         """Raises `ConfigError` if no document had a value."""
-        if self.name is not None and not self._found:
+        if self.name is not None and not self._given:
             raise ConfigError(f"answers: {self.name} is null in all {self.missing} documents; name another column")

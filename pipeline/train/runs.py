@@ -8,6 +8,7 @@ together (of one that crosses the end of its span, the beginning of the row grou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,14 @@ import pyarrow.compute as pc
 
 from pipeline import layout
 from pipeline.inputs.splits import SPLITS
+from pipeline.parallel import ahead
+from pipeline.part_reader import PartReader
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.train.answers import Answers
 from pipeline.train.run_files import RUN, Records
 
 Ints = npt.NDArray[np.int64]
+DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")
 SPAN_GROUPS = 4  # about as many row groups a span: parts of 13 groups have 3 spans
 
 
@@ -28,18 +32,25 @@ def runs_of(
     selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]
 ) -> Iterator[list[Records]]:
     """Those of one part after the other, by split; `counts` is added to, `done` told how many rows were looked at."""
-    corpus, parts = selection.corpus, selection.corpus.parts
-    following = corpus.documents(parts[0])
-    for number, part in enumerate(parts):
-        documents, following = following, corpus.documents(parts[number + 1]) if number + 1 < len(parts) else None
-        chosen = selection.part(part)
+    columns = list(dict.fromkeys([*DOCUMENT_COLUMNS, *answers.columns]))
+
+    def look(reader: PartReader) -> tuple[PartSelection, pa.Table, Ints]:
+        with reader:
+            documents = reader.documents(columns)
+            return selection.of(reader), documents, answers.of(reader, documents)
+
+    found = ahead(look, map(selection.reader, selection.corpus.parts))
+    for number, (one, after) in enumerate(pairwise(chain(found, [None]))):
+        assert one is not None
+        chosen, documents, answer = one
+        following = None if after is None else after[1]
         counts.add(chosen.counts)
         runs = np.empty(len(chosen.rows), RUN)
         runs["part"] = number
         runs["doc"] = chosen.doc
         runs["first_row"] = chosen.first_row
         runs["rows"] = chosen.rows
-        runs["answer"] = answers.of(part, documents)[chosen.doc]
+        runs["answer"] = answer[chosen.doc]
         runs["new"] = np.isin(np.arange(len(runs)), chosen.piece_starts)
         runs["ends"] = _ends(chosen, documents, following, selection.settings.broken)
         split = _split_numbers(documents)[chosen.doc]

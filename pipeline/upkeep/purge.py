@@ -24,10 +24,11 @@ from pipeline import layout
 from pipeline.coordination.lock import locked
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError, visible
+from pipeline.parallel import in_parallel
 from pipeline.show import counted
 from pipeline.state.books import ATTEMPT
 from pipeline.state.ledger import forget
-from pipeline.state.states import ChunkState, in_parallel
+from pipeline.state.states import ChunkState
 from pipeline.storage.remote import in_words
 from pipeline.storage.store import Store
 from pipeline.upkeep.gc import live_files

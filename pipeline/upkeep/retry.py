@@ -19,6 +19,7 @@ from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.coordination.lock import locked
 from pipeline.errors import ConfigError
+from pipeline.parallel import in_parallel
 from pipeline.plan import make_plan
 from pipeline.running import Where, Wishes, run
 from pipeline.show import counted, number
@@ -26,7 +27,7 @@ from pipeline.state.ledger import forget
 from pipeline.state.receipts import ChunkReceipt, read_chunk_receipt
 from pipeline.state.recipes import SEGMENT
 from pipeline.state.runs import check_corpus
-from pipeline.state.states import ChunkState, in_parallel
+from pipeline.state.states import ChunkState
 from pipeline.storage.store import Store
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from pipeline import layout
 from pipeline.errors import CorpusError
+from pipeline.parallel import in_parallel
 from pipeline.state.ledger import detail_of, row_of
 from pipeline.state.receipts import Receipt, read_chunk_receipt, read_receipt
 from pipeline.state.states import States
 from pipeline.state.sums import sums_of
-from pipeline.state.tail import in_parallel
 from pipeline.verify.wrong import Wrong
 
 

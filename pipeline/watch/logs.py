@@ -20,11 +20,11 @@ from rich.text import Text
 from pipeline import layout
 from pipeline.config import STAGES
 from pipeline.errors import ConfigError, CorpusError, visible
+from pipeline.parallel import in_parallel
 from pipeline.show import counted, duration
 from pipeline.state.receipts import read_receipt
 from pipeline.state.recipes import SEGMENT
 from pipeline.state.runs import SUMMARY
-from pipeline.state.states import in_parallel
 from pipeline.storage.store import Store
 from pipeline.watch.run_seen import Cluster, tail_of
 

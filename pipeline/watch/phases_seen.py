@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.coordination.leases import Held, Leases
 from pipeline.coordination.phase import Done, failures_of, ranges_of, read_order
 from pipeline.errors import CorpusError
-from pipeline.state.states import in_parallel
+from pipeline.parallel import in_parallel
 from pipeline.storage.store import Store
 
 SLOW = 3.0  # times the median, from which a claim is a straggler
