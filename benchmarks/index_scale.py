@@ -24,11 +24,11 @@ from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
 from pipeline.storage.store import Store
-from pipeline.train.loader import WINDOW
-from pipeline.train.order import Order, Rules
-from pipeline.train.pieces import Pieces
-from pipeline.train.run_files import RUN, Runs, RunsWriter
-from pipeline.train.runs import Ints, sentences_of, spans_of
+from pipeline.train.data.loader import WINDOW
+from pipeline.train.data.order import Order, Rules
+from pipeline.train.data.pieces import Pieces
+from pipeline.train.data.run_files import RUN, Runs, RunsWriter
+from pipeline.train.data.runs import Ints, sentences_of, spans_of
 from pipeline.train.settings import LANES
 
 PART = 100_000  # sentences

@@ -47,9 +47,9 @@ from pipeline.state.receipts import commit
 from pipeline.state.recipes import SEGMENT, part_fingerprint
 from pipeline.state.runs import RunRecord
 from pipeline.storage.store import Store
-from pipeline.train.index import Index, make_index
-from pipeline.train.loader import Loader, Source
-from pipeline.train.vectors import read_embeddings
+from pipeline.train.data.index import Index, make_index
+from pipeline.train.data.loader import Loader, Source
+from pipeline.train.data.vectors import read_embeddings
 from stages.arrow import embedding_array
 
 DOCUMENT = 80  # sentences, about as many as in the LCM paper

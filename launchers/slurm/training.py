@@ -68,7 +68,7 @@ def check_free(store: Store, run: str) -> None:
 def train_in_job(console: Console, url: str, run: str) -> None:
     """What the job does. Raises `PipelineError` if the model cannot be trained."""
     from launchers.devices import devices
-    from pipeline.train.evaluate import evaluate_trained
+    from pipeline.train.evaluation.evaluate import evaluate_trained
     from pipeline.train.worker import started
 
     store = Store(url)

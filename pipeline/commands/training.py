@@ -43,7 +43,7 @@ def index(
       pipeline index runs/chats --answers answer_start --min-sentences 2
     """
     from pipeline.select.command import Rules
-    from pipeline.train.command import index_corpus
+    from pipeline.train.data.command import index_corpus
 
     index_corpus(out, place, open_corpus(place), Rules(where, broken, min_sentences), answers)
 
@@ -137,8 +137,8 @@ def evaluate(
         --sentences 2000 --language-model smollm2
     """
     from launchers.devices import devices
-    from pipeline.train.evaluate import Wishes
-    from pipeline.train.evaluate import evaluate as evaluate_models
+    from pipeline.train.evaluation.evaluate import Wishes
+    from pipeline.train.evaluation.evaluate import evaluate as evaluate_models
 
     sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k)
     asked = tuple(models or ())
@@ -189,8 +189,8 @@ def generate(
       pipeline generate runs/books --model two-tower --split test --documents 20
     """
     from launchers.devices import devices
-    from pipeline.train.generate import Wishes, read_prompt
-    from pipeline.train.generate import generate as generate_texts
+    from pipeline.train.evaluation.generate import Wishes, read_prompt
+    from pipeline.train.evaluation.generate import generate as generate_texts
 
     sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k)
     text = read_prompt(prompt) if prompt is not None else None

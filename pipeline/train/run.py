@@ -23,7 +23,7 @@ from pipeline.show import counted, number
 from pipeline.state.fingerprint import fingerprint
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
-from pipeline.train.index import Index, make_index
+from pipeline.train.data.index import Index, make_index
 from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same
 from pipeline.train.settings import TrainSettings
 from pipeline.train.standing import SCALER, read_metrics, start_again

@@ -23,9 +23,9 @@ from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.show import counted
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
+from pipeline.train.data.index import read_index
+from pipeline.train.data.loader import Loader, Source, share_of_files, window_of
 from pipeline.train.distributed import Processes, joined, parallel
-from pipeline.train.index import read_index
-from pipeline.train.loader import Loader, Source, share_of_files, window_of
 from pipeline.train.log import Log
 from pipeline.train.loop import Loop
 from pipeline.train.model_file import About, codebooks_of, load_model, read_scaler, save_model

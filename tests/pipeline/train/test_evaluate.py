@@ -17,17 +17,17 @@ from pipeline import Corpus
 from pipeline.errors import ConfigError
 from pipeline.fits.records import fitted_scaler, read_record
 from pipeline.select.settings import SelectSettings
-from pipeline.train import evaluate as evaluation
-from pipeline.train.evaluate import Wishes, evaluate, pool_of
-from pipeline.train.evaluation_table import Row
-from pipeline.train.generate import Wishes as GenerateWishes
-from pipeline.train.generate import generate
-from pipeline.train.held_out import HeldOut, held_out
-from pipeline.train.index import Index, make_index
+from pipeline.train.data.index import Index, make_index
+from pipeline.train.evaluation import evaluate as evaluation
+from pipeline.train.evaluation.evaluate import Wishes, evaluate, pool_of
+from pipeline.train.evaluation.generate import Wishes as GenerateWishes
+from pipeline.train.evaluation.generate import generate
+from pipeline.train.evaluation.held_out import HeldOut, held_out
+from pipeline.train.evaluation.table import Row
+from pipeline.train.evaluation.words import Words
 from pipeline.train.model_file import About, save_model
 from pipeline.train.record import RECORD, Pinned
 from pipeline.train.standing import SCALER
-from pipeline.train.words import Words
 from stages.lcm.card import LcmCard
 from stages.lcm.model import build
 from tests.pipeline.test_cli import pipeline

@@ -10,9 +10,9 @@ import torch
 from pipeline import Corpus
 from pipeline.errors import ConfigError
 from pipeline.select.settings import SelectSettings
-from pipeline.train.held_out import beginnings, held_out
-from pipeline.train.index import Index, make_index
-from pipeline.train.words import Words
+from pipeline.train.data.index import Index, make_index
+from pipeline.train.evaluation.held_out import beginnings, held_out
+from pipeline.train.evaluation.words import Words
 from stages.lcm.baselines import Mean, Previous, Truth
 from stages.lcm.batch import of_documents
 from stages.lcm.model import Sampling

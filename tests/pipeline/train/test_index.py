@@ -16,10 +16,10 @@ from pipeline.errors import ConfigError, CorpusError
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.command import Rules
 from pipeline.select.settings import SelectSettings
-from pipeline.train.command import index_corpus
-from pipeline.train.index import make_index, read_index
-from pipeline.train.pieces import Pieces
-from pipeline.train.run_files import RUN
+from pipeline.train.data.command import index_corpus
+from pipeline.train.data.index import make_index, read_index
+from pipeline.train.data.pieces import Pieces
+from pipeline.train.data.run_files import RUN
 from stages.device import compute_dtype
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
@@ -52,7 +52,7 @@ def test_it_says_what_is_in_it_and_is_made_once(corpus: Corpus) -> None:
 
 def test_runs_are_in_files_that_end_with_a_part(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     found = make_index(corpus, SelectSettings(where="chars >= 5"))
-    monkeypatch.setattr("pipeline.train.run_files.FILE_RUNS", 3)
+    monkeypatch.setattr("pipeline.train.data.run_files.FILE_RUNS", 3)
     again = make_index(corpus, SelectSettings(where="chars >= 4 and chars >= 5"))
     for split in SPLITS:
         assert len(found.about.runs[split]) == 1 < len(again.about.runs[split]) or split != "train"

@@ -20,10 +20,10 @@ from pipeline import Corpus
 from pipeline.errors import ConfigError, CorpusError, StorageError
 from pipeline.select.settings import SelectSettings
 from pipeline.storage.store import Store
-from pipeline.train import order
-from pipeline.train.index import Index, make_index
-from pipeline.train.loader import WINDOW, Loader, Source, share_of_files, window_of
-from pipeline.train.reading import Loaded
+from pipeline.train.data import order
+from pipeline.train.data.index import Index, make_index
+from pipeline.train.data.loader import WINDOW, Loader, Source, share_of_files, window_of
+from pipeline.train.data.reading import Loaded
 from stages.lcm.batch import Batch
 from tests.pipeline.train.corpora import make_corpus
 from tests.pipeline.train.expected import Piece, Sentence, pieces_of

@@ -9,10 +9,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipeline.train.order import Order, Plan, Rules
-from pipeline.train.pieces import Pieces
-from pipeline.train.run_files import RUN, Records
-from pipeline.train.runs import Ints
+from pipeline.train.data.order import Order, Plan, Rules
+from pipeline.train.data.pieces import Pieces
+from pipeline.train.data.run_files import RUN, Records
+from pipeline.train.data.runs import Ints
 
 RULES = Rules(max_sentences=128, micro_concepts=1024, seed=3, shuffle=True, epochs=1, lanes=8, window=1 << 14)
 

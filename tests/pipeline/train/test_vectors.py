@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import layout
-from pipeline.train.vectors import read_embeddings
+from pipeline.train.data.vectors import read_embeddings
 from stages.arrow import embedding_array, embedding_matrix
 
 ROWS = 9000  # two row groups

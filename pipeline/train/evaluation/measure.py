@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.train.held_out import HeldOut
-from pipeline.train.words import Words
+from pipeline.train.evaluation.held_out import HeldOut
+from pipeline.train.evaluation.words import Words
 from stages.lcm import metrics
 from stages.lcm.baselines import Predictor
 from stages.lcm.language_model import CONTEXT, LanguageModel

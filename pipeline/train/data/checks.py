@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.storage.store import Store
-from pipeline.train.index import Index
-from pipeline.train.source import Source
+from pipeline.train.data.index import Index
+from pipeline.train.data.source import Source
 from pipeline.upkeep.tombstones import read_tombstones
 
 Weights = Literal["none", "fragility"]

@@ -34,10 +34,10 @@ from pipeline.select.selection import Counts, Selection
 from pipeline.select.settings import SelectSettings
 from pipeline.state.fingerprint import fingerprint
 from pipeline.storage.store import Store
-from pipeline.train.answers import Answers
-from pipeline.train.endings import endings_of
-from pipeline.train.run_files import Records, Runs, RunsWriter
-from pipeline.train.runs import Ints, runs_of, sentences_of, spans_of
+from pipeline.train.data.answers import Answers
+from pipeline.train.data.endings import endings_of
+from pipeline.train.data.run_files import Records, Runs, RunsWriter
+from pipeline.train.data.runs import Ints, runs_of, sentences_of, spans_of
 
 VERSION = 2
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names

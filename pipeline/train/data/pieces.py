@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from pipeline.errors import ConfigError
 from pipeline.inputs.splits import SPLITS
-from pipeline.train.answers import NO_ANSWER
-from pipeline.train.index import Index
-from pipeline.train.run_files import RUN, Records
-from pipeline.train.runs import Ints, sentences_of
+from pipeline.train.data.answers import NO_ANSWER
+from pipeline.train.data.index import Index
+from pipeline.train.data.run_files import RUN, Records
+from pipeline.train.data.runs import Ints, sentences_of
 
 ENDING = -1  # the "part" of a closing sentence
 

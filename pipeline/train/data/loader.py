@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.storage.store import Store
-from pipeline.train.checks import Weights, check_columns, check_files, check_mix, check_numbers
-from pipeline.train.order import Order, Plan, Rules, Window
-from pipeline.train.pieces import Pieces
-from pipeline.train.reading import Loaded, Reader, batch_of
+from pipeline.train.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
+from pipeline.train.data.order import Order, Plan, Rules, Window
+from pipeline.train.data.pieces import Pieces
+from pipeline.train.data.reading import Loaded, Reader, batch_of
+from pipeline.train.data.source import Source
 from pipeline.train.settings import LANES
-from pipeline.train.source import Source
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "Source", "Weights"]

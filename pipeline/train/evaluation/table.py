@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.train.measure import METRICS, Figure
+from pipeline.train.evaluation.measure import METRICS, Figure
 
 TITLES = {"l2": "ℓ2", "l2_squared": "ℓ2²", "l2_r": "ℓ2-r", "par": "PAR", "ca": "CA", "mi": "MI"}
 

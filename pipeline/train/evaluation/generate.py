@@ -23,11 +23,11 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.select.command import Rules, selection_of
 from pipeline.show import counted, plain
 from pipeline.storage.replacing import replaced
-from pipeline.train.endings import END_OF_RESPONSE, END_OF_TEXT, LANG
-from pipeline.train.evaluate import Trained, load_trained, places_of
-from pipeline.train.held_out import beginnings
-from pipeline.train.index import Index, make_index
-from pipeline.train.words import Words
+from pipeline.train.data.endings import END_OF_RESPONSE, END_OF_TEXT, LANG
+from pipeline.train.data.index import Index, make_index
+from pipeline.train.evaluation.evaluate import Trained, load_trained, places_of
+from pipeline.train.evaluation.held_out import beginnings
+from pipeline.train.evaluation.words import Words
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
 from stages.lcm.text_metrics import ovl_3, rep_4, rouge_l

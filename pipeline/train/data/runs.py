@@ -20,8 +20,8 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.parallel import ahead
 from pipeline.part_reader import PartReader
 from pipeline.select.selection import Counts, PartSelection, Selection
-from pipeline.train.answers import Answers
-from pipeline.train.run_files import RUN, Records
+from pipeline.train.data.answers import Answers
+from pipeline.train.data.run_files import RUN, Records
 
 Ints = npt.NDArray[np.int64]
 DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")

@@ -23,12 +23,12 @@ from pipeline import layout
 from pipeline.errors import CorpusError
 from pipeline.storage.remote import in_words
 from pipeline.storage.store import Store
-from pipeline.train.endings import TEXTS
-from pipeline.train.index import Index
-from pipeline.train.order import Segment, Window
-from pipeline.train.pieces import ENDING, ranges
-from pipeline.train.runs import Ints
-from pipeline.train.vectors import read_embeddings
+from pipeline.train.data.endings import TEXTS
+from pipeline.train.data.index import Index
+from pipeline.train.data.order import Segment, Window
+from pipeline.train.data.pieces import ENDING, ranges
+from pipeline.train.data.runs import Ints
+from pipeline.train.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.lcm.batch import Batch
 

@@ -18,8 +18,8 @@ from itertools import chain, count
 
 import numpy as np
 
-from pipeline.train.pieces import Pieces, Taken, ranges
-from pipeline.train.runs import Ints
+from pipeline.train.data.pieces import Pieces, Taken, ranges
+from pipeline.train.data.runs import Ints
 
 MICRO_BATCHES = 8  # that a lane has in an epoch at least; small corpora have fewer lanes
 LANE_SPANS = 16  # that a lane has at least: one has at most a span more than another, a sixteenth

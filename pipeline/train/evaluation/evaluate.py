@@ -22,13 +22,13 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.select.command import Rules, selection_of
 from pipeline.show import counted, number
 from pipeline.storage.store import Store
-from pipeline.train.evaluation_table import Row, show, to_csv, to_json
-from pipeline.train.held_out import HeldOut, held_out
-from pipeline.train.index import Index, make_index
-from pipeline.train.measure import DECODED, METRICS, Figure, Judge, measure, predictions
+from pipeline.train.data.index import Index, make_index
+from pipeline.train.evaluation.held_out import HeldOut, held_out
+from pipeline.train.evaluation.measure import DECODED, METRICS, Figure, Judge, measure, predictions
+from pipeline.train.evaluation.table import Row, show, to_csv, to_json
+from pipeline.train.evaluation.words import Words
 from pipeline.train.model_file import About, load_model
 from pipeline.train.record import RECORD, Started
-from pipeline.train.words import Words
 from stages.lcm.baselines import Mean, Predictor, Previous, Truth
 from stages.lcm.language_card import load_language_card
 from stages.lcm.language_model import LanguageModel

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from pipeline.errors import ConfigError
 from pipeline.storage.store import Store
-from pipeline.train.index import Index
-from pipeline.train.loader import Loader, Source
-from pipeline.train.pieces import Pieces
+from pipeline.train.data.index import Index
+from pipeline.train.data.loader import Loader, Source
+from pipeline.train.data.pieces import Pieces
 from stages.lcm.batch import Batch
 from stages.lcm.metrics import documents_of
 

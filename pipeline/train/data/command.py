@@ -11,7 +11,7 @@ from pipeline.corpus import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.command import Rules, selection_of, show_selection, unfinished
 from pipeline.show import counted, duration, number
-from pipeline.train.index import Index, checked, digest_of, is_present, make_index
+from pipeline.train.data.index import Index, checked, digest_of, is_present, make_index
 from pipeline.watch.progress import RowProgress
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.train.index import Index
+from pipeline.train.data.index import Index
 
 
 @dataclass(frozen=True)
