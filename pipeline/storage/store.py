@@ -51,7 +51,7 @@ def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[St
 
     @functools.wraps(method)
     def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if store._local:
+        if store.local:
             return method(store, *args, **kwargs)
         with in_words(store.url, CorpusStoreError):
             return store._patiently(method.__name__, lambda: method(store, *args, **kwargs))
@@ -60,7 +60,10 @@ def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[St
 
 
 class Store:
-    """The folder of one corpus. All paths given to it are relative, with forward slashes."""
+    """The folder of one corpus. All paths given to it are relative, with forward slashes.
+
+    local: whether it is on a mounted file system.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -69,7 +72,7 @@ class Store:
         self._fs: Any = fs
         self._root = root.rstrip("/")
         self._answered = False
-        self._local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
+        self.local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.url,)
@@ -102,7 +105,7 @@ class Store:
     def open(self, path: str) -> Any:
         """A seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
         try:
-            if self._local:
+            if self.local:
                 return pa.memory_map(self._full(path))
             return _Ranges(self, path, int(self._fs.info(self._full(path))["size"]))
         except FileNotFoundError:
@@ -111,7 +114,7 @@ class Store:
     @_asks
     def exists(self, path: str) -> bool:
         """Whether a file is there now."""
-        if self._local:
+        if self.local:
             return Path(self._full(path)).exists()
         self._fs.invalidate_cache(self._full(path).rpartition("/")[0])
         return bool(self._fs.exists(self._full(path)))
@@ -119,7 +122,7 @@ class Store:
     @_asks
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
-        if self._local:
+        if self.local:
             # a sweep takes away what is written for a part that someone else finished: our receipt will not stand
             with self._writing(path, data) as temporary, contextlib.suppress(FileNotFoundError):
                 temporary.rename(self._full(path))
@@ -131,7 +134,7 @@ class Store:
 
         Give data that no other writer has: on object stores, one whose answer was lost knows its own file by that.
         """
-        if self._local:
+        if self.local:
             with self._writing(path, data) as temporary:
                 try:
                     os.link(temporary, self._full(path))
@@ -198,7 +201,7 @@ class Store:
         """
         full = self._full(path)
         try:
-            if self._local:
+            if self.local:
                 return Path(full).stat().st_mtime
             self._fs.invalidate_cache(full.rpartition("/")[0])
             return _time_of(self._fs.info(full))
@@ -212,7 +215,7 @@ class Store:
         On an object store it is read and written again: for files that only one process writes. Raises `MissingError`
         if it is not there.
         """
-        if not self._local:
+        if not self.local:
             self._fs.pipe_file(self._full(path), self.read(path))
             return
         try:
@@ -224,7 +227,7 @@ class Store:
     def folders(self, folder: str) -> list[str]:
         """Names of the folders right below a folder, sorted; empty if there is no such folder."""
         full = self._full(folder)
-        if not self._local:
+        if not self.local:
             self._fs.invalidate_cache()
         found = self._fs.ls(full, detail=True) if self._fs.exists(full) else []
         return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
@@ -240,7 +243,7 @@ class Store:
     @_asks
     def find_any(self, folder: str, prefixes: Collection[str]) -> list[str]:
         """Files in a folder whose names begin with one of `prefixes`: a listing each, on local disks one for all."""
-        if not self._local:
+        if not self.local:
             return sorted(path for prefix in prefixes for path in self._below(folder, prefix))
         full, cut, wanted = self._full(folder), len(self._root) + 1, tuple(prefixes)
         try:
@@ -255,7 +258,7 @@ class Store:
 
         Empty if there is no such folder. A file that goes meanwhile may be left out.
         """
-        if not self._local:
+        if not self.local:
             return {path: _time_of(info) for path, info in self._below(folder, "").items()}
         found = {}
         for path in self._below(folder, ""):
@@ -267,7 +270,7 @@ class Store:
     def _below(self, folder: str, prefix: str) -> dict[str, Any]:
         """Files below a folder: path → what the store says of it (nothing on local disks)."""
         full, cut = self._full(folder), len(self._root) + 1
-        if self._local:
+        if self.local:
             return {path[cut:]: None for path in _walk(full, prefix)}
         self._fs.invalidate_cache()
         try:

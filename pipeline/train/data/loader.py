@@ -34,6 +34,7 @@ from pipeline.train.settings import LANES
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "Source", "Weights"]
+THREADS, THREADS_REMOTE = 2, 8
 WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
 
 
@@ -54,7 +55,8 @@ class Loader:
     micro-batch. weights: of targets, "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
     codes, texts: whether batches have those. epochs: None goes on for ever; shuffle=False: the order of the corpus.
     lanes: streams that processes can divide among them, at most; window: sentences that are permuted together.
-    threads: that decode. pin: batches in page-locked memory.
+    threads: that read and decode; None: 2, or 8 where a corpus is on an object store, whose answers take their time.
+    pin: batches in page-locked memory.
 
     Raises `ConfigError` for what the corpora cannot give, `CorpusError` if files that an index names are gone;
     iterating raises `CorpusError` for a damaged one.
@@ -79,7 +81,7 @@ class Loader:
         epochs: int | None = None,
         lanes: int = LANES,
         window: int = WINDOW,
-        threads: int = 2,
+        threads: int | None = None,
     ) -> None:
         check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
         check_mix(sources, codes)
@@ -101,7 +103,7 @@ class Loader:
         window = window if shuffle else micro_concepts  # a split may be a few documents of every row group
         self._rules = Rules(max_sentences, micro_concepts, seed, shuffle, epochs, lanes, window)
         self._order = Order(self._pieces, [source.weight for source in sources], self._rules)
-        self._threads = threads
+        self._threads = threads or (THREADS if all(Store(one.index.url).local for one in sources) else THREADS_REMOTE)
 
     @property
     def sentences(self) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from pipeline import layout
 from pipeline.errors import CorpusError, MissingError, StorageError
@@ -68,7 +67,7 @@ class Runs:
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
         paths = [layout.index_runs_path(digest, split, number) for number in range(len(files))]
         handles = [_opened(store, path, runs * RUN.itemsize) for path, runs in zip(paths, files, strict=True)]
-        if all(isinstance(one, pa.NativeFile) for one in handles):
+        if store.local:
             self._files = [np.frombuffer(one.read_buffer(), RUN) for one in handles]
         else:
             self._files = [_copied(store, handles)]
