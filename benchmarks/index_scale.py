@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
@@ -28,7 +30,7 @@ from pipeline.train.data.loader import WINDOW
 from pipeline.train.data.order import Order, Rules
 from pipeline.train.data.pieces import Pieces
 from pipeline.train.data.run_files import RUN, Runs, RunsWriter
-from pipeline.train.data.runs import Ints, sentences_of, spans_of
+from pipeline.train.data.runs import SplitBuilder
 from pipeline.train.settings import LANES
 
 PART = 100_000  # sentences
@@ -45,45 +47,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     out = console()
     with tempfile.TemporaryDirectory(prefix="index-scale-", dir=options.folder) as name:
-        files, first, sentences = write(Path(name), options.documents)
+        files, spans = write(Path(name), options.documents)
         out.print(
-            f"{describe_cpu()}; {sum(files):,} documents, {int(sentences.sum()):,} sentences in {len(first):,} spans; "
-            f"{sum(files) * RUN.itemsize / 1e6:,.0f} MB in {len(files)} files"
+            f"{describe_cpu()}; {sum(files):,} documents, {pc.sum(spans['sentences']).as_py():,} sentences in "
+            f"{len(spans):,} spans; {sum(files) * RUN.itemsize / 1e6:,.0f} MB in {len(files)} files"
         )
         table = Table("what", "CPU seconds", "MB of its own", "MB mapped")
         context = multiprocessing.get_context("spawn")
         for epochs in (0.0, options.resume):
             with context.Pool(1) as pool:
-                row = pool.apply(measure, (name, files, first, sentences, options.world, epochs))
+                row = pool.apply(measure, (name, files, spans, options.world, epochs))
             table.add_row(row[0], f"{row[1]:.2f}", f"{row[2]:,.0f}", f"{row[3]:,.0f}")
         out.print(table)
 
 
-def write(folder: Path, documents: int) -> tuple[list[int], Ints, Ints]:
-    """Runs in each file; first run and sentences of every span."""
-    random, writer = np.random.default_rng(0), RunsWriter(Store(str(folder)), DIGEST, SPLIT)
-    firsts, lengths, number, part = [], [], 0, 0
-    while number < documents:
-        rows = np.where(
-            random.random(PART // 10) < 0.1, random.integers(100, 130, PART // 10), random.integers(1, 18, PART // 10)
-        )
+def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
+    """How many runs each file holds, and the spans."""
+    random, split = np.random.default_rng(0), SplitBuilder(RunsWriter(Store(str(folder)), DIGEST, SPLIT))
+    part = 0
+    while split.size[0] < documents:
+        long = random.random(PART // 10) < 0.1
+        rows = np.where(long, random.integers(100, 130, len(long)), random.integers(1, 18, len(long)))
         ends = np.cumsum(rows)
-        runs = np.zeros(min(int(np.searchsorted(ends, PART)), documents - number), RUN)
+        runs = np.zeros(min(int(np.searchsorted(ends, PART)), documents - split.size[0]), RUN)
         runs["part"], runs["doc"], runs["rows"] = part, np.arange(len(runs)), rows[: len(runs)]
         runs["first_row"] = (ends - rows)[: len(runs)]
         runs["answer"], runs["new"], runs["ends"] = -1, True, True
-        first = spans_of(runs, PART)
-        firsts.append(first + number)
-        lengths.append(np.add.reduceat(sentences_of(runs), first))
-        writer.add(runs)
-        number, part = number + len(runs), part + 1
-    writer.close()
-    return writer.files, np.concatenate(firsts), np.concatenate(lengths)
+        split.add(runs, PART)
+        part += 1
+    return split.close(), split.spans(0)
 
 
-def measure(folder: str, files: list[int], first: Ints, sentences: Ints, world: int, epochs: float) -> Measured:
+def measure(folder: str, files: list[int], spans: pa.Table, world: int, epochs: float) -> Measured:
     """One process of a training: it opens the index and plans micro-batches from `epochs` on."""
     rules = Rules(128, 8192, seed=0, shuffle=True, epochs=None, lanes=LANES, window=WINDOW)
+    first, sentences = (spans[name].to_numpy() for name in ("first_run", "sentences"))  # which imports pandas
     before, began = _memory(), time.process_time()
     runs = Runs(Store(folder), DIGEST, SPLIT, files)
     pieces = Pieces(runs, np.append(first, len(runs)), sentences)

@@ -36,13 +36,12 @@ from pipeline.state.fingerprint import fingerprint
 from pipeline.storage.store import Store
 from pipeline.train.data.answers import Answers
 from pipeline.train.data.endings import endings_of
-from pipeline.train.data.run_files import Records, Runs, RunsWriter
-from pipeline.train.data.runs import Ints, runs_of, sentences_of, spans_of
+from pipeline.train.data.run_files import Runs, RunsWriter
+from pipeline.train.data.runs import SPANS, SplitBuilder, runs_of
 
 VERSION = 2
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
 _PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
-_SPANS = pa.schema([("split", pa.int8()), ("first_run", pa.int64()), ("sentences", pa.int64())])
 
 
 class About(BaseModel):
@@ -138,7 +137,7 @@ def make_index(
         return read_index(corpus, digest)
     counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
     found = Answers(corpus, answers)
-    splits = [_Split(RunsWriter(corpus.store, digest, name)) for name in SPLITS]
+    splits = [SplitBuilder(RunsWriter(corpus.store, digest, name)) for name in SPLITS]
     for rows, by_split in zip(parts["rows"].to_pylist(), runs_of(selection, found, counts, done), strict=True):
         for split, runs in zip(splits, by_split, strict=True):
             split.add(runs, rows)
@@ -170,39 +169,6 @@ def make_index(
     index = Index(corpus.url, about, parts, pa.concat_tables(split.spans(at) for at, split in enumerate(splits)))
     _write(corpus, index)
     return index
-
-
-class _Split:
-    """One split of an index while it is made, part by part. size: documents, pieces, sentences."""
-
-    def __init__(self, writer: RunsWriter) -> None:
-        self._writer, self._runs = writer, 0
-        self._first: list[Ints] = []
-        self._sentences: list[Ints] = []
-        self.size = (0, 0, 0)
-
-    def add(self, runs: Records, rows: int) -> None:
-        """The runs of one part, which has so many rows."""
-        if not len(runs):
-            return
-        first = spans_of(runs, rows)
-        self._first.append(first + self._runs)
-        self._sentences.append(np.add.reduceat(sentences_of(runs), first))
-        self._runs += len(runs)
-        more = np.count_nonzero(np.diff(runs["doc"], prepend=-1)), runs["new"].sum(), runs["rows"].sum()
-        documents, pieces, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
-        self.size = documents, pieces, sentences
-        self._writer.add(runs)
-
-    def close(self) -> list[int]:
-        """How many runs each file holds, when all are written."""
-        self._writer.close()
-        return self._writer.files
-
-    def spans(self, split: int) -> pa.Table:
-        """Those found, of the split of this number."""
-        first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))
-        return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=_SPANS)
 
 
 def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
@@ -243,7 +209,7 @@ def read_index(corpus: Corpus, digest: str) -> Index:
     try:
         spans, parts = (pq.read_table(pa.BufferReader(corpus.store.read(path))) for path in paths)
         about = About.model_validate_json(spans.schema.metadata[b"index"])
-        index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(_SPANS))
+        index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SPANS))
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and make "

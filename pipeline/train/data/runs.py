@@ -21,10 +21,11 @@ from pipeline.parallel import ahead
 from pipeline.part_reader import PartReader
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.train.data.answers import Answers
-from pipeline.train.data.run_files import RUN, Records
+from pipeline.train.data.run_files import RUN, Records, RunsWriter
 
 Ints = npt.NDArray[np.int64]
 DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")
+SPANS = pa.schema([("split", pa.int8()), ("first_run", pa.int64()), ("sentences", pa.int64())])
 SPAN_GROUPS = 4  # about as many row groups a span: parts of 13 groups have 3 spans
 
 
@@ -58,7 +59,40 @@ def runs_of(
         done(chosen.counts.sentences)
 
 
-def spans_of(runs: Records, rows: int) -> Ints:
+class SplitBuilder:
+    """One split of an index while it is made, part by part. size: documents, pieces, sentences."""
+
+    def __init__(self, writer: RunsWriter) -> None:
+        self._writer, self._runs = writer, 0
+        self._first: list[Ints] = []
+        self._sentences: list[Ints] = []
+        self.size = (0, 0, 0)
+
+    def add(self, runs: Records, rows: int) -> None:
+        """The runs of one part, which has so many rows."""
+        if not len(runs):
+            return
+        first = _spans(runs, rows)
+        self._first.append(first + self._runs)
+        self._sentences.append(np.add.reduceat(sentences_of(runs), first))
+        self._runs += len(runs)
+        more = np.count_nonzero(np.diff(runs["doc"], prepend=-1)), runs["new"].sum(), runs["rows"].sum()
+        documents, pieces, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
+        self.size = documents, pieces, sentences
+        self._writer.add(runs)
+
+    def close(self) -> list[int]:
+        """How many runs each file holds, when all are written."""
+        self._writer.close()
+        return self._writer.files
+
+    def spans(self, split: int) -> pa.Table:
+        """Those found, of the split of this number."""
+        first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))
+        return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=SPANS)
+
+
+def _spans(runs: Records, rows: int) -> Ints:
     """The first run of every span that holds pieces, of the runs of one split of a part of so many rows."""
     starts = np.flatnonzero(runs["new"])
     groups = -(-rows // layout.ROW_GROUP_ROWS)
