@@ -57,8 +57,8 @@ def gc(
     """Count or delete files that the newest run does not stand on.
 
     Results of older settings are kept, so that going back to them costs
-    nothing, and a killed fit may leave its file. Nothing else is touched.
-    Refused while a run is under way.
+    nothing, and a killed fit may leave its file. Indexes of training that name
+    such files go too. Nothing else is touched. Refused while a run is under way.
 
     Examples:
 

@@ -10,8 +10,15 @@ from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, l
 
 Steps = Annotated[int | None, typer.Option(min=1, metavar="N", help="diffusion: steps of a sentence, instead of 40")]
 Guidance = Annotated[float | None, typer.Option(min=0, help="its scale, instead of the paper's; 1: none")]
-Temperature = Annotated[float | None, typer.Option(min=1e-4, help="Quant-LCM: of eq. 23, instead of the paper's")]
-TopK = Annotated[int | None, typer.Option(min=1, metavar="N", help="Quant-LCM: units that are drawn from")]
+Temperature = Annotated[
+    float | None, typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23, instead of the paper's; needs --top-k above 1")
+]
+TopK = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Quant-LCM: units that are drawn from; 1: likeliest")
+]
+TopP = Annotated[
+    float | None, typer.Option(min=0.01, max=1, help="Quant-LCM: draw from the likeliest units that together reach it")
+]
 Seed = Annotated[int, typer.Option(min=0, help="of noise and of what is drawn")]
 
 
@@ -117,6 +124,7 @@ def evaluate(
     guidance: Guidance = None,
     temperature: Temperature = None,
     top_k: TopK = None,
+    top_p: TopP = None,
 ) -> None:
     """Say how well models predict the next sentence of held-out documents, as Table 3 of the LCM paper does.
 
@@ -137,13 +145,15 @@ def evaluate(
         --sentences 2000 --language-model smollm2
     """
     from launchers.devices import devices
+    from pipeline.train.data.command import index_of
     from pipeline.train.evaluation.evaluate import Wishes
     from pipeline.train.evaluation.evaluate import evaluate as evaluate_models
 
-    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k)
+    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k, top_p=top_p)
     asked = tuple(models or ())
     wishes = Wishes(asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling)
-    evaluate_models(out, place, open_corpus(place), wishes, lambda: devices()[0])
+    corpus = open_corpus(place)
+    evaluate_models(out, corpus, wishes, lambda: devices()[0], lambda: index_of(place, corpus))
 
 
 def generate(
@@ -171,6 +181,7 @@ def generate(
     guidance: Guidance = None,
     temperature: Temperature = None,
     top_k: TopK = None,
+    top_p: TopP = None,
 ) -> None:
     """Continue a text, or held-out documents, with a trained model.
 
@@ -192,7 +203,7 @@ def generate(
     from pipeline.train.evaluation.generate import Wishes, read_prompt
     from pipeline.train.evaluation.generate import generate as generate_texts
 
-    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k)
+    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k, top_p=top_p)
     text = read_prompt(prompt) if prompt is not None else None
     wishes = Wishes(model, text, prompt_lang, split, documents, prompt_sentences, sentences, lang, to, seed, sampling)
     generate_texts(out, place, open_corpus(place), wishes, lambda: devices()[0])

@@ -99,6 +99,8 @@ class Loop:
             if self.validation and (check or done == settings.steps):
                 validation, validated = self._validate(done), done
             if due:
+                if self._interval.steps:  # so that whoever goes on from here logs the same
+                    self._tell(done)
                 self._save(done)
                 saved = done
         if saved < done:

@@ -24,7 +24,7 @@ from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Losses
 from pipeline.train.record import RECORD, Pinned, Started
-from pipeline.train.standing import MODEL, SCALER, WEIGHTS
+from pipeline.train.standing import MODEL, SCALER, WEIGHTS, standings
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm, build
 from stages.rvq.codebooks import Codebooks
@@ -102,7 +102,7 @@ def newest(store: Store, run: str) -> checkpoint.Marker:
     """Its newest checkpoint. Raises `CorpusError` if it has none."""
     there = checkpoint.markers(store, run)
     if not there:
-        have = [f"train/{name}" for name in store.folders("train") if store.exists(f"train/{name}/{RECORD}")]
+        have = [one.run for one in standings(store) if one.holds_model]
         raise CorpusError(
             f"{store.url}/{run} holds no trained model; those of this corpus: {', '.join(have) or 'none'}; train one: "
             "pipeline train corpus.yaml"

@@ -51,7 +51,8 @@ def stop(
     raise NotFiniteError(
         f"{store.url}/{run}: in step {pending.step} the loss is {result.loss}, the gradient's norm {result.norm}\n"
         + "\n".join(lines)
-        + "\nLeave those documents out (select), or lower train.lr, then go on from the newest checkpoint"
+        + "\nLeave those documents out (select) or lower train.lr, in a training of another train.name: what one began "
+        + f"with does not change. To begin it with the newest checkpoint of this one: train.init_from={store.url}/{run}"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -23,10 +24,10 @@ from pipeline.show import counted, number
 from pipeline.state.fingerprint import fingerprint
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
-from pipeline.train.data.index import Index, make_index
+from pipeline.train.data.index import Index, is_present, make_index
 from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same
 from pipeline.train.settings import TrainSettings
-from pipeline.train.standing import SCALER, read_metrics, start_again
+from pipeline.train.standing import MODEL, SCALER, read_metrics, start_again
 from stages.lcm.card import LcmCard, load_lcm_card
 
 Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
@@ -59,8 +60,9 @@ def _learned(store: Store, run: str) -> str:
     """How far the loss fell."""
     lines = read_metrics(store, run)
     steps, held_out = ([one for one in lines if one["kind"] == kind] for kind in ("train", "validation"))
+    first = f"{steps[0]['loss']:.4f} → " if len(steps) > 1 else ""
     validation = f", {held_out[-1]['loss']:.4f} on validation documents" if held_out else ""
-    return f"trained in {steps[-1]['step']} steps: loss {steps[0]['loss']:.4f} → {steps[-1]['loss']:.4f}{validation}"
+    return f"trained in {steps[-1]['step']} steps: loss {first}{steps[-1]['loss']:.4f}{validation}"
 
 
 def settings_of(config: RunConfig) -> TrainSettings:
@@ -89,14 +91,43 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
             store.delete(path)
     start_again(store, run)
     pinned = None
-    if checkpoint.markers(store, run):
+    if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
         pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned
         check_same(run, _compared(pinned.model_dump(mode="json")), _compared(_asked(config, settings, card)))
+        if not store.exists(f"{run}/{MODEL}"):
+            _make_again(config, settings, corpus, pinned)
     if pinned is None:
         pinned = _pin(console, config, settings, card, corpus)
         store.write(f"{run}/{SCALER}", _scaler(store, settings, pinned))
     store.write(f"{run}/{RECORD}", Started(pinned=pinned, settings=settings).model_dump_json(indent=1).encode())
     return run
+
+
+def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
+    """What makes the index of every corpus of the mix, or finds it; the training's own comes first."""
+    own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers)
+    others = [
+        partial(
+            make_index,
+            Corpus(one.path),
+            one.select or SelectSettings(),
+            answers=settings.answers,
+            origin="corpora.select",
+        )
+        for one in settings.corpora
+    ]
+    return [own, *others]
+
+
+def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinned: Pinned) -> None:
+    """Make indexes that somebody deleted. Raises `CorpusError` if a corpus would give another one now."""
+    for one, make in zip(pinned.indexes, _indexed(config, settings, corpus), strict=True):
+        there = Corpus(one.url) if one.url else corpus
+        if not is_present(there, one.digest) and make().digest != one.digest:
+            raise CorpusError(
+                f"the index {one.digest[:12]} of {there.url}, to which {settings.folder} is pinned, is gone, and the "
+                "corpus has changed since; restore its files in train/index, or begin anew with --fresh"
+            )
 
 
 def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
@@ -123,7 +154,8 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         raise ConfigError(
             f"{card.name} models codes, and {corpus.url} has none: add `rvq: {{codebooks: 8, units: 256}}` and run it"
         )
-    index = make_index(corpus, config.select or SelectSettings(), answers=settings.answers)
+    own, *others = _indexed(config, settings, corpus)
+    index = own()
     _check(index, settings, card)
     of_scaler = _dim(corpus, scaler)
     if of_scaler != index.dim:
@@ -139,10 +171,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         soft_wrap=True,
     )
     indexes = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)]
-    for other in settings.corpora:
-        found = make_index(
-            Corpus(other.path), other.select or SelectSettings(), answers=settings.answers, origin="corpora.select"
-        )
+    for other, make in zip(settings.corpora, others, strict=True):
+        found = make()
+        _check_split(found, "train")
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
     return Pinned(
         **_asked(config, settings, card),
@@ -182,16 +213,20 @@ def _as_begun(pinned: Pinned) -> dict[str, Any]:
 def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
     wanted = ("train", "validation") if settings.validation_concepts else ("train",)
     for split in wanted:
-        if not index.about.splits[split][0]:
-            without = "; or set train.validation_concepts to 0, to train without" if split == "validation" else ""
-            raise ConfigError(
-                f"{index.url} has no documents of the split {split} ({index.said_of_splits()}); give it a larger share "
-                f"(corpus.yaml: split) and run it{without}"
-            )
+        _check_split(index, split)
     if card.context > settings.micro_concepts:
         raise ConfigError(
             f"train.micro_concepts is {settings.micro_concepts}, the context of {card.name} {card.context}: a document "
             f"may be that long; give {card.context} or more"
+        )
+
+
+def _check_split(index: Index, split: str) -> None:
+    if not index.about.splits[split][0]:
+        without = "; or set train.validation_concepts to 0, to train without" if split == "validation" else ""
+        raise ConfigError(
+            f"{index.url} has no documents of the split {split} ({index.said_of_splits()}); give it a larger share "
+            f"(corpus.yaml: split) and run it{without}"
         )
 
 

@@ -44,6 +44,11 @@ class Standing:
     failed: str = ""
     job: Job | None = None
 
+    @property
+    def holds_model(self) -> bool:
+        """Whether there is one to look at, trained to the end or not."""
+        return self.finished or self.steps > 0
+
 
 def standing(store: Store, run: str) -> Standing:
     """How a run of training stands. Raises `MissingError` if it was never begun."""

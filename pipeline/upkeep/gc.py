@@ -1,7 +1,8 @@
 """`pipeline gc`: what the newest run does not stand on: results of older settings, leftovers of killed attempts.
 
 A corpus keeps the results of older settings, so that going back costs nothing. This takes them away. Kept is what the
-view of the newest run names: its receipts, their files, its fits. Files that people put beside them are not touched.
+view of the newest run names: its receipts, their files, its fits, and indexes of training that name no others. Files
+that people put beside them are not touched.
 Cost: one listing a folder (by pieces, where there are many parts), every receipt of the view.
 """
 
@@ -20,6 +21,7 @@ from pipeline.fits.records import read_record
 from pipeline.state.books import ATTEMPT, prefixes
 from pipeline.state.states import ChunkState, States
 from pipeline.state.sums import CHUNK
+from pipeline.train.data.index import unusable
 
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
@@ -44,7 +46,8 @@ def garbage(corpus: Corpus) -> dict[str, list[str]]:
                 ours = ATTEMPT.fullmatch(path.rpartition("/")[2]) or _RECEIPT.fullmatch(path) or _FIT.fullmatch(path)
                 if ours and path not in live:
                     found.setdefault(folder.partition("/")[0], []).append(path)
-    return found
+    indexes = unusable(corpus)
+    return found | ({layout.INDEXES: indexes} if indexes else {})
 
 
 def _receipt_folders(corpus: Corpus) -> list[str]:

@@ -42,6 +42,8 @@ class Diffusion(BaseModel):
                 raise ValueError(f"{given[0]} belongs to the schedule {schedule}, not to {self.schedule}: leave it out")
         if (self.snr_min is None) != (self.snr_max is None):
             raise ValueError("give both snr_min and snr_max, or neither (the weight is then 1 at every timestep)")
+        if self.snr_min is not None and self.snr_max is not None and self.snr_min > self.snr_max:
+            raise ValueError(f"snr_min is {self.snr_min}, more than snr_max, {self.snr_max}")
         return self
 
 

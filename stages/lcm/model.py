@@ -19,7 +19,7 @@ from stages.scaler.robust import RobustScaler
 
 @dataclass(frozen=True)
 class Sampling:
-    """How embeddings are drawn from a model, LCM 2.4.1. Diffusion models read the first seven, Quant-LCM the others.
+    """How embeddings are drawn from a model, LCM 2.4.1; `options_of` says who reads what.
 
     guidance: g_scale of both (1: no guidance; the unconditional model is then not computed).
     """
@@ -34,6 +34,15 @@ class Sampling:
     temperature: float = 1.0  # 1/β of eq. 23
     top_k: int | None = 1
     top_p: float | None = None
+
+
+def options_of(kind: Kind) -> tuple[str, ...]:
+    """Fields of `Sampling` that models of a kind read."""
+    if kind in ("quant-c", "quant-d"):
+        return "guidance", "temperature", "top_k", "top_p"
+    if kind == "base":
+        return ()
+    return "steps", "guidance", "rescale", "initial_noise", "epsilon_scaling", "eta", "clip"
 
 
 def paper_sampling(kind: Kind, generating: bool) -> Sampling:

@@ -38,6 +38,11 @@ def index_corpus(console: Console, place: str, corpus: Corpus, rules: Rules, ans
     return index
 
 
+def index_of(place: str, corpus: Corpus) -> Index:
+    """The index of what the section `select` takes; place: as for `selection_of`."""
+    return make_index(corpus, selection_of(place, corpus, Rules()).settings)
+
+
 def _notes(corpus: Corpus, index: Index) -> list[str]:
     notes = []
     waiting = unfinished(corpus)

@@ -13,6 +13,7 @@ Cost of making one: a pass over the columns that the selection reads, and the en
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,7 @@ from pipeline.train.data.runs import SPANS, SplitBuilder, runs_of
 
 VERSION = 2
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
+_BEGUN = 86_400.0  # seconds after which nobody makes an index any more
 _PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
 
 
@@ -212,12 +214,40 @@ def read_index(corpus: Corpus, digest: str) -> Index:
         index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SPANS))
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorpusError(
-            f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and make "
-            f"it again: pipeline index {corpus.url}"
+            f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and run "
+            "the same command again, which makes it anew"
         ) from error
     if not about.digest.startswith(digest):
         raise CorpusError(f"{corpus.url}/{paths[0]} is the index {about.digest}, not {digest}; delete it")
     return index
+
+
+def unusable(corpus: Corpus) -> list[str]:
+    """Files of indexes that name what the newest run does not stand on, or that were begun a day ago and not finished.
+
+    What is no index of this version counts too.
+    """
+    files: dict[str, dict[str, float]] = {}
+    for path, written in corpus.store.listing(layout.INDEXES).items():
+        files.setdefault(path.rpartition("/")[2].split(".")[0], {})[path] = written
+    found: list[str] = []
+    for digest, times in files.items():
+        finished = layout.index_paths(digest)[0] in times
+        if not _is_usable(corpus, digest) if finished else max(times.values()) < time.time() - _BEGUN:
+            found += sorted(times)
+    return found
+
+
+def _is_usable(corpus: Corpus, digest: str) -> bool:
+    try:
+        for row in read_index(corpus, digest).parts.to_pylist():
+            receipts = corpus.state_of(row["part"]).receipts.values()
+            live = {file.path for receipt in receipts for file in receipt.files}
+            if any(row[family] and row[family] not in live for family in FAMILIES):
+                return False
+    except CorpusError:
+        return False
+    return True
 
 
 def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]:

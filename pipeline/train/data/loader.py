@@ -84,12 +84,12 @@ class Loader:
         threads: int | None = None,
     ) -> None:
         check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
+        for source in sources:
+            check_columns(source.index, weights, codes)
         check_mix(sources, codes)
         if epochs is not None and shuffle and len(sources) > 1:
             raise ValueError("a mix of corpora has no epochs: each would end at another time; leave epochs out")
         families = ["embeddings"]
-        for source in sources:
-            check_columns(source.index, weights, codes)
         families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin

@@ -43,18 +43,20 @@ class RunsWriter:
     def __init__(self, store: Store, digest: str, split: str) -> None:
         self._store, self._digest, self._split = store, digest, split
         self._waiting: list[Records] = []
+        self._runs = 0  # that wait
         self.files: list[int] = []
 
     def add(self, runs: Records) -> None:
         """The runs of one part."""
         self._waiting.append(runs)
-        if sum(map(len, self._waiting)) >= FILE_RUNS:
+        self._runs += len(runs)
+        if self._runs >= FILE_RUNS:
             self.close()
 
     def close(self) -> None:
         """Write what waits."""
         runs = np.concatenate([*self._waiting, np.empty(0, RUN)])
-        self._waiting = []
+        self._waiting, self._runs = [], 0
         if len(runs):
             path = layout.index_runs_path(self._digest, self._split, len(self.files))
             self._store.write(path, runs.tobytes())
@@ -93,8 +95,8 @@ def _opened(store: Store, path: str, size: int) -> Any:
             handle.seek(0)
             return handle
     raise CorpusError(
-        f"{store.url}/{path} {found}; delete the index, {path.split('.')[0]}.parquet, and make it again: "
-        f"pipeline index {store.url}"
+        f"{store.url}/{path} {found}; delete {path.split('.')[0]}.parquet and run the same command again, which makes "
+        "the index anew"
     )
 
 

@@ -6,7 +6,9 @@ JSON and CSV beside every model: train/<run>/evaluation/<split>.json.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,22 +19,23 @@ from rich.markup import escape
 from torch import Tensor
 
 from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, CorpusError
+from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.inputs.splits import SPLITS
-from pipeline.select.command import Rules, selection_of
+from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number
 from pipeline.storage.store import Store
-from pipeline.train.data.index import Index, make_index
+from pipeline.train.data.index import Index, is_present, make_index, read_index
 from pipeline.train.evaluation.held_out import HeldOut, held_out
 from pipeline.train.evaluation.measure import DECODED, METRICS, Figure, Judge, measure, predictions
 from pipeline.train.evaluation.table import Row, show, to_csv, to_json
 from pipeline.train.evaluation.words import Words
 from pipeline.train.model_file import About, load_model
-from pipeline.train.record import RECORD, Started
+from pipeline.train.record import RECORD, Pinned, Started
+from pipeline.train.standing import standings
 from stages.lcm.baselines import Mean, Predictor, Previous, Truth
 from stages.lcm.language_card import load_language_card
 from stages.lcm.language_model import LanguageModel
-from stages.lcm.model import Lcm, Sampling, paper_sampling
+from stages.lcm.model import Lcm, Sampling, options_of, paper_sampling
 
 POOL = 2048  # sentences that contrastive accuracy compares with
 CONTEXT = 128  # sentences a document is wrapped at, where only baselines are evaluated
@@ -68,19 +71,24 @@ class Trained:
 
 
 def evaluate(
-    console: Console, place: str, corpus: Corpus, wishes: Wishes, find_device: Callable[[], str]
+    console: Console, corpus: Corpus, wishes: Wishes, find_device: Callable[[], str], find_index: Callable[[], Index]
 ) -> dict[str, Row]:
     """Print the table, write it beside the models, and return it. find_device: where networks compute.
 
-    Raises `ConfigError` for wishes that cannot be, before anything long begins.
+    A model that cannot be evaluated is left out, and said, unless it was asked for by name. Raises `ConfigError` for
+    wishes that cannot be, before anything long begins.
     """
     wanted = _metrics(wishes)
     if wishes.split not in SPLITS:
         raise ConfigError(f"--split {wishes.split}: there is no such split; splits are {', '.join(SPLITS)}")
     card = load_language_card(wishes.language_model) if wishes.language_model else None
-    index = make_index(corpus, selection_of(place, corpus, Rules()).settings)
+    index = find_index()
     device = find_device()
-    trained = [load_trained(one, index, device, False, wishes.sampling) for one in places_of(corpus, wishes.models)]
+    trained: list[Trained] = []
+    for place in places_of(corpus, wishes.models):
+        with _noted(console, place, wishes):
+            trained.append(load_trained(place, index, device, False, wishes.sampling))
+    check_options(trained, wishes.sampling)
     context = min((one.model.card.context for one in trained), default=CONTEXT)
     held = held_out(index, wishes.split, max_sentences=context, sentences=wishes.sentences)
     words = Words(corpus, device)
@@ -90,14 +98,20 @@ def evaluate(
     language_model = LanguageModel(card, device=device) if card else None
     judge = Judge(held, wanted, pool_of(held, wishes.seed), words, language_model, wishes.mi_sentences, device)
     rows: dict[str, Row] = {}
-    for name, predictor, sampling, steps in _predictors(trained, corpus):
-        found = _figures(console, name, judge, partial(predictions, predictor, held, sampling, wishes.seed, device))
-        rows[name] = Row(found, steps, asdict(sampling) if steps is not None else None)
+    evaluated: list[Trained] = []
+    for one, name, predictor, sampling in _predictors(trained, corpus):
+        with _noted(console, name, wishes):
+            found = _figures(console, name, judge, partial(predictions, predictor, held, sampling, wishes.seed, device))
+            rows[name] = Row(found, one.about.steps, asdict(sampling)) if one else Row(found)
+            evaluated += [one] if one else []
     about = _about(index, held, judge, wishes)
+    for run in standings(corpus.store):
+        if not wishes.models and not run.holds_model:
+            console.print(f"left out: {run.run} has no checkpoint yet", style="yellow", markup=False, highlight=False)
     if not trained:
         console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
     show(console, rows, about)
-    answering = [one.name for one in trained if one.about.pinned.settings.get("answers")]
+    answering = [one.name for one in evaluated if one.about.pinned.settings.get("answers")]
     if answering:
         console.print(
             f"{', '.join(answering)}: trained on answers; these metrics are over all sentences, prompts too",
@@ -105,7 +119,7 @@ def evaluate(
             highlight=False,
             soft_wrap=True,
         )
-    for one in trained:
+    for one in evaluated:
         url, folder = one.place.rstrip("/").rsplit("/", 1)
         for ending, text in ((".json", to_json(rows, about)), (".csv", to_csv(rows))):
             path = f"{folder}/evaluation/{wishes.split}{ending}"
@@ -123,22 +137,66 @@ def _figures(console: Console, name: str, judge: Judge, predict: Callable[[], Te
 
 
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
-    """What a training ends with: its metrics on the test split, or on that of validation if there is none."""
+    """What a training ends with: its metrics on the test split of what it was trained on, or on that of validation."""
     corpus = Corpus(url)
-    sentences = Started.model_validate_json(corpus.store.read(f"{run}/{RECORD}")).settings.evaluate_sentences
-    splits = make_index(corpus, selection_of(url, corpus, Rules()).settings).about.splits
-    split = next((one for one in ("test", "validation") if splits[one][0]), None)
-    if not sentences or not split or corpus.store.exists(f"{run}/evaluation/{split}.json"):
+    started = Started.model_validate_json(corpus.store.read(f"{run}/{RECORD}"))
+    pinned, sentences, name = started.pinned, started.settings.evaluate_sentences, run.rpartition("/")[2]
+    if not sentences:
         return
-    wishes = Wishes((run.rpartition("/")[2],), split, sentences)
-    evaluate(console, url, corpus, wishes, find_device)
+    index = _index_of(corpus, pinned)
+    split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
+    if split and _steps_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name) != started.settings.steps:
+        evaluate(console, corpus, Wishes((name,), split, sentences), find_device, lambda: index)
+
+
+def _index_of(corpus: Corpus, pinned: Pinned) -> Index:
+    """That of the corpus which a training is pinned to, or what its selection gives now."""
+    digest = pinned.indexes[0].digest
+    if is_present(corpus, digest):
+        return read_index(corpus, digest)
+    return make_index(
+        corpus, SelectSettings.model_validate(pinned.select or {}), answers=pinned.settings.get("answers")
+    )
+
+
+def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
+    """How many steps a model had been trained when it was evaluated; None: it was not."""
+    if not store.exists(path):
+        return None
+    found = json.loads(store.read(path))["models"].get(name)  # unfinished ones have longer names
+    return int(found["steps"]) if found else None
+
+
+@contextlib.contextmanager
+def _noted(console: Console, name: str, wishes: Wishes) -> Iterator[None]:
+    """What goes wrong with a model that nobody asked for by name leaves it out."""
+    try:
+        yield
+    except PipelineError as error:
+        if wishes.models:
+            raise
+        console.print(f"left out: {name}: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
-    """Folders of models: names of runs of training of the corpus or paths, all runs if none is named."""
-    here = [name for name in corpus.store.folders("train") if corpus.store.exists(f"train/{name}/{RECORD}")]
+    """Folders of models: names of runs of training of the corpus or paths; all that hold a model if none is named."""
+    here = [one.run.rpartition("/")[2] for one in standings(corpus.store) if one.holds_model]
     base = corpus.store.url.rstrip("/")
     return [one if "/" in one else f"{base}/train/{one}" for one in dict.fromkeys(asked or here)]
+
+
+def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> None:
+    """Raises `ConfigError` for options of sampling that change nothing for any of the models."""
+    given = {name: f"--{name.replace('_', '-')}" for name in asked or {}}
+    kinds = sorted({one.model.card.kind for one in trained})
+    read = {name for kind in kinds for name in options_of(kind)}
+    for name, option in given.items():
+        if trained and name not in read:
+            raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
+    drawing = [one for one in trained if one.model.card.quantised and one.sampling.top_k != 1]
+    for name in ("temperature", "top_p"):
+        if name in given and trained and not drawing:
+            raise ConfigError(f"{given[name]} changes nothing while only the likeliest unit is taken: add --top-k 3")
 
 
 def load_trained(
@@ -173,19 +231,19 @@ def _metrics(wishes: Wishes) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _predictors(trained: list[Trained], corpus: Corpus) -> list[tuple[str, Predictor, Sampling, int | None]]:
-    found: list[tuple[str, Predictor, Sampling, int | None]] = []
+def _predictors(trained: list[Trained], corpus: Corpus) -> list[tuple[Trained | None, str, Predictor, Sampling]]:
+    """What is compared, by name: models, then those that learned nothing."""
+    found: list[tuple[Trained | None, str, Predictor, Sampling]] = []
     for one in trained:
-        name = one.name if one.name not in [row[0] for row in found] else one.place
+        name = one.name if one.name not in [row[1] for row in found] else one.place
         of = one.about.pinned.settings["steps"]
         name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
-        found.append((name, one.model, one.sampling, one.about.steps))
-    found.append(("previous sentence", Previous(), Sampling(), None))
+        found.append((one, name, one.model, one.sampling))
+    found.append((None, "previous sentence", Previous(), Sampling()))
     scaler = trained[0].model.scaler if trained else _scaler(corpus)
     if scaler is not None:
-        found.append(("median vector", Mean(scaler.median), Sampling(), None))
-    found.append(("the sentence itself", Truth(), Sampling(), None))
-    return found
+        found.append((None, "median vector", Mean(scaler.median), Sampling()))
+    return [*found, (None, "the sentence itself", Truth(), Sampling())]
 
 
 def _scaler(corpus: Corpus) -> Any:

@@ -20,12 +20,12 @@ from rich.text import Text
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.inputs.splits import SPLITS
-from pipeline.select.command import Rules, selection_of
 from pipeline.show import counted, plain
 from pipeline.storage.replacing import replaced
+from pipeline.train.data.command import index_of
 from pipeline.train.data.endings import END_OF_RESPONSE, END_OF_TEXT, LANG
-from pipeline.train.data.index import Index, make_index
-from pipeline.train.evaluation.evaluate import Trained, load_trained, places_of
+from pipeline.train.data.index import Index
+from pipeline.train.evaluation.evaluate import Trained, check_options, load_trained, places_of
 from pipeline.train.evaluation.held_out import beginnings
 from pipeline.train.evaluation.words import Words
 from stages.lcm.generate import Continuation, continue_documents
@@ -68,9 +68,10 @@ def generate(console: Console, place: str, corpus: Corpus, wishes: Wishes, find_
     for lang, option in ((wishes.lang, "--lang"), (wishes.prompt_lang, "--prompt-lang")):
         if lang is not None:
             words.check_language(lang, option)
-    index = make_index(corpus, selection_of(place, corpus, Rules()).settings)
+    index = index_of(place, corpus)
     [where] = places_of(corpus, (wishes.model,))
     trained = load_trained(where, index, device, True, wishes.sampling)
+    check_options([trained], wishes.sampling)
     if wishes.prompt is not None:
         sentences = words.segment(wishes.prompt, wishes.prompt_lang)
         prompts = [words.encode(sentences, [wishes.prompt_lang] * len(sentences))]

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from rich.console import Console
 
 from pipeline import Corpus
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, CorpusError
 from pipeline.fits.records import fitted_scaler, read_record
 from pipeline.select.settings import SelectSettings
 from pipeline.train.data.index import Index, make_index
@@ -25,8 +26,9 @@ from pipeline.train.evaluation.generate import generate
 from pipeline.train.evaluation.held_out import HeldOut, held_out
 from pipeline.train.evaluation.table import Row
 from pipeline.train.evaluation.words import Words
-from pipeline.train.model_file import About, save_model
-from pipeline.train.record import RECORD, Pinned
+from pipeline.train.model_file import About, load_model, save_model
+from pipeline.train.record import RECORD, Pinned, Started
+from pipeline.train.settings import TrainSettings
 from pipeline.train.standing import SCALER
 from stages.lcm.card import LcmCard
 from stages.lcm.model import build
@@ -73,7 +75,8 @@ def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> 
     model = build(card, scaler)
     save_model(corpus.store, f"train/{name}", model.state_dict(), About(steps=7, pinned=pinned))
     corpus.store.write(f"train/{name}/{SCALER}", scaler.to_bytes({}))
-    corpus.store.write(f"train/{name}/{RECORD}", b"{}")
+    started = Started(pinned=pinned, settings=TrainSettings(steps=7))
+    corpus.store.write(f"train/{name}/{RECORD}", started.model_dump_json().encode())
 
 
 def console() -> Console:
@@ -81,7 +84,7 @@ def console() -> Console:
 
 
 def run(corpus: Corpus, **wishes: Any) -> dict[str, Row]:
-    return evaluate(console(), corpus.url, corpus, Wishes(**wishes), lambda: "cpu")
+    return evaluate(console(), corpus, Wishes(**wishes), lambda: "cpu", lambda: make_index(corpus, SelectSettings()))
 
 
 def distances(held: HeldOut, predicted: torch.Tensor) -> list[float]:
@@ -141,7 +144,8 @@ def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Co
         about["pinned"]["settings"]["answers"] = answers
         corpus.store.write("train/base/model.json", json.dumps(about).encode())
         wishes = Wishes(models=("base",), sentences=20, metrics="l2")
-        evaluate(Console(file=text, width=200), corpus.url, corpus, wishes, lambda: "cpu")
+        find_index = partial(make_index, corpus, SelectSettings())
+        evaluate(Console(file=text, width=200), corpus, wishes, lambda: "cpu", find_index)
         said.append("base: trained on answers" in text.getvalue())
     about["pinned"]["settings"]["answers"] = None
     corpus.store.write("train/base/model.json", json.dumps(about).encode())
@@ -154,6 +158,11 @@ def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Co
         ({"split": "dev"}, "--split dev: there is no such split; splits are train, validation, test"),
         ({"metrics": "l2,bleu"}, "there is no metric bleu; metrics are l2, l2_squared, l2_r, par, ca, mi"),
         ({"metrics": "mi"}, "--language-model gpt2, smollm2 or a card's file"),
+        (
+            {"models": ("base",), "sampling": {"temperature": 9}},
+            "--temperature: models of the kind base do not read it",
+        ),
+        ({"sampling": {"top_k": 2}}, "--top-k: models of the kind base, two-tower do not read it"),
         ({"models": ("other",)}, "was trained on embeddings of 1024 dimensions by the encoder .* have "),
     ],
 )
@@ -165,6 +174,37 @@ def test_what_cannot_be_is_said(corpus: Corpus, wishes: dict[str, object], messa
     finally:
         for path in corpus.store.find("train/other"):
             corpus.store.delete(path)
+
+
+def test_one_that_cannot_be_evaluated_does_not_hinder_the_others(corpus: Corpus) -> None:
+    text = io.StringIO()
+    find_index = partial(make_index, corpus, SelectSettings())
+    write_model(corpus, "other", CARDS["base"], dim=1024)
+    write_model(corpus, "broken", CARDS["base"])
+    model, about = load_model(f"{corpus.url}/train/broken")
+    weights = {name: torch.full_like(one, torch.nan) for name, one in model.state_dict().items()}
+    save_model(corpus.store, "train/broken", weights, about)
+    write_model(corpus, "begun", CARDS["base"])
+    corpus.store.delete("train/begun/model.json")
+    try:
+        rows = evaluate(
+            Console(file=text, width=200), corpus, Wishes(sentences=10, metrics="l2"), lambda: "cpu", find_index
+        )
+        with pytest.raises(CorpusError, match=r"broken: .* predictions are not finite"):
+            run(corpus, models=("broken",), sentences=10, metrics="l2")
+        with pytest.raises(
+            CorpusError, match=r"no trained model; those of this corpus: .*train/base, .*train/two-tower;"
+        ):
+            run(corpus, models=("begun",), sentences=10, metrics="l2")
+    finally:
+        for name in ("other", "broken", "begun"):
+            for path in corpus.store.find(f"train/{name}"):
+                corpus.store.delete(path)
+    said = text.getvalue()
+    assert list(rows) == ["base", "two-tower", "previous sentence", "median vector", "the sentence itself"]
+    assert "left out: train/begun has no checkpoint yet" in said
+    assert "left out: broken: broken: " in said and "train/other: " in said and "by the encoder" in said
+    assert "train/broken/evaluation" not in said and "train/base/evaluation/test.json written" in said
 
 
 def test_only_a_finished_split_has_documents(tmp_path: Path) -> None:

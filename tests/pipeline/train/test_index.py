@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from pipeline.train.data.command import index_corpus
 from pipeline.train.data.index import make_index, read_index
 from pipeline.train.data.pieces import Pieces
 from pipeline.train.data.run_files import RUN
+from pipeline.upkeep.gc import delete, garbage
 from stages.device import compute_dtype
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
@@ -92,6 +95,25 @@ def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:
     assert again.spans.equals(first.spans) and again.about == first.about
 
 
+def test_indexes_that_nothing_can_use_are_garbage(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, 4, part_sentences=100)
+    old = make_index(corpus, SelectSettings())
+    half = Path(corpus.url, layout.index_runs_path("1" * 32, "train", 0))
+    half.write_bytes(b"")
+    assert garbage(corpus) == {}  # somebody may be making it
+    os.utime(half, (time.time() - 90_000,) * 2)
+    left = half.relative_to(corpus.url).as_posix()
+    assert garbage(corpus) == {layout.INDEXES: [left]}
+    run(tmp_path / "corpus.yaml", "encode.precision=float32")
+    changed = Corpus(corpus.url)
+    new = make_index(changed, SelectSettings())
+    found = garbage(changed)
+    assert {Path(path).name.split(".")[0] for path in found[layout.INDEXES]} == {old.digest[:12], "1" * 12}
+    delete(changed, found)
+    assert garbage(Corpus(corpus.url)) == {} and read_index(changed, new.digest).about == new.about
+    assert len(Pieces.of(new, "train").runs_at([0])) == 1
+
+
 def test_answers_that_are_no_places(tmp_path: Path, corpus: Corpus) -> None:
     with pytest.raises(ConfigError, match="answers: answr is no column that the input kept; those are: answer, title"):
         make_index(corpus, SelectSettings(), answers="answr")
@@ -107,13 +129,13 @@ def test_what_cannot_be_indexed(corpus: Corpus) -> None:
     found = make_index(corpus, SelectSettings(where="chars >= 3"))
     path = Path(corpus.url, layout.index_paths(found.digest)[0])
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(CorpusError, match=r"is damaged or of another version .*; delete it and make it again"):
+    with pytest.raises(CorpusError, match=r"is damaged or of another version .*; delete it and run the same"):
         read_index(corpus, found.digest)
     runs = Path(corpus.url, layout.index_runs_path(found.digest, "train", 0))
     runs.write_bytes(runs.read_bytes()[:-1])
-    said = rf"{runs.name} has {runs.stat().st_size} bytes instead of .*; delete the index, train/index/{path.name}, and"
+    said = rf"{runs.name} has {runs.stat().st_size} bytes instead of .*; delete train/index/{path.name} and run"
     with pytest.raises(CorpusError, match=said):
         Pieces.of(found, "train")
     runs.unlink()
-    with pytest.raises(CorpusError, match=rf"{runs.name} is missing; delete the index"):
+    with pytest.raises(CorpusError, match=rf"{runs.name} is missing; delete train/index"):
         Pieces.of(found, "train")

@@ -20,14 +20,16 @@ import torch
 from rich.console import Console
 
 from launchers import cluster
+from pipeline.config import load_config
 from pipeline.corpus import Corpus
 from pipeline.errors import ConfigError, CorpusError
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Processes
+from pipeline.train.evaluation.evaluate import evaluate_trained
 from pipeline.train.model_file import load_model
 from pipeline.train.not_finite import NotFiniteError
-from pipeline.train.run import alone
+from pipeline.train.run import alone, train
 from pipeline.train.settings import TrainSettings
 from pipeline.train.worker import _Work, started, work
 from pipeline.verify.check import check, repair
@@ -169,6 +171,76 @@ def test_settings_that_decide_losses_stay(corpus: Path) -> None:
     assert "nothing to do" not in trained(corpus, "pinned", fresh=True, lr=0.02)
 
 
+def test_a_finished_one_without_checkpoints_is_still_what_it_was(corpus: Path) -> None:
+    trained(corpus, "slim")
+    shutil.rmtree(folder(corpus, "slim") / "checkpoints")
+    before = {path: path.read_bytes() for path in folder(corpus, "slim").iterdir() if path.is_file()}
+    with pytest.raises(ConfigError, match=r"train/slim was begun with other settings: train.steps 6 → 8\. Set"):
+        trained(corpus, "slim", steps=8)
+    with pytest.raises(ConfigError, match=r"model.kind base → two-tower"):
+        trained(corpus, "slim", model=two_tower(corpus))
+    assert "is trained: nothing to do" in trained(corpus, "slim")
+    assert before == {path: path.read_bytes() for path in folder(corpus, "slim").iterdir() if path.is_file()}
+
+
+def take_back(run: Path, step: int) -> None:
+    """A finished run of training as it was before the checkpoint after so many steps."""
+    for path in (run / "model.json", run / "model.safetensors", *(run / "checkpoints").glob(f"step-{step:08d}.json")):
+        path.unlink()
+
+
+def test_an_index_that_was_deleted_is_made_again(corpus: Path) -> None:
+    indexes, run = corpus.parent / "out/train/index", folder(corpus, "again")
+    trained(corpus, "again", checkpoint_every=3)
+    take_back(run, 6)
+    shutil.rmtree(indexes)
+    assert "going on from step 3 of 6" in trained(corpus, "again", checkpoint_every=3)
+    take_back(run, 6)
+    shutil.rmtree(indexes)
+    record = run / "run.json"
+    digest = json.loads(record.read_text())["pinned"]["indexes"][0]["digest"]
+    record.write_text(record.read_text().replace(digest, "0" * 32))  # as if the corpus gave another one now
+    with pytest.raises(CorpusError, match=r"the index 0{12} .* is gone, and the corpus has changed since; .*--fresh"):
+        trained(corpus, "again")
+
+
+def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
+    trained(corpus, "even", log_every=4, checkpoint_every=3, steps=9)
+    assert [step for step, _, _ in steps_of(corpus, "even")] == [3, 4, 6, 8, 9]
+    shutil.copytree(folder(corpus, "even"), folder(corpus, "resumed"))
+    for path in folder(corpus, "resumed").rglob("*"):
+        if path.name in ("model.json", "model.safetensors") or ("step-00000009" in path.name and path.is_file()):
+            path.unlink()
+    assert "going on from step 6 of 9" in trained(corpus, "resumed", log_every=4, checkpoint_every=3, steps=9)
+    assert steps_of(corpus, "resumed") == steps_of(corpus, "even")
+
+
+def test_what_a_training_ends_with_is_of_its_own_selection_and_last_step(corpus: Path) -> None:
+    url = str(corpus.parent / "out")
+    config = load_config(corpus, ["select={where: chars >= 40}", "train.evaluate_sentences=30"])
+    settings = TrainSettings(
+        model=str(corpus.parent / "small.yaml"), name="own", micro_concepts=64, batch_concepts=64, steps=3
+    )
+    config = config.model_copy(update={"train": settings})
+    train(Console(file=io.StringIO()), config)
+    text = io.StringIO()
+
+    def end() -> str:
+        evaluate_trained(Console(file=text, width=300), url, "train/own", lambda: "cpu")
+        return text.getvalue()
+
+    assert "own" in end()
+    table = folder(corpus, "own") / "evaluation/test.json"
+    found = json.loads(table.read_text())
+    pinned = json.loads((folder(corpus, "own") / "run.json").read_text())["pinned"]
+    assert found["index"] == pinned["indexes"][0]["digest"] and found["models"]["own"]["steps"] == 3
+    assert end() == text.getvalue() and table.read_text() == json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    found["models"] = {"own (step 2 of 3)": found["models"]["own"] | {"steps": 2}}  # somebody looked while it trained
+    table.write_text(json.dumps(found))
+    end()
+    assert json.loads(table.read_text())["models"]["own"]["steps"] == 3
+
+
 def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path) -> None:
     trained(corpus, "old", checkpoint_every=3)
     record = folder(corpus, "old") / "run.json"
@@ -303,8 +375,9 @@ def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path
 
 
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
-    with pytest.raises(NotFiniteError, match=r"in step \d the loss is (nan|inf)(.|\n)*row \d+ of part"):
-        trained(corpus, "burst", lr=1e30)
+    with pytest.raises(NotFiniteError, match=r"in step \d the loss is (nan|inf)(.|\n)*row \d+ of part") as found:
+        trained(corpus, "burst", lr=1e30, checkpoint_every=1)
+    assert str(found.value).endswith(f"train.init_from={folder(corpus, 'burst')}")
     assert list((folder(corpus, "burst") / "not-finite").iterdir())
 
 
