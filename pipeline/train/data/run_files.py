@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,8 @@ class Runs:
 
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
         paths = [layout.index_runs_path(digest, split, number) for number in range(len(files))]
-        handles = [_opened(store, path, runs * RUN.itemsize) for path, runs in zip(paths, files, strict=True)]
-        if store.local:
-            self._files = [np.frombuffer(one.read_buffer(), RUN) for one in handles]
-        else:
-            self._files = [_copied(store, handles)]
+        handles = (_opened(store, path, runs * RUN.itemsize) for path, runs in zip(paths, files, strict=True))
+        self._files = list(map(_mapped, handles)) if store.local else [_copied(store, handles)]
         self._first = np.cumsum([0, *map(len, self._files)]).tolist()
 
     def __len__(self) -> int:
@@ -100,7 +97,12 @@ def _opened(store: Store, path: str, size: int) -> Any:
     )
 
 
-def _copied(store: Store, handles: Sequence[Any]) -> Records:
+def _mapped(handle: Any) -> Records:
+    with handle:  # what is mapped stays so
+        return np.frombuffer(handle.read_buffer(), RUN)
+
+
+def _copied(store: Store, handles: Iterable[Any]) -> Records:
     """All files one after the other in a temporary one that has no name any more."""
     try:
         with tempfile.TemporaryFile() as file:

@@ -86,7 +86,7 @@ def evaluate(
     device = find_device()
     trained: list[Trained] = []
     for place in places_of(corpus, wishes.models):
-        with _noted(console, place, wishes):
+        with _noted(console, wishes):
             trained.append(load_trained(place, index, device, False, wishes.sampling))
     check_options(trained, wishes.sampling)
     context = min((one.model.card.context for one in trained), default=CONTEXT)
@@ -100,7 +100,7 @@ def evaluate(
     rows: dict[str, Row] = {}
     evaluated: list[Trained] = []
     for one, name, predictor, sampling in _predictors(trained, corpus):
-        with _noted(console, name, wishes):
+        with _noted(console, wishes) if one else contextlib.nullcontext():
             found = _figures(console, name, judge, partial(predictions, predictor, held, sampling, wishes.seed, device))
             rows[name] = Row(found, one.about.steps, asdict(sampling)) if one else Row(found)
             evaluated += [one] if one else []
@@ -168,14 +168,14 @@ def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _noted(console: Console, name: str, wishes: Wishes) -> Iterator[None]:
+def _noted(console: Console, wishes: Wishes) -> Iterator[None]:
     """What goes wrong with a model that nobody asked for by name leaves it out."""
     try:
         yield
     except PipelineError as error:
         if wishes.models:
             raise
-        console.print(f"left out: {name}: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"left out: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
