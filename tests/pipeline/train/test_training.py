@@ -190,18 +190,18 @@ def take_back(run: Path, step: int) -> None:
 
 
 def test_an_index_that_was_deleted_is_made_again(corpus: Path) -> None:
-    indexes, run = corpus.parent / "out/train/index", folder(corpus, "again")
-    trained(corpus, "again", checkpoint_every=3)
+    indexes, run = corpus.parent / "out/train/index", folder(corpus, "indexed-again")
+    trained(corpus, "indexed-again", checkpoint_every=3)
     take_back(run, 6)
     shutil.rmtree(indexes)
-    assert "going on from step 3 of 6" in trained(corpus, "again", checkpoint_every=3)
+    assert "going on from step 3 of 6" in trained(corpus, "indexed-again", checkpoint_every=3)
     take_back(run, 6)
     shutil.rmtree(indexes)
     record = run / "run.json"
     digest = json.loads(record.read_text())["pinned"]["indexes"][0]["digest"]
     record.write_text(record.read_text().replace(digest, "0" * 32))  # as if the corpus gave another one now
     with pytest.raises(CorpusError, match=r"the index 0{12} .* is gone, and the corpus has changed since; .*--fresh"):
-        trained(corpus, "again")
+        trained(corpus, "indexed-again")
 
 
 def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
