@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.config import RunConfig
@@ -22,6 +21,7 @@ from pipeline.state.receipts import DataFile, PartRef, Receipt, commit, read_rec
 from pipeline.state.recipes import SEGMENT, Recipes, part_fingerprint
 from pipeline.storage.store import Store
 from pipeline.warned import listening
+from stages.arrow import table_of
 from stages.device import describe
 from stages.sonar.card import load_card
 from stages.stage import Stage, StageSettings
@@ -159,7 +159,7 @@ def read_file(store: Store, file: DataFile) -> pa.Table:
             f"{store.url}/{file.path} has {len(data)} bytes that its receipt does not vouch for ({file.bytes} bytes, "
             f"digest {file.digest[:8]}…): it was changed or damaged; delete its receipt and run again"
         )
-    return pq.read_table(pa.BufferReader(data))
+    return table_of(data)
 
 
 class _Clock:

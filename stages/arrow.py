@@ -5,6 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def table_of(data: bytes) -> pa.Table:
+    """The table of a Parquet file in memory, read by this thread alone.
+
+    Arrow's threads may let go of Python's bytes some time after a read has returned, and one that does so while the
+    interpreter ends takes the process down with it (SIGABRT).
+    """
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 def embedding_array(embeddings: npt.NDArray[np.float16]) -> pa.FixedSizeListArray:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
+from stages.arrow import table_of
 
 FOLDER = "tombstones"
 ERASED = ".erased"  # beside a tombstone: nothing is left of what it found
@@ -49,7 +50,7 @@ def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
     for path in sorted(present):
         if path.endswith(".parquet") and not (waiting and path + ERASED in present):
             try:
-                table = pq.read_table(pa.BufferReader(store.read(path)), schema=_SCHEMA)
+                table = table_of(store.read(path)).cast(_SCHEMA)
             except pa.ArrowException as error:
                 raise CorpusError(
                     f"{store.url}/{path} is damaged ({error}), and it says which documents were purged: bring it back "
@@ -85,6 +86,6 @@ def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
     present = set(store.find(FOLDER))
     for path in sorted(present):
         if path.endswith(".parquet") and path + ERASED not in present:
-            table = pq.read_table(pa.BufferReader(store.read(path)), columns=["chunk"])
+            table = table_of(store.read(path))
             if not set(table["chunk"].to_pylist()).intersection(by_chunk_left):
                 store.create(path + ERASED, b"")

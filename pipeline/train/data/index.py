@@ -39,6 +39,7 @@ from pipeline.train.data.answers import Answers
 from pipeline.train.data.endings import endings_of
 from pipeline.train.data.run_files import Runs, RunsWriter
 from pipeline.train.data.runs import SPANS, SplitBuilder, runs_of
+from stages.arrow import table_of
 
 VERSION = 2
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
@@ -209,7 +210,7 @@ def read_index(corpus: Corpus, digest: str) -> Index:
             f"make one: pipeline index {corpus.url}"
         )
     try:
-        spans, parts = (pq.read_table(pa.BufferReader(corpus.store.read(path))) for path in paths)
+        spans, parts = (table_of(corpus.store.read(path)) for path in paths)
         about = About.model_validate_json(spans.schema.metadata[b"index"])
         index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SPANS))
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
