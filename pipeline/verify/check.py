@@ -111,7 +111,7 @@ def _file(store: Store, file: DataFile, receipt: Receipt) -> tuple[pa.Table | No
         return None, wrong
     try:
         opened = pq.ParquetFile(pa.BufferReader(data))
-        table = opened.read()
+        table = opened.read(use_threads=False)
     except pa.ArrowException as error:
         return None, [f"cannot be read: {error}"]
     return table, list(_differences(file, receipt, opened.metadata, table))
