@@ -6,7 +6,7 @@
 
 Files of a corpus are never rewritten, so an index stays right until `gc` or `purge` takes away what it names.
 A run is a document, or a piece of one that lost sentences: 22 bytes in files that are mapped, not held
-(`run_files.py`). In memory are the parts and 17 bytes for each span of about 32 000 rows.
+(`run_files.py`). In memory are the parts, and some 40 bytes for each span of about 32 000 rows.
 Cost of making one: a pass over the columns that the selection reads, and the encoder for the two endings.
 """
 

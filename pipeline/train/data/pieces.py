@@ -1,6 +1,6 @@
 """The pieces of one split of an index, read from its files span by span.
 
-In memory are 16 bytes for each span; the runs of spans are looked up when a window needs them.
+The runs of spans are looked up when a window needs them; nothing is in memory for each run or piece.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +16,10 @@ from pipeline.errors import ConfigError
 from pipeline.inputs.splits import SPLITS
 from pipeline.train.data.answers import NO_ANSWER
 from pipeline.train.data.index import Index
-from pipeline.train.data.run_files import RUN, Records
+from pipeline.train.data.run_files import RUN, Records, Runs
 from pipeline.train.data.runs import Ints, sentences_of
 
 ENDING = -1  # the "part" of a closing sentence
-
-
-class _Between(Protocol):
-    """`Runs`, or what a test has instead."""
-
-    def between(self, first: int, end: int) -> Records: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +70,7 @@ class Taken:
 class Pieces:
     """Pieces in the order of the corpus. first_run: (spans + 1); span_lengths: (spans) sentences, closing ones too."""
 
-    runs: _Between
+    runs: Runs
     first_run: Ints
     span_lengths: Ints
 

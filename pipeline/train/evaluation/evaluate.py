@@ -85,7 +85,8 @@ def evaluate(
     index = find_index()
     device = find_device()
     trained: list[Trained] = []
-    for place in places_of(corpus, wishes.models):
+    places = places_of(corpus, wishes.models)
+    for place in places:
         with _noted(console, wishes):
             trained.append(load_trained(place, index, device, False, wishes.sampling))
     check_options(trained, wishes.sampling)
@@ -108,7 +109,7 @@ def evaluate(
     for run in standings(corpus.store):
         if not wishes.models and not run.holds_model:
             console.print(f"left out: {run.run} has no checkpoint yet", style="yellow", markup=False, highlight=False)
-    if not trained:
+    if not places:
         console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
     show(console, rows, about)
     answering = [one.name for one in evaluated if one.about.pinned.settings.get("answers")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from itertools import islice
@@ -9,9 +10,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from pipeline.storage.store import Store
 from pipeline.train.data.order import Order, Plan, Rules
 from pipeline.train.data.pieces import Pieces
-from pipeline.train.data.run_files import RUN, Records
+from pipeline.train.data.run_files import RUN, Runs, RunsWriter
 from pipeline.train.data.runs import Ints
 
 RULES = Rules(max_sentences=128, micro_concepts=1024, seed=3, shuffle=True, epochs=1, lanes=8, window=1 << 14)
@@ -24,17 +26,13 @@ def pieces_of(documents: int, a_span: int = 75, seed: int = 0) -> Pieces:
     runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
     runs["answer"], runs["new"] = -1, True
     first = np.append(np.arange(0, documents, a_span), documents)
-    return Pieces(InMemory(runs), first, np.add.reduceat(runs["rows"].astype(np.int64), first[:-1]))
-
-
-class InMemory:
-    """Runs without files."""
-
-    def __init__(self, runs: Records) -> None:
-        self._runs = runs
-
-    def between(self, first: int, end: int) -> Records:
-        return self._runs[first:end]
+    with tempfile.TemporaryDirectory() as folder:  # what is mapped stays
+        store = Store(folder)
+        writer = RunsWriter(store, "0" * 32, "train")
+        writer.add(runs)
+        writer.close()
+        mapped = Runs(store, "0" * 32, "train", writer.files)
+    return Pieces(mapped, first, np.add.reduceat(runs["rows"].astype(np.int64), first[:-1]))
 
 
 def lengths_of(pieces: Pieces) -> Ints:
