@@ -1,24 +1,36 @@
-# make run   the sample corpus, end to end: documents → sentences → embeddings → scores
-# make test  every test, lint and types
-# make faults  30 kills a launcher, at random moments, instead of the few of `make test`; SLURM by tests/slurm/start.sh
-# Both make a virtual environment in .venv and install into it what is missing; with nothing changed that takes no time.
+# make run        the sample corpus, end to end: documents → sentences → embeddings → scores
+# make test       lint, types and every test that is not marked slow: minutes
+# make test-rest  the other tests: kills, clusters, SLURM (where tests/slurm/start.sh has started one), S3, large inputs
+# make test-all   both
+# make faults     30 kills a launcher, at random moments, instead of the few of `make test-rest`
+# All make a virtual environment in .venv and install into it what is missing; with nothing changed that takes no time.
 
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+WORKERS ?= 2
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
+FAST = not slow and not cluster and not slurm and not faults
 
-.PHONY: run test faults
+.PHONY: run test test-rest test-all faults
 
 run: .venv/installed
 	.venv/bin/pipeline run conf/sample.yaml
 
+# Types are checked beside the tests; what mypy has to say comes last.
 test: .venv/tested
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	.venv/bin/pytest
+	@.venv/bin/mypy >.venv/mypy.log 2>&1 & types=$$!; \
+	$(PYTEST) -n $(WORKERS) -m "$(FAST)"; tests=$$?; \
+	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
+
+test-rest: .venv/tested
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not ($(FAST))"
+
+test-all: test test-rest
 
 faults: .venv/tested
-	PIPELINE_KILLS=30 .venv/bin/pytest tests/faults tests/launchers tests/conf/test_ray_in_slurm.py
+	PIPELINE_KILLS=30 $(PYTEST) -m "faults or cluster or slurm"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -17,17 +17,29 @@ from typing import Any
 import fsspec
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 from pipeline.state.states import View, read_state
 from pipeline.storage.patience import take_repeated
 from pipeline.storage.store import Store
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gain nothing from threads
+settings.register_profile(  # the same examples each time, and no limit that a busy machine breaks
+    "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 ROOT = Path(__file__).parent.parent
 TINY_CARD = Path(__file__).parent / "stages/fixtures/sonar-space-tiny/card.yaml"
 MakeConfig = Callable[..., Path]
 MINUTES = pytest.mark.skipif("PIPELINE_KILLS" not in os.environ, reason="takes minutes: make faults runs it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who asks for SLURM is marked so."""
+    for item in items:
+        if "slurm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slurm)
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from pipeline.corpus import Corpus
 from tests.conftest import TINY_CARD
 from tests.end_to_end.bad_corpus import lines, record
+
+pytestmark = pytest.mark.slow
 
 SIZE, LIMIT = 50 << 20, 5000
 TIMES = 12  # memory for each byte of the largest document, beside what every run takes

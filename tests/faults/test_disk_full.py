@@ -16,6 +16,8 @@ from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
 
+pytestmark = pytest.mark.faults
+
 FREE = 160 << 10  # bytes; the whole corpus takes about three times as many
 LARGEST = 10 << 10  # bytes of a file: most of embeddings have more, whatever they were computed in
 

@@ -20,6 +20,8 @@ from tests.conftest import MakeConfig, data_digests
 from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
 
+pytestmark = pytest.mark.faults
+
 KILLS = int(os.environ.get("PIPELINE_KILLS", "5"))  # of each launcher
 
 

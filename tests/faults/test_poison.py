@@ -14,6 +14,9 @@ from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests, sample_docum
 from tests.faults.slurm_runs import SLURM, ended, preempt_a_task
 from tests.pipeline.test_cli import PIPELINE, pipeline
 
+pytestmark = pytest.mark.faults
+ON_SLURM = [MINUTES, pytest.mark.slurm]
+
 POISON = os.pathsep.join([str(Path(__file__).parent / "poison"), str(ROOT)])
 LAUNCHERS: dict[str, dict[str, Any]] = {
     "local": {"kind": "local", "parts_in_flight": 3},
@@ -23,7 +26,7 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", ["local", pytest.param("slurm", marks=MINUTES), pytest.param("slurm-inline", marks=MINUTES)]
+    "kind", ["local", pytest.param("slurm", marks=ON_SLURM), pytest.param("slurm-inline", marks=ON_SLURM)]
 )
 def test_only_the_poison_is_set_aside(
     make_config: MakeConfig, tmp_path: Path, kind: str, request: pytest.FixtureRequest

@@ -31,6 +31,8 @@ from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
 from tests.pipeline.test_plan import bring_up_to_date
 
+pytestmark = pytest.mark.faults
+
 SMALL_PARTS = {"autobleu": None, "segment": {"method": "spacy-capped", "max_chars": 40}}
 
 

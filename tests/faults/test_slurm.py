@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from pipeline.corpus import Corpus
 from pipeline.state.books import keep_books
 from pipeline.state.runs import newest_view
@@ -18,6 +20,8 @@ from tests.conftest import MakeConfig, data_digests, sample_documents, write_jso
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
 from tests.faults.test_kill import KILLS, files
 from tests.pipeline.test_cli import pipeline
+
+pytestmark = pytest.mark.faults
 
 KINDS = {  # what happens to a job: what SLURM is told
     "its process is killed": ("scancel", "--signal=KILL", "--batch"),

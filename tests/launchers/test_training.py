@@ -186,6 +186,7 @@ def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> 
 
 
 @MINUTES
+@pytest.mark.cluster
 def test_ray_starts_its_workers_again_when_one_is_lost(
     corpus: Path, uninterrupted: list[tuple[int, float, float]]
 ) -> None:
