@@ -24,6 +24,7 @@ from pipeline.storage.patience import take_repeated
 from pipeline.storage.store import Store
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gain nothing from threads
+os.environ.setdefault("RAY_worker_niceness", "0")  # or Ray's workers wait for every other process of a busy machine
 settings.register_profile(  # the same examples each time, and no limit that a busy machine breaks
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -18,7 +18,7 @@ import pytest
 
 from launchers.slurm.site import ask
 from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 pytestmark = [
     pytest.mark.usefixtures("slurm"),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.conftest import MakeConfig
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 CARD = """
 name: lcm-small

@@ -17,8 +17,8 @@ import pytest
 from pipeline.corpus import Corpus
 from pipeline.state.books import keep_books
 from tests.conftest import MakeConfig, data_digests
-from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_plan import bring_up_to_date
+from tests.support.cli import PIPELINE, pipeline
 
 pytestmark = pytest.mark.faults
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, preempt_a_task
-from tests.pipeline.test_cli import PIPELINE, pipeline
+from tests.support.cli import PIPELINE, pipeline
 
 pytestmark = pytest.mark.faults
 ON_SLURM = [MINUTES, pytest.mark.slurm]

@@ -27,9 +27,9 @@ from pipeline.tasks import failure
 from pipeline.verify.check import check
 from tests.conftest import MINUTES, MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
-from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
 from tests.pipeline.test_plan import bring_up_to_date
+from tests.support.cli import PIPELINE, pipeline
 
 pytestmark = pytest.mark.faults
 

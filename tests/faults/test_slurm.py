@@ -19,7 +19,7 @@ from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
 from tests.faults.test_kill import KILLS, files
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 pytestmark = pytest.mark.faults
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.pipeline.test_cli import PIPELINE
+from tests.support.cli import PIPELINE
 
 RAY = str(Path(PIPELINE).parent / "ray")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests
 from tests.launchers.ray_cluster import Cluster, Node, running_cluster
-from tests.pipeline.test_cli import PIPELINE
+from tests.support.cli import PIPELINE
 
 
 @pytest.fixture(scope="module")

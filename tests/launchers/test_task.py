@@ -27,8 +27,8 @@ from pipeline.plan import make_plan
 from pipeline.state.runs import RunRecord
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests
-from tests.pipeline.test_cli import PIPELINE
 from tests.pipeline.test_plan import bring_up_to_date
+from tests.support.cli import PIPELINE
 
 
 def order_phase(path: Path, *overrides: str) -> tuple[Store, str, str]:

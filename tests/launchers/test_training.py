@@ -29,7 +29,7 @@ from pipeline.train.standing import Standing, gave_up, read_job, standing
 from pipeline.watch.trainings import show_trainings
 from tests.conftest import MINUTES, sample_documents, write_config, write_jsonl
 from tests.launchers.ray_cluster import processes_of, running_cluster
-from tests.pipeline.test_cli import PIPELINE
+from tests.support.cli import PIPELINE
 
 STEPS = 600
 CARD = {"name": "small", "licence": "MIT", "description": "for tests", "kind": "base", "model_dim": 32, "heads": 2,

@@ -20,8 +20,8 @@ from pipeline.storage.store import Store
 from pipeline.watch.run_seen import Watcher
 from tests.conftest import MakeConfig
 from tests.launchers.test_task import SLURM, order_phase
-from tests.pipeline.test_cli import PIPELINE, pipeline
 from tests.pipeline.test_watch import SHORT, light, until
+from tests.support.cli import PIPELINE, pipeline
 
 
 def summary(store: Store, run: str) -> dict[str, object]:

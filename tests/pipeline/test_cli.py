@@ -6,26 +6,20 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeConfig
-
-PIPELINE = str(Path(sys.executable).parent / "pipeline")
-
-
-def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=900)
+from tests.support.cli import PIPELINE, pipeline, pipeline_process
 
 
 def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config()
     plan = pipeline("plan", path)
     assert plan.returncode == 0 and re.search(r"segment +0 chunks +3 chunks", plan.stdout), plan
-    run = pipeline("run", path)
+    run = pipeline_process("run", path)
     assert run.returncode == 0, run
     assert re.search(r"documents +14 in = 14 kept \+ 0 dropped \+ 0 quarantined", run.stdout)
     assert "done in" in run.stdout

@@ -29,8 +29,8 @@ from pipeline.select.selection import Selection
 from pipeline.select.settings import SelectSettings
 from pipeline.watch.progress import RowProgress
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.test_cli import pipeline
 from tests.pipeline.test_select import ROW_GROUP_ROWS, make_corpus
+from tests.support.cli import pipeline
 
 WHERE = "chars >= 20 and (autobleu is null or autobleu >= 1)"
 TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"

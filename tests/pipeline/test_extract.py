@@ -28,7 +28,7 @@ from pipeline.state.runs import RunRecord
 from pipeline.storage.store import Store
 from pipeline.watch.progress import RowProgress
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 FORMULAS = ["=HYPERLINK(A1)", "+1 is a sum.", "-2 is one too.", "@SUM(1+1)", "\t=1+1", "＝1＋1", " =2+2"]
 TITLE = 'A "title", of\ntwo lines, not a formula: = + - @'

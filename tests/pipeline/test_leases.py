@@ -17,7 +17,7 @@ from pipeline.coordination.lock import CANCEL, hold, me, take_lock
 from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
-from tests.pipeline.test_cli import PIPELINE, pipeline
+from tests.support.cli import PIPELINE, pipeline
 
 SECONDS = 2.0
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
-import os
 import re
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,20 +16,19 @@ import yaml
 from pipeline.models import files_of
 from stages.sonar.card import load_card
 from tests.conftest import TINY_CARD
-
-PIPELINE = str(Path(sys.executable).parent / "pipeline")
+from tests.support.cli import pipeline
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("no_proxy", "127.0.0.1")  # where a proxy is set, it cannot reach the servers of tests
     return tmp_path / "cache"
 
 
 def models(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "80"}
-    return subprocess.run([PIPELINE, "models", *arguments], capture_output=True, text=True, env=environment)
+    return pipeline("models", *arguments)
 
 
 def test_the_list_fits_a_terminal(cache: Path) -> None:

@@ -14,7 +14,7 @@ from pipeline.config import RunConfig, load_config
 from pipeline.errors import ConfigError
 from pipeline.schema import ROLES, ROLES_OF_TRAINING, corpus_schema
 from tests.conftest import ROOT, MakeConfig
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 SCHEMA = corpus_schema()
 SHIPPED = sorted((ROOT / "conf").glob("*.yaml"))

@@ -27,7 +27,7 @@ from pipeline.state.runs import RunRecord
 from pipeline.storage.store import Store
 from pipeline.watch.progress import RowProgress
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 ROW_GROUP_ROWS = 32  # so that a part of 100 sentences has several
 SCALAR = ("doc", "chars", "u", "lang", "title", "status", "autobleu")

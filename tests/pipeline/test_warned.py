@@ -20,7 +20,7 @@ from pipeline.storage.store import Store
 from pipeline.warned import listening
 from stages.segment.segmenter import Segmented, Segmenter
 from tests.conftest import TINY_CARD, MakeConfig
-from tests.pipeline.test_cli import pipeline
+from tests.support.cli import pipeline
 
 FLOAT32 = {"model": str(TINY_CARD), "precision": "float32"}
 

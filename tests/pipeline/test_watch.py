@@ -20,7 +20,7 @@ from pipeline.storage.store import Store
 from pipeline.watch.run_seen import Cluster, RunState, Watcher
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.launchers.test_task import SLURM, order_phase, start_worker
-from tests.pipeline.test_cli import PIPELINE, pipeline
+from tests.support.cli import PIPELINE, pipeline
 
 SHORT = {"method": "spacy-capped", "max_chars": 20}
 

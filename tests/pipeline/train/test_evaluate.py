@@ -32,8 +32,8 @@ from pipeline.train.settings import TrainSettings
 from pipeline.train.standing import SCALER
 from stages.lcm.card import LcmCard
 from stages.lcm.model import build
-from tests.pipeline.test_cli import pipeline
 from tests.pipeline.train.test_held_out import CONTEXT, make_corpus
+from tests.support.cli import pipeline
 
 CARDS = {
     kind: LcmCard(

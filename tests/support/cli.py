@@ -1,0 +1,37 @@
+"""The commands as a person types them: in this process, which has imported everything, or in one of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+
+PIPELINE = str(Path(sys.executable).parent / "pipeline")
+
+
+def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Exit code and output of a command in this process. What a process of its own would change is put back."""
+    command = ["pipeline", *map(str, arguments)]
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            patch.setattr(sys, "argv", command)
+            with pytest.raises(SystemExit) as ended:
+                main()
+    finally:
+        for sign, handler in handlers.items():
+            signal.signal(sign, handler)
+    return subprocess.CompletedProcess(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def pipeline_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own, for what depends on that."""
+    return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=900)
