@@ -30,7 +30,7 @@ from torch import Tensor
 
 from benchmarks.flops import combined_rate, decoder_flops, encoder_flops, layer_shapes, matmul_rates, wait
 from stages.batching import Tokens
-from stages.device import Budget, describe
+from stages.device import Budget, describe, prepare_cuda
 from stages.sonar.embed import embed
 from stages.sonar.generate import beam_search, greedy
 from stages.sonar.ids import END
@@ -62,6 +62,15 @@ SMALL = Shape(dim=64, layers=2, heads=4, ffn_dim=128)
 
 
 @dataclass(frozen=True)
+class Round:
+    """What is timed once: tokens of each sentence, and the FLOPs of them all."""
+
+    work: Callable[[], object]
+    lengths: Sequence[int]
+    flops: float
+
+
+@dataclass(frozen=True)
 class Bench:
     """What all measurements share. rate: FLOP/s of `F.linear` on the encoder's shapes; peak: what the maker says."""
 
@@ -73,24 +82,30 @@ class Bench:
     rate: float
     peak: float | None
 
-    def report(self, title: str, work: Callable[[], object], lengths: Sequence[int], flops: float) -> None:
-        """Run once to warm up, then time some rounds and print the middle one."""
-        work()
-        times = []
-        for _ in range(self.rounds):
+    def report(self, title: str, draw: Callable[[int], Round]) -> None:
+        """Run one round to warm up, then time some and print the middle one.
+
+        draw: the number of a round → the round. With lengths of its own a round has shapes that none before it had, as
+        the parts of a corpus do: what a library prepares for a shape is timed too.
+        """
+        draw(0).work()
+        timed: list[tuple[float, float, Round]] = []
+        for number in range(1, self.rounds + 1):
+            one = draw(number)
             wait(self.device)
             start = time.perf_counter()
-            work()
+            one.work()
             wait(self.device)
-            times.append(time.perf_counter() - start)
-        seconds = sorted(times)[len(times) // 2]
-        shares = [f"{flops / seconds / self.rate:.1%} of F.linear"]
+            seconds = time.perf_counter() - start
+            timed.append((len(one.lengths) / seconds, seconds, one))
+        timed.sort(key=lambda found: found[0])
+        rate, seconds, one = timed[len(timed) // 2]
+        shares = [f"{one.flops / seconds / self.rate:.1%} of F.linear"]
         if self.peak:
-            shares.insert(0, f"MFU {flops / seconds / self.peak:.1%}")
+            shares.insert(0, f"MFU {one.flops / seconds / self.peak:.1%}")
         print(
-            f"{title}: {len(lengths) / seconds:.0f} sentences/s, {sum(lengths) / seconds:.0f} tokens/s, "
-            f"{flops / seconds / 1e12:.3f} TFLOP/s, {', '.join(shares)} "
-            f"({len(lengths) / max(times):.0f}–{len(lengths) / min(times):.0f})",
+            f"{title}: {rate:.0f} sentences/s, {sum(one.lengths) / seconds:.0f} tokens/s, "
+            f"{one.flops / seconds / 1e12:.3f} TFLOP/s, {', '.join(shares)} ({timed[0][0]:.0f}–{timed[-1][0]:.0f})",
             flush=True,
         )
 
@@ -99,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     shape, vocab_size = (SMALL, 1000) if options.small else (Shape(), 256_206)
     device, dtype = options.device, FORMATS[options.format]
+    prepare_cuda(device)
     print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
     lengths = sentence_lengths(options.sentences or (200 if options.small else 32_768), options.seed)
     print(f"{len(lengths)} sentences, {np.mean(lengths):.1f} tokens a sentence, at most {max(lengths)}")
@@ -109,9 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     peak = options.peak_tflops or next((top for name, top in PEAK_TFLOPS.items() if name in describe(device)), None)
     bench = Bench(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
     if {"encode", "baseline"} & set(options.only):
-        _encoding(bench, options, lengths)
+        _encoding(bench, options, len(lengths))
     if "decode" in options.only:
-        _decoding(bench, options, lengths[:: max(1, len(lengths) // options.decode_sentences)])
+        _decoding(bench, options, min(len(lengths), options.decode_sentences))
     if "worker" in options.only:
         _worker(options)
 
@@ -123,29 +139,40 @@ def sentence_lengths(count: int, seed: int) -> list[int]:
     return sorted((max(3, round(value)) for value in drawn.tolist()), reverse=True)
 
 
-def _encoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> None:
+def _encoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
     """Ours at each batch size, and the baseline on the same sentences and weights."""
     torch.manual_seed(options.seed)
     with torch.device(bench.device):
         encoder = SonarTextEncoder(**asdict(bench.shape), vocab_size=bench.vocab_size, max_tokens=514)
     encoder = encoder.to(bench.dtype).eval().requires_grad_(False)
-    # in the order in which sentences come, not sorted
-    rng = np.random.default_rng(options.seed)
-    tokens = Tokens.of([rng.integers(END + 1, bench.vocab_size, size).tolist() for size in rng.permutation(lengths)])
-    flops = encoder_flops(lengths, dim=bench.shape.dim, layers=bench.shape.layers, ffn_dim=bench.shape.ffn_dim)
 
-    def ours(batch_tokens: int) -> npt.NDArray[np.float16]:
+    def sentences(number: int) -> Tokens:
+        """In the order in which sentences come, not sorted."""
+        rng = np.random.default_rng(options.seed + number)
+        sizes = rng.permutation(sentence_lengths(count, options.seed + number))
+        return Tokens.of([rng.integers(END + 1, bench.vocab_size, size).tolist() for size in sizes])
+
+    def ours(tokens: Tokens, batch_tokens: int) -> npt.NDArray[np.float16]:
         budget = Budget(batch_tokens, "--batch-tokens", "tokens", "use --small")
         embeddings, halvings = embed(encoder, tokens, budget, dim=bench.shape.dim, device=bench.device)
         if halvings:
             raise SystemExit(f"--batch-tokens {batch_tokens} does not fit into the device's memory; give a lower one")
         return embeddings
 
+    def timed(work: Callable[[], object], tokens: Tokens) -> Round:
+        lengths = tokens.lengths.tolist()
+        return Round(work, lengths, encoder_flops(lengths, **_numbers(bench.shape)))
+
+    def encoding(batch_tokens: int, number: int) -> Round:
+        tokens = sentences(number)
+        return timed(partial(ours, tokens, batch_tokens), tokens)
+
     if "encode" in options.only:
         for batch_tokens in options.batch_tokens:
-            bench.report(f"encode, {batch_tokens} tokens a batch", partial(ours, batch_tokens), lengths, flops)
+            bench.report(f"encode, {batch_tokens} tokens a batch", partial(encoding, batch_tokens))
+    tokens = sentences(0)
     if options.profile:
-        _profile(bench, "encode", partial(ours, options.batch_tokens[0]))
+        _profile(bench, "encode", partial(ours, tokens, options.batch_tokens[0]))
     if "baseline" not in options.only:
         return
     if importlib.util.find_spec("transformers") is None:
@@ -155,14 +182,19 @@ def _encoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> 
 
     baseline = Baseline(encoder, heads=bench.shape.heads)
     order = np.argsort(tokens.lengths, kind="stable")
-    expected = torch.from_numpy(ours(options.batch_tokens[0])[order]).to(bench.device)
+    expected = torch.from_numpy(ours(tokens, options.batch_tokens[0])[order]).to(bench.device)
     for size in options.baseline_batches:
         padded = [baseline.padded(tokens, order[at : at + size]) for at in range(0, len(order), size)]
         lowest = lowest_cosine(torch.cat(baseline.all(padded)), expected)
         if not lowest > AGREEMENT:
             raise SystemExit(f"the baseline gives other embeddings: lowest cosine {lowest:.5f}, want > {AGREEMENT}")
         title = f"Hugging Face M2M100 encoder, batches of {size} sorted by length (lowest cosine {lowest:.5f})"
-        bench.report(title, partial(baseline.all, padded), lengths, flops)
+        again = timed(partial(baseline.all, padded), tokens)
+        bench.report(title, partial(_same, again))
+
+
+def _same(one: Round, number: int) -> Round:
+    return one
 
 
 def lowest_cosine(theirs: Tensor, ours: Tensor) -> float:
@@ -171,20 +203,24 @@ def lowest_cosine(theirs: Tensor, ours: Tensor) -> float:
 
 
 @torch.inference_mode()
-def _decoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> None:
+def _decoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
     """Greedy at each batch size and beam search, each sentence to its own length."""
     torch.manual_seed(options.seed)
     with torch.device(bench.device):
         decoder = SonarTextDecoder(**asdict(bench.shape), vocab_size=bench.vocab_size, max_tokens=514)
-        embeddings = torch.randn(len(lengths), bench.shape.dim).to(bench.dtype)
+        embeddings = torch.randn(count, bench.shape.dim).to(bench.dtype)
     decoder = decoder.to(bench.dtype).eval().requires_grad_(False)
     decoder.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
-    prefixes = torch.tensor([[END, LANGUAGE]] * len(lengths), device=bench.device)
-    limits = torch.tensor(lengths)
-    flops = decoder_flops(lengths, **_numbers(bench.shape), vocab_size=bench.vocab_size)
+    prefixes = torch.tensor([[END, LANGUAGE]] * count, device=bench.device)
 
-    def decode(rows: int, beam: int) -> None:
-        for start in range(0, len(lengths), rows):
+    def decoding(rows: int, beam: int, number: int) -> Round:
+        lengths = sentence_lengths(count, options.seed + number)
+        flops = beam * decoder_flops(lengths, **_numbers(bench.shape), vocab_size=bench.vocab_size)
+        return Round(partial(decode, lengths, rows, beam), lengths, flops)
+
+    def decode(lengths: list[int], rows: int, beam: int) -> None:
+        limits = torch.tensor(lengths)
+        for start in range(0, count, rows):
             some = slice(start, start + rows)
             if beam == 1:
                 found = greedy(decoder, embeddings[some], prefixes[some], limits[some])
@@ -195,13 +231,13 @@ def _decoding(bench: Bench, options: argparse.Namespace, lengths: list[int]) -> 
                 raise SystemExit("a sentence ended before its length; the figure would mean nothing")
 
     for rows in options.decode_rows:
-        bench.report(f"greedy decode, {rows} sentences a batch", partial(decode, rows, 1), lengths, flops)
+        bench.report(f"greedy decode, {rows} sentences a batch", partial(decoding, rows, 1))
     if options.profile:
-        _profile(bench, "greedy decode", partial(decode, options.decode_rows[0], 1))
+        _profile(bench, "greedy decode", decoding(options.decode_rows[0], 1, 0).work)
     if options.beam > 1:
         rows = max(1, options.decode_rows[0] // options.beam)
         title = f"beam search, beam {options.beam}, {rows} sentences a batch"
-        bench.report(title, partial(decode, rows, options.beam), lengths, options.beam * flops)
+        bench.report(title, partial(decoding, rows, options.beam))
 
 
 def _numbers(shape: Shape) -> dict[str, int]:

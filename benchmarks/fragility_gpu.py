@@ -28,7 +28,7 @@ import torch
 from benchmarks.encode_gpu import FORMATS, LANGUAGE, SMALL, Shape, sentence_lengths
 from benchmarks.flops import decoder_flops, wait
 from stages.batching import Tokens
-from stages.device import Budget, describe
+from stages.device import Budget, describe, prepare_cuda
 from stages.fragility.noise import noise, perturbed
 from stages.scaler.robust import RobustScaler
 from stages.sonar.embed import embed
@@ -40,6 +40,7 @@ from stages.sonar.networks import SonarTextDecoder
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     shape, vocab_size = (SMALL, 1000) if options.small else (Shape(), 256_206)
+    prepare_cuda(options.device)
     levels = np.arange(1, options.levels + 1) / (options.levels + 1)
     lengths = sentence_lengths(options.sentences or (20 if options.small else 2048), options.seed)
     print(f"{describe(options.device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")

@@ -23,6 +23,7 @@ from pipeline.train.optimizer import adamw
 from pipeline.train.peaks import peak_tflops
 from pipeline.train.settings import TrainSettings
 from pipeline.train.step import Stepper
+from stages.device import prepare_cuda
 from stages.lcm.batch import Batch
 from stages.lcm.card import load_lcm_card
 from stages.lcm.model import build
@@ -64,6 +65,7 @@ def main() -> None:
     if asked.small:
         asked.model, asked.dim, asked.micro_concepts, asked.steps = "lcm-two-tower-tiny", 64, 256, 1
     device = torch.device(asked.device)
+    prepare_cuda(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     card = load_lcm_card(asked.model)
     settings = TrainSettings(

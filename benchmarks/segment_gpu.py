@@ -12,7 +12,7 @@ are log-normal. Needs torch, numpy, pyarrow and tokenizers; 2 GB of memory.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.encode_gpu import FORMATS, PEAK_TFLOPS, Bench, Shape
+from benchmarks.encode_gpu import FORMATS, PEAK_TFLOPS, Bench, Round, Shape
 from benchmarks.flops import combined_rate, encoder_flops, layer_shapes, matmul_rates
-from stages.device import describe
+from stages.device import describe, prepare_cuda
 from stages.segment.sat.networks import SatNetwork
 from stages.segment.sat.runner import SatRunner, windows
 
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     shape, vocab_size = (SMALL, SMALL_VOCAB_SIZE) if options.small else (SIZE, VOCAB_SIZE)
     device, dtype = options.device, FORMATS[options.format]
+    prepare_cuda(device)
     print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
     torch.manual_seed(options.seed)
     with torch.device(device):
@@ -57,21 +58,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Bench(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
     sentences = options.sentences or (200 if options.small else 200_000)
     for mean in options.document_sentences:
-        rng = np.random.default_rng(options.seed)
-        calls = documents(sentences, mean, options.call_tokens, rng)
-        ids = [torch.from_numpy(rng.integers(FIRST_PIECE, vocab_size, int(one.sum()))) for one in calls]
         for batch_tokens in options.batch_tokens:
             runner = SatRunner(
                 network, Tokenizer(Unigram()), stride=options.stride, batch_tokens=batch_tokens, device=device
             )
-            lengths = [windows(one, network.block, runner.stride)[1] + 2 for one in calls]
-            numbers = {"dim": shape.dim, "layers": shape.layers, "ffn_dim": shape.ffn_dim}
-            flops = encoder_flops(np.concatenate(lengths).tolist(), **numbers)
-            work = partial(_run, runner, ids, calls)
             title = f"documents of {mean} sentences, {batch_tokens} tokens a batch, stride {runner.stride}"
-            bench.report(title, work, [SENTENCE] * sentences, flops)
+            draw = partial(_drawn, runner, bench, options, sentences, mean)
+            bench.report(title, draw)
         if options.profile:
-            _profile(bench, f"documents of {mean} sentences", work)
+            _profile(bench, f"documents of {mean} sentences", draw(0).work)
+
+
+def _drawn(
+    runner: SatRunner, bench: Bench, options: argparse.Namespace, sentences: int, mean: int, number: int
+) -> Round:
+    """Documents of their own for each round."""
+    rng = np.random.default_rng(options.seed + number)
+    calls = documents(sentences, mean, options.call_tokens, rng)
+    ids = [torch.from_numpy(rng.integers(FIRST_PIECE, bench.vocab_size, int(one.sum()))) for one in calls]
+    lengths = [windows(one, runner.network.block, runner.stride)[1] + 2 for one in calls]
+    shape = bench.shape
+    flops = encoder_flops(np.concatenate(lengths).tolist(), dim=shape.dim, layers=shape.layers, ffn_dim=shape.ffn_dim)
+    return Round(partial(_run, runner, ids, calls), [SENTENCE] * sentences, flops)
 
 
 def documents(sentences: int, mean: int, call_tokens: int, rng: np.random.Generator) -> list[Indices]:
@@ -93,7 +101,7 @@ def _run(runner: SatRunner, ids: list[torch.Tensor], calls: list[Indices]) -> No
             raise SystemExit("logits are not finite: the figure would mean nothing")
 
 
-def _profile(bench: Bench, title: str, work: partial[None]) -> None:
+def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
     """What part of the time is in matmuls and attention, and what in the rest."""
     on_gpu = bench.device.startswith("cuda")
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as taken:

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeline.errors import ConfigError
 from pipeline.train.settings import TrainSettings
+from stages.device import prepare_cuda
 from stages.lcm.batch import Batch
 from stages.lcm.model import Lcm
 
@@ -65,6 +66,7 @@ def joined(timeout_seconds: int) -> Iterator[Processes]:
     device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
+        prepare_cuda(device)
     ours = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
     if ours:
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds))

@@ -25,6 +25,7 @@ from pipeline.train import checkpoint
 from pipeline.train.distributed import Losses
 from pipeline.train.record import RECORD, Pinned, Started
 from pipeline.train.standing import MODEL, SCALER, WEIGHTS, standings
+from stages.device import prepare_cuda
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm, build
 from stages.rvq.codebooks import Codebooks
@@ -64,6 +65,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Abo
 
     Raises `CorpusError` if there is none, or it does not fit to what it says of itself.
     """
+    prepare_cuda(device)
     store, run = located(place)
     about = about_of(store, run)
     model = build(about.card, read_scaler(store, run), codebooks_of(store, about.pinned))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stages.arrow import embedding_array
 from stages.batching import Distinct, Tokens, distinct_rows
-from stages.device import Budget, compute_dtype
+from stages.device import Budget, compute_dtype, prepare_cuda
 from stages.encode.official import load_official_encoder
 from stages.encode.settings import NON_FINITE, OK, TRUNCATED, EncodeSettings
 from stages.sonar.card import load_card
@@ -59,6 +59,7 @@ class Encode:
     def setup(self, device: str) -> None:
         """Load the encoder."""
         self.device = device
+        prepare_cuda(device)
         load = load_encoder if self.settings.backend == "native" else load_official_encoder
         self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.batching import Tokens
+from stages.device import prepare_cuda
 from stages.lcm.language_card import LanguageCard
 from stages.sonar.card import CardError
 
@@ -61,6 +62,7 @@ class LanguageModel:
             raise CardError(f"card {card.name}: transformers cannot load {folder}: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        prepare_cuda(device)
         self._network = network.to(device).eval().requires_grad_(False)
         self._newline = self._ids([NEWLINE])[0]
 

@@ -116,7 +116,7 @@ def _train(
     def rows(at: Indices) -> tuple[Tensor, Tensor]:
         return scaler.normalize(torch.from_numpy(embeddings[at]).to(device)), targets[torch.from_numpy(at)].to(device)
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([device] if device.startswith("cuda") else []):
         torch.manual_seed(settings.seed)
         network = PredictorNetwork(embeddings.shape[1], settings.hidden, settings.dropout).to(device)
         optimizer = torch.optim.AdamW(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stages.device import compute_dtype
+from stages.device import compute_dtype, prepare_cuda
 from stages.rvq import fit_torch
 from stages.rvq.blocks import blocks
 from stages.rvq.codebooks import Codebooks, block_rows, take_nearest
@@ -72,6 +72,7 @@ def fit_codebooks(
     bad = sum(int((~np.isfinite(part).all(axis=1)).sum()) for part in np.array_split(embeddings, 1 + rows // 65536))
     if bad:
         raise ValueError(f"{bad} of {rows} rows are not finite; leave out rows whose status is non-finite")
+    prepare_cuda(device)
     dtype = compute_dtype(settings.precision, device)
     residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device))
     centroids, errors = [], []

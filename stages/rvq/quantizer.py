@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stages.arrow import embedding_matrix
+from stages.device import prepare_cuda
 from stages.encode.settings import NON_FINITE
 from stages.rvq.codebooks import Codebooks
 from stages.rvq.settings import RvqSettings
@@ -51,6 +52,7 @@ class Rvq:
 
     def setup(self, device: str) -> None:
         """Centroids onto the device."""
+        prepare_cuda(device)
         self.codebooks = self.codebooks.to(device)
 
     def prepare(self, part: pa.Table) -> Prepared:

@@ -89,11 +89,12 @@ class FoundByModel:
 class SatMethod:
     def __init__(self, settings: SegmentSettings, device: str) -> None:
         # torch takes seconds to import, and spaCy's rules do without
-        from stages.device import compute_dtype
+        from stages.device import compute_dtype, prepare_cuda
         from stages.segment.sat.card import load_sat_card
         from stages.segment.sat.load import load
         from stages.segment.sat.runner import SatRunner
 
+        prepare_cuda(device)
         card = load_sat_card(settings.sat)
         network, tokenizer = load(card, compute_dtype(settings.precision, device), device)
         self._runner = SatRunner(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stages.batching import Indices
-from stages.device import Budget, compute_dtype, in_batches
+from stages.device import Budget, compute_dtype, in_batches, prepare_cuda
 from stages.encode.settings import NON_FINITE
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
@@ -49,6 +49,7 @@ class BatchedDecoder:
     def setup(self, device: str) -> None:
         """Load the decoder."""
         self.device = device
+        prepare_cuda(device)
         self.dtype = compute_dtype(self.settings.precision, device)
         self.network = load_decoder(self.card, self.dtype, device)
 
