@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from pipeline.state.states import View, read_state
 from pipeline.storage.patience import take_repeated
 from pipeline.storage.store import Store
+from tests.support.s3 import forget_all, moto
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tiny networks gain nothing from threads
 os.environ.setdefault("RAY_worker_niceness", "0")  # or Ray's workers wait for every other process of a busy machine
@@ -126,38 +123,23 @@ def slurm() -> None:
         (pytest.fail if os.environ.get("PIPELINE_TESTS_NEED_SLURM") else pytest.skip)(message)
 
 
-@contextlib.contextmanager
-def moto(log: Path) -> Iterator[str]:
-    """The address of a real S3 endpoint on this machine's loopback, served by moto."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
-    with log.open("wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            deadline = time.monotonic() + 60
-            while socket.socket().connect_ex(("127.0.0.1", port)):
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait()
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One endpoint for all tests of this process; what they leave in it is taken away before the next one's."""
+    with moto(tmp_path_factory.mktemp("s3") / "moto.log") as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """A bucket at a real S3 endpoint."""
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bucket at a real S3 endpoint."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    forget_all(s3_endpoint)
     clients = fsspec.get_filesystem_class("s3")
-    with moto(tmp_path / "moto.log") as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        clients.clear_instance_cache()
-        fsspec.filesystem("s3").mkdir("corpus")
-        try:
-            yield "s3://corpus"
-        finally:
-            clients.clear_instance_cache()
+    clients.clear_instance_cache()
+    fsspec.filesystem("s3").mkdir("corpus")
+    yield "s3://corpus"
+    clients.clear_instance_cache()

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-def run(module: str, *arguments: str) -> str:
-    """What `python -m benchmarks.<module>` prints; a process of its own, since benchmarks set threads."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from tests.conftest import ROOT
+from tests.support.benchmarks import run
 
 
+@pytest.mark.slow
 def test_encode_on_cpu_agrees_with_the_official_way() -> None:
     small = ["--sentences", "40", "--rounds", "1", "--dim", "64", "--layers", "1", "--heads", "2", "--batches", "5"]
     out = run("encode_cpu", *small, "--official", "/no/such/python")
@@ -47,6 +36,7 @@ def test_the_check_of_embeddings_can_fail() -> None:
     assert agreement(ours, np.roll(ours, 1, axis=0).astype(np.float32)) < 0.9999
 
 
+@pytest.mark.slow
 def test_storage_measures_both_layouts(tmp_path: Path) -> None:
     out = run("storage", "--rows", "9000", "--dim", "64", "--rounds", "1", "--folder", str(tmp_path))
     sizes = dict(re.findall(r"│ normal │ ([^│]+?) +│ +\d+ │ +\d+ │ +([\d.]+) │", out))
@@ -56,6 +46,7 @@ def test_storage_measures_both_layouts(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_index_is_mapped_and_not_held(tmp_path: Path) -> None:
     out = run("index_scale", "--documents", "1000000", "--folder", str(tmp_path))
     rows = re.findall(r"│ from micro-batch ([\d,]+) on +│ +[\d.]+ +│ +(-?\d+) +│ +(\d+) +│", out)
@@ -63,6 +54,7 @@ def test_an_index_is_mapped_and_not_held(tmp_path: Path) -> None:
     assert all(int(own) < 10 for _, own, _ in rows) and int(rows[1][2]) >= 15, out
 
 
+@pytest.mark.slow
 def test_everything_for_a_gpu_in_one_command() -> None:
     few = ["--sentences", "24", "--rounds", "1", "--decode-rows", "16", "--batch-tokens", "512", "--profile"]
     out = run("encode_gpu", "--device", "cpu", "--small", *few)
@@ -76,6 +68,7 @@ def test_everything_for_a_gpu_in_one_command() -> None:
     assert re.search(r": 20 parts, 1200 sentences, 2\d\.\d tokens on average", out), out
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_needs_torch_numpy_and_pyarrow_only() -> None:
     """It runs where only those are installed; what needs more is a process of its own, or is left out with a word."""
     code = (
@@ -120,11 +113,13 @@ def test_flops_are_those_that_pytorch_counts() -> None:
         assert counted.get_total_flops() == decoder_flops(lengths, **numbers, vocab_size=50)
 
 
+@pytest.mark.slow
 def test_training_steps() -> None:
     out = run("lcm_gpu", "--device", "cpu", "--small")
     assert "lcm-two-tower-tiny: " in out and "concepts/s" in out and "TFLOP/s" in out, out
 
 
+@pytest.mark.slow
 def test_fragility_at_the_published_size_has_a_smoke_test() -> None:
     out = run("fragility_gpu", "--device", "cpu", "--small", "--rounds", "1", "--levels", "2", "--batch-rows", "16")
     assert "20 sentences of" in out and "2 noise levels" in out
@@ -135,6 +130,7 @@ def test_fragility_at_the_published_size_has_a_smoke_test() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+@pytest.mark.slow
 def test_the_loader_beside_what_users_have() -> None:
     out = run("loader", "--rows", "800", "--dim", "64", "--rounds", "1", "--threads", "1")
     for line in ("ours", "decoded as by the loader, nothing else", "as the LCM release", "to_pylist"):

@@ -6,17 +6,22 @@ import re
 import subprocess
 import sys
 
-from tests.test_benchmarks import ROOT, run
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.benchmarks import run
 
 SMALL = ["--rows", "600", "--dim", "32", "--units", "32", "--codebooks", "2", "--rounds", "1", "--test-rows", "100"]
 
 
+@pytest.mark.slow
 def test_scaler_agrees_with_numpy() -> None:
     out = run("fit_scaler", "--rows", "10000", "--dim", "40")  # fails where a bit differs
     assert re.search(r"│ ours +│ +[\d.]+ +│ +[\d.]+ +│ 0 ", out), out
     assert "│ scikit-learn │" in out
 
 
+@pytest.mark.slow
 def test_rvq_by_both_backends() -> None:
     out = run("fit_rvq", *SMALL, "--device", "cpu", "--precision", "float32")
     errors = {
@@ -30,6 +35,7 @@ def test_rvq_by_both_backends() -> None:
     assert "projection for 15000000 rows" in out
 
 
+@pytest.mark.slow
 def test_rvq_with_torch_and_numpy_alone() -> None:
     missing = (
         "import sys; sys.modules.update(dict.fromkeys(['pydantic', 'ray', 'faiss', 'pyarrow', 'safetensors', 'rich']))"

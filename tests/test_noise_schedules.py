@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.test_benchmarks import run
+import pytest
+
+from tests.support.benchmarks import run
 
 
+@pytest.mark.slow
 def test_figure_5_and_its_numbers(tmp_path: Path) -> None:
     out = run("noise_schedules", str(tmp_path / "schedules.svg"))
     rows = re.findall(r"^(\w.*?) +(-?[\d.]+) +([\d.]+) +-[\d.]+ +[\d.]+$", out, re.MULTILINE)

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.test_benchmarks import ROOT, run
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.benchmarks import run
 
 DOCUMENTS = (["He came.", "(She, too!)", "--"], ["Ça va ?", "Oui."])
 
@@ -38,6 +41,7 @@ def test_documents_of_a_conllu_file(tmp_path: Path) -> None:
     assert [*read_conllu(_conllu(tmp_path))] == [*DOCUMENTS]
 
 
+@pytest.mark.slow
 def test_accuracy_of_every_method(tmp_path: Path) -> None:
     out = run("segment_accuracy", "--conllu", str(_conllu(tmp_path)))
     assert "2 documents, clean 3 boundaries, bare 2 boundaries" in re.sub(r"\s+", " ", out)
@@ -49,6 +53,7 @@ def test_accuracy_of_every_method(tmp_path: Path) -> None:
     assert len(added) == 4  # nothing is longer than the cap
 
 
+@pytest.mark.slow
 def test_our_sat_finds_the_boundaries_of_wtpsplit() -> None:
     out = run("segment_sat", "--megabytes", "0.001", "--rounds", "1")  # fails where a boundary differs without excuse
     assert re.search(
@@ -58,6 +63,7 @@ def test_our_sat_finds_the_boundaries_of_wtpsplit() -> None:
     assert len(re.findall(r"│ ours, (?:stride 64|default stride) +│", out)) == 2
 
 
+@pytest.mark.slow
 def test_speed_of_rules_and_of_the_cap() -> None:
     out = run("segment_speed", "--megabytes", "0.001", "--rounds", "1", "--viterbi-kilobytes", "1")
     rows = re.findall(r"│ (\S.*?) +│ +[\d.e+-]+ │ +[\d.e+-]+ │ +[\d.e+-]+–[\d.e+-]+ │", out)
@@ -66,6 +72,7 @@ def test_speed_of_rules_and_of_the_cap() -> None:
     assert len(re.findall(r"too long; \d+ pieces of at most (?:[1-9]?\d|1\d\d|200) characters", out)) == 2
 
 
+@pytest.mark.slow
 def test_sat_on_a_gpu_needs_few_packages() -> None:
     code = (
         "import sys, benchmarks.segment_gpu as one\n"

@@ -91,7 +91,7 @@ def run(folder: Path, options: list[str], arguments: list[str], **environment: s
         check=True, capture_output=True, text=True,
     ).stdout.strip()  # fmt: skip
     try:
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + 600  # of a busy machine
         while ask("squeue", "-h", "-j", job):
             assert time.monotonic() < deadline, (folder / f"{job}.log").read_text()
             time.sleep(0.5)

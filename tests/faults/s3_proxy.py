@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(403, [("Content-Type", "application/xml")], EXPIRED)
             return
         if not self.upstream:
-            self.upstream = http.client.HTTPConnection(str(proxy.target.hostname), proxy.target.port, timeout=60)
+            self.upstream = http.client.HTTPConnection(str(proxy.target.hostname), proxy.target.port, timeout=600)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in BETWEEN_TWO_HOPS}
         self.upstream.request(self.command, self.path, body or None, headers)
         answer = self.upstream.getresponse()

@@ -20,7 +20,7 @@ SLURM: dict[str, Any] = {
 }
 
 
-def ended(output: Path, seconds: float) -> dict[str, Any]:
+def ended(output: Path, seconds: float = 900) -> dict[str, Any]:
     """The summary of the newest run, once it is there and no job is left."""
     deadline = time.monotonic() + seconds
     while True:
@@ -48,7 +48,7 @@ def running(output: Path) -> list[str]:
 
 def preempt_a_task(output: Path) -> None:
     """Have SLURM take a node away from a task that works, as for a job of more weight."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # of a busy machine
     while True:
         assert time.monotonic() < deadline, logs(output)
         tasks = [task for task in running(output) if "_" in task] if list(output.glob("receipts/*/*/*")) else []

@@ -80,7 +80,7 @@ def _start(cluster: Cluster, path: Path) -> subprocess.Popen[str]:
 
 def _more(driver: subprocess.Popen[str], output: Path, more: int) -> bool:
     """Waits until so many more receipts are there. False if the run came to its end before."""
-    before, deadline = files(output / "receipts"), time.monotonic() + 400
+    before, deadline = files(output / "receipts"), time.monotonic() + 600  # of a busy machine
     while files(output / "receipts") < before + more:
         if driver.poll() is not None:
             assert driver.returncode == 0, driver.communicate()[0]
@@ -92,7 +92,7 @@ def _more(driver: subprocess.Popen[str], output: Path, more: int) -> bool:
 
 def _kill_worker(cluster: Cluster, moments: random.Random) -> None:
     """One of the processes that compute."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600  # of a busy machine
     while time.monotonic() < deadline:
         if there := processes_of(cluster.token["RAY_AUTH_TOKEN"], "ray::MapWorker"):
             with contextlib.suppress(ProcessLookupError):

@@ -74,7 +74,7 @@ def test_a_limit_on_the_size_of_files(make_config: MakeConfig, tmp_path: Path) -
         [PIPELINE, "run", str(path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST, resource.RLIM_INFINITY)),
     )
     assert limited.returncode == 1, limited

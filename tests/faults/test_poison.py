@@ -52,9 +52,7 @@ def test_only_the_poison_is_set_aside(
     if kind == "slurm-inline":
         preempt_a_task(output)
     summary = (
-        ended(output, 900)
-        if kind.startswith("slurm")
-        else json.loads(next(output.glob("runs/*/summary.json")).read_text())
+        ended(output) if kind.startswith("slurm") else json.loads(next(output.glob("runs/*/summary.json")).read_text())
     )
     assert not summary["done"]
     failures = list(dict.fromkeys(summary["failures"]))

@@ -183,11 +183,10 @@ def test_a_store_that_cannot_be_used(
     if value is None:
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
         monkeypatch.delenv(variable)
-    started = time.monotonic()
     run = pipeline("run", make_config(output=f"s3://{bucket_name}/corpus"))
     shown = " ".join((run.stdout + run.stderr).split())
     assert run.returncode in (1, 2) and words in shown and "Traceback" not in shown, run
-    assert time.monotonic() - started < 30
+    assert not patience.take_repeated(), "it asked again, in vain"
 
 
 def test_whose_answer_was_lost_knows_its_own_file(bucket: str, bad: Callable[..., S3Proxy]) -> None:
@@ -279,7 +278,7 @@ def started(path: Path, proxy: S3Proxy) -> subprocess.Popen[str]:
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # of a busy machine
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -46,7 +46,11 @@ class Cluster:
         self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         path = f"{Path(PIPELINE).parent}:{os.environ['PATH']}"
-        self.environment = clean | self.token | {"PYTHONPATH": str(ROOT), "PATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment = (
+            clean
+            | self.token
+            | {"PYTHONPATH": str(ROOT), "PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+        )
         self.nodes: list[Node] = []
         self.start("--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
                    f"--dashboard-port={self.dashboard}")  # fmt: skip
@@ -81,7 +85,7 @@ class Cluster:
         code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
         command = [sys.executable, "-c", code, self.address, str(nodes)]
         waiting = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + 600  # of a busy machine
         while waiting.poll() is None and time.monotonic() < deadline:
             for node in self.nodes:
                 if node.process.poll() is not None and not node.killed:

@@ -118,7 +118,7 @@ def test_a_worker_that_lost_its_claim_goes_on_with_others(make_config: MakeConfi
     assert f"claim {held} was taken over by another worker; going on with others" in shown
     taken.release()
     last = start_worker(store, folder)
-    assert last.wait(200) == 0
+    assert last.wait(600) == 0
     done = list(read_done(store, folder))
     assert len(done) == read_order(store, folder).ranges > 1
     assert sum(one.worker.endswith(f"-{silent.pid}") for one in done) >= len(done) - 1
@@ -142,14 +142,13 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
         if sign == signal.SIGTERM:
             assert worker.returncode == 0 and "what is finished is kept" in shown, shown
             assert not store.listing(f"{run}/starts"), "a part is blamed for the stop"
-    started = time.monotonic()
     last = start_worker(store, folder)
     shown, _ = last.communicate(timeout=600)
     assert last.returncode == 0, shown
     if len(list(read_done(store, folder))) < read_order(store, folder).ranges:  # its lease had not expired yet
-        assert sign == signal.SIGKILL and time.monotonic() - started < 60
+        assert sign == signal.SIGKILL
         time.sleep(LEASE_SECONDS)
-        assert start_worker(store, folder).wait(120) == 0
+        assert start_worker(store, folder).wait(600) == 0
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
 

@@ -49,7 +49,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
                "validate_every": 0, "checkpoint_every": 10_000, "processes": 2},
         launcher={"kind": "inline", "inside": "inline", "time": "10", "memory": "3G", "cpus_per_task": 2},
     )  # fmt: skip
-    subprocess.run([PIPELINE, "run", path, "--until", "scaler"], check=True, timeout=400)
+    subprocess.run([PIPELINE, "run", path, "--until", "scaler"], check=True, timeout=600)
     return path
 
 
@@ -65,7 +65,7 @@ def losses(corpus: Path, name: str) -> list[tuple[int, float, float]]:
     return [(one["step"], one["loss"], one["norm"]) for one in map(json.loads, lines) if one["kind"] == "train"]
 
 
-def until(done: Callable[[], object], seconds: float = 200) -> None:
+def until(done: Callable[[], object], seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "waited too long"
@@ -150,7 +150,7 @@ def test_what_srun_starts_on_two_nodes_meets_and_trains(
     assert command[:2] == ["srun", "--nodes=2"]
     on_each = command[command.index("bash") :]
     nodes = [subprocess.Popen(on_each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
-    shown = [node.communicate(timeout=400)[0] for node in nodes]
+    shown = [node.communicate(timeout=600)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], shown
     assert losses(corpus, "nodes") == uninterrupted
 
@@ -176,7 +176,7 @@ def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> 
     output = corpus.parent / "chain"
     command = [PIPELINE, "run", corpus, "--launcher", "slurm", "--set", f"output={output}", "--set", "train.steps=20"]
     subprocess.run(command, check=True)
-    until(lambda: list(output.glob("train/*/job.json")), 300)
+    until(lambda: list(output.glob("train/*/job.json")))
     job = read_job(Store(str(output)), "train/card")
     assert job
     until(lambda: not jobs.alive([job.id]))
@@ -198,7 +198,7 @@ def test_ray_starts_its_workers_again_when_one_is_lost(
         )  # fmt: skip
         until(lambda: process.poll() is not None or (store.exists(f"{run}/run.json") and standing(store, run).steps))
         os.kill(processes_of(cluster.token["RAY_AUTH_TOKEN"], "RayTrainWorker")[-1], signal.SIGKILL)
-        shown, _ = process.communicate(timeout=400)
+        shown, _ = process.communicate(timeout=600)
     assert process.returncode == 0 and "trained in 600 steps" in shown and f"{store.url}/{run}" in shown, shown
     assert losses(corpus, "over-ray") == uninterrupted
     assert not [path for path in store.find(run) if "/ray-" in path]

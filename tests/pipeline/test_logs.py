@@ -32,7 +32,7 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     for number in range(3):
         store.write(f"{run}/starts/{aside}-{number}", b"")
     worker = start_worker(store, folder)
-    assert worker.wait(120) == 0
+    assert worker.wait(600) == 0
     name = next(iter(store.find(f"{folder}/workers"))).rpartition("/")[2].removesuffix(".json")
 
     everything = pipeline("logs", path)

@@ -13,7 +13,7 @@ from pipeline.parallel import AT_ONCE, ahead
 
 
 def test_results_come_in_order_and_many_are_worked_on_together() -> None:
-    together = threading.Barrier(AT_ONCE, timeout=60)
+    together = threading.Barrier(AT_ONCE, timeout=600)
 
     def work(item: int) -> int:
         if item < AT_ONCE:

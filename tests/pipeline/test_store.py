@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,44 +13,12 @@ from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """A moto server on loopback; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    address = f"http://127.0.0.1:{port}"
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", port]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(100):
-            try:
-                urllib.request.urlopen(address, timeout=1)
-                break
-            except OSError:
-                time.sleep(0.2)
-        else:
-            pytest.fail(f"moto_server did not answer on {address}")
-        yield address
-    finally:
-        server.terminate()
-        server.wait()
-
-
 @pytest.fixture(params=["local", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A fresh store of each kind."""
     if request.param == "local":
         return Store(str(tmp_path / "corpus"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    import s3fs
-
-    bucket = f"bucket-{time.time_ns()}"
-    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(f"/{bucket}")
-    return Store(f"s3://{bucket}/corpus")
+    return Store(f"{request.getfixturevalue('bucket')}/corpus")
 
 
 def test_only_the_first_creates(store: Store) -> None:

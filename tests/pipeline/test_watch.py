@@ -71,7 +71,7 @@ def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_p
     assert state.phases[0].workers[0].lost and not state.phases[0].held
     second = start_worker(store, folder)
     state = until(watcher, lambda one: one.phases[0].done == one.phases[0].claims)
-    assert second.wait(200) == 0
+    assert second.wait(600) == 0
     state = until(watcher, lambda one: True)
     (phase,) = state.phases
     assert phase.chunks_done == phase.chunks and not (phase.held or phase.lost or phase.free or phase.workers)
@@ -119,7 +119,7 @@ def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: Mak
     again = subprocess.Popen([PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     until(watcher, lambda one: not one.over and one.run)
     followed = pipeline("status", path, "--watch")
-    assert again.wait(200) == 0 and followed.returncode == 0 and "is done" in followed.stdout, followed
+    assert again.wait(600) == 0 and followed.returncode == 0 and "is done" in followed.stdout, followed
     state = until(watcher, lambda one: one.done)
     assert state.phases[-1].over and state.phases[-1].kind == "main" and state.phases[-1].parts > 0
 

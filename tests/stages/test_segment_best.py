@@ -68,10 +68,10 @@ def test_no_path_has_a_larger_sum(nodes: int, limit: int, seed: int, many_equal:
 def test_a_million_places_take_seconds() -> None:
     place = np.arange(1_000_000)
     left = np.maximum(place - 200, 0)
-    began = time.perf_counter()
+    began = time.process_time()
     path = best_cuts(-np.random.default_rng(0).exponential(3, len(place)), left)
     assert np.diff(path, prepend=0).max() <= 200
-    assert time.perf_counter() - began < 20  # about 0.2 s
+    assert time.process_time() - began < 20  # about 0.2 s
 
 
 def gains_of(text: Text, odds: Odds, limit: int) -> NDArray[np.float64]:
@@ -264,8 +264,8 @@ def test_traps(trap: str, count: Count) -> None:
 def test_time_is_linear(unit: str) -> None:
     text = Text([collapse(unit * 100_000)])
     odds = np.full(len(text.ink), -np.inf, np.float32)
-    began = time.perf_counter()
+    began = time.process_time()
     pieces = sentences(text, odds, Limits(200, 100, count_bytes))
     fit(pieces, odds)
     assert pieces.chars.max() <= 200
-    assert time.perf_counter() - began < 20  # about 0.5 s; quadratic time would be minutes
+    assert time.process_time() - began < 20  # about 0.5 s; quadratic time would be minutes

@@ -75,7 +75,7 @@ def stop_after(path: Path) -> threading.Thread:
     """Sends SIGTERM to this process once a file is there."""
 
     def watch() -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600  # of a busy machine
         while not path.exists() and time.monotonic() < end:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -322,7 +322,7 @@ def test_a_killed_process_ends_the_others_and_one_goes_on(corpus: Path) -> None:
     with pytest.raises(CorpusError, match=r"process 1 of 2 was killed by signal 9.*goes on from step"):
         trained(corpus, "killed", **settings, processes=2)
     thread.join()
-    assert time.monotonic() - killed[0] < 60
+    assert time.monotonic() - killed[0] < 300
     watcher = stop_after(marker.with_name("step-00000100.json"))
     with pytest.raises(KeyboardInterrupt):
         trained(corpus, "killed", **settings)
