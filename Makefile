@@ -3,6 +3,7 @@
 # make test-rest  the other tests: kills, clusters, SLURM (where tests/slurm/start.sh has started one), S3, large inputs
 # make test-all   both
 # make faults     30 kills a launcher, at random moments, instead of the few of `make test-rest`
+# make docs       the documentation site, in build/site; nothing is fetched while it is built
 # All make a virtual environment in .venv and install into it what is missing; with nothing changed that takes no time.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
 FAST = not slow and not cluster and not slurm and not faults
 
-.PHONY: run test test-rest test-all faults
+.PHONY: run test test-rest test-all docs faults
 
 run: .venv/installed
 	.venv/bin/pipeline run conf/sample.yaml
@@ -28,6 +29,9 @@ test-rest: .venv/tested
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not ($(FAST))"
 
 test-all: test test-rest
+
+docs: .venv/tested
+	.venv/bin/mkdocs build --strict --clean
 
 faults: .venv/tested
 	PIPELINE_KILLS=30 $(PYTEST) -m "faults or cluster or slurm"
