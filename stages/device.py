@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+CALM_PARTS = 8  # without running out of memory, after which a budget is doubled
+Made = TypeVar("Made")
 
 
 def prepare_cuda(device: str | torch.device) -> None:
@@ -52,12 +56,12 @@ def describe(device: str) -> str:
 
 
 class DeviceMemoryError(RuntimeError):
-    """One sentence alone does not fit into the device's memory."""
+    """One sentence alone, or what a whole part needs, does not fit into the device's memory."""
 
 
 @dataclass
 class Budget:
-    """What one batch may cost. A stage keeps it from part to part, so that what did not fit once is not tried again.
+    """What one batch may cost. A stage keeps it from part to part, so that what did not fit is not tried in every part.
 
     setting: its name, "batch_tokens"; unit: what is counted, "tokens"; remedy: what to do if one sentence does not fit.
     """
@@ -67,44 +71,100 @@ class Budget:
     unit: str
     remedy: str
 
-    def counts(self, halvings: int) -> dict[str, float]:
-        """For the receipt: how often a part's batches were halved, and with which budget it was done."""
-        if not halvings:
+    def __post_init__(self) -> None:
+        self._wanted, self._calm, self._recurs = self.limit, 0, False
+
+    def halve(self, cost: int) -> int:
+        """A batch of this cost did not fit, twice. Returns what the part's next batches may cost.
+
+        The limit is halved, however small the batch was, for another program may have had the memory. If the part
+        before had no room either, it is ours that is too small, and the limit becomes half of this batch.
+        """
+        self.limit = max(1, (min(cost, self.limit) if self._recurs else self.limit) // 2)
+        return min(self.limit, max(1, cost // 2))
+
+    def end_part(self, failures: int) -> None:
+        """After some parts without a failure what did not fit is tried again."""
+        self._recurs, self._calm = failures > 0, 0 if failures else self._calm + 1
+        if self._calm == CALM_PARTS:
+            self.limit, self._calm = min(self._wanted, 2 * self.limit), 0
+
+    def counts(self, failures: int) -> dict[str, float]:
+        """For the receipt: how often a part's batches ran out of memory, and with which budget it was done."""
+        if not failures:
             return {"out_of_memory": 0.0}
-        return {"out_of_memory": float(halvings), f"least.{self.setting}": float(self.limit)}
+        return {"out_of_memory": float(failures), f"least.{self.setting}": float(self.limit)}
 
 
 def in_batches(costs: npt.NDArray[np.int64], budget: Budget, compute: Callable[[int, int], None]) -> int:
     """Call `compute(start, stop)` for batches of neighbouring rows of equal cost, within the budget or of one row.
 
     costs: (rows,), each ≥ 1, in the budget's unit. Give them in descending order, so that the batch that needs the most
-    memory comes at once. When a batch runs out of memory, the budget becomes half of what that batch cost, and the work
-    goes on with its first row: nothing else is computed twice. Returns how often that happened. Raises
-    `DeviceMemoryError` if one row does not fit.
+    memory comes at once. When a batch runs out of memory, the cache is emptied and it is tried once more; if that fails
+    too, the budget is halved, and the work goes on with half of that batch: nothing else is computed twice. Returns how
+    often a batch failed. Raises `DeviceMemoryError` if one row does not fit.
     """
     ends = np.append(np.flatnonzero(np.diff(costs)) + 1, len(costs))
-    start, halvings = 0, 0
+    start, failures, most, is_second = 0, 0, budget.limit, False
     while start < len(costs):
         cost = int(costs[start])
-        stop = min(start + max(1, budget.limit // cost), int(ends[np.searchsorted(ends, start, side="right")]))
+        stop = min(start + max(1, most // cost), int(ends[np.searchsorted(ends, start, side="right")]))
         try:
             compute(start, stop)
-        except torch.OutOfMemoryError as error:
-            if stop - start == 1:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if stop - start == 1 and is_second:
                 raise DeviceMemoryError(
                     f"one sentence alone ({cost} {budget.unit}) does not fit into the device's memory "
                     f"({str(error).partition(chr(10))[0]}); end other programs there, take a device with more memory, "
                     f"or {budget.remedy}"
                 ) from error
         else:
-            start = stop
+            start, is_second = stop, False
             continue
         # here, not in the handler: there the traceback still holds the batch's tensors
-        budget.limit = max(1, (stop - start) * cost // 2)
-        halvings += 1
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    return halvings
+        failures += 1
+        _empty_cache()
+        if is_second:
+            most = budget.halve((stop - start) * cost)
+        is_second = not is_second
+    budget.end_part(failures)
+    return failures
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU's memory is full: PyTorch's own word, the driver's, or that of cuBLAS, which wants a workspace."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    said = str(error)
+    return "CUBLAS_STATUS_ALLOC_FAILED" in said or (
+        isinstance(error, torch.AcceleratorError) and "out of memory" in said
+    )
+
+
+def with_room(make: Callable[[], Made], what: str, remedy: str) -> Made:
+    """What `make` makes on the device, tried again with an emptied cache. Raises `DeviceMemoryError` if that fails."""
+    try:
+        return make()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    _empty_cache()
+    try:
+        return make()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceMemoryError(
+            f"{what} do not fit into the device's memory ({str(error).partition(chr(10))[0]}); end other programs "
+            f"there, take a device with more memory, or {remedy}"
+        ) from error
+
+
+def _empty_cache() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -34,10 +35,19 @@ MINUTES = pytest.mark.skipif("PIPELINE_KILLS" not in os.environ, reason="takes m
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for SLURM is marked so."""
+    """Who asks for SLURM is marked so; what is marked `gpu` is skipped where torch sees none."""
     for item in items:
+        if item.get_closest_marker("gpu") and not _sees_a_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
+
+
+@functools.cache
+def _sees_a_gpu() -> bool:
+    import torch  # in seconds, and few tests ask
+
+    return torch.cuda.is_available()
 
 
 @pytest.fixture(autouse=True)

@@ -84,8 +84,8 @@ class Encode:
     def compute(self, prepared: Prepared) -> Encoded:
         """The network over all batches."""
         dim = self.card.dim
-        embeddings, halvings = embed(self.network, prepared.tokens, self._budget, dim=dim, device=self.device)
-        return Encoded(prepared, embeddings, self._budget.counts(halvings))
+        embeddings, failures = embed(self.network, prepared.tokens, self._budget, dim=dim, device=self.device)
+        return Encoded(prepared, embeddings, self._budget.counts(failures))
 
     def finish(self, computed: Encoded) -> Computed:
         """Back to the rows of the part: embeddings, statuses, counts. What is not finite becomes zeros and a status."""

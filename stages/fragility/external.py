@@ -55,7 +55,7 @@ class ExternalEncoder:
         self.budget = Budget(batch_tokens, "external_batch_tokens", "tokens", remedy)
 
     def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.float16], int]:
-        """(texts, dim) float16 of length 1, and how often the budget had to be halved."""
+        """(texts, dim) float16 of length 1, and how often a batch ran out of memory."""
         tokens = Tokens.of([one.ids for one in self.tokenizer.encode_batch(list(texts))])
         return embed(self._forward, tokens, self.budget, dim=self.card.dim, device=self.device)
 

@@ -119,7 +119,7 @@ class Fragility:
     def _cosine(self, originals: list[str], decoded: list[str]) -> tuple[Floats, dict[str, float]]:
         """(originals, levels) in [0, 1], equal texts encoded once; and counts."""
         codes = pc.dictionary_encode(pa.array(originals + decoded, pa.string()))
-        vectors, halvings = self.external.encode(codes.dictionary.to_pylist())
+        vectors, failures = self.external.encode(codes.dictionary.to_pylist())
         place = codes.indices.to_numpy()
         original = np.repeat(place[: len(originals)], len(self.levels))
         found = np.empty(len(decoded), np.float32)
@@ -127,7 +127,7 @@ class Fragility:
             pairs = slice(start, start + 8192)
             ours, theirs = (vectors[at[pairs]].astype(np.float32) for at in (original, place[len(originals) :]))
             found[pairs] = np.einsum("ij,ij->i", ours, theirs)
-        counts = self.external.budget.counts(halvings) | {"external_texts": float(len(vectors))}
+        counts = self.external.budget.counts(failures) | {"external_texts": float(len(vectors))}
         return found.clip(0, 1).reshape(len(originals), len(self.levels)), counts
 
     def finish(self, computed: Decoded) -> Computed:

@@ -19,7 +19,8 @@ from stages.device import Budget, compute_dtype, in_batches, prepare_cuda
 from stages.encode.settings import NON_FINITE
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
-from stages.sonar.generate import beam_search, greedy
+from stages.sonar.generate import beam_search
+from stages.sonar.greedy import Greedy
 from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.settings import DecodingSettings
 from stages.sonar.tokenizer import SonarTokenizer
@@ -52,6 +53,7 @@ class BatchedDecoder:
         prepare_cuda(device)
         self.dtype = compute_dtype(self.settings.precision, device)
         self.network = load_decoder(self.card, self.dtype, device)
+        self._greedy = Greedy(self.network)
 
     def limits(self, texts: Sequence[str]) -> Indices:
         """How many tokens a decoding may have: bounded by the length of its source."""
@@ -86,13 +88,13 @@ class BatchedDecoder:
             for index, found in zip(batch, self._search(*given, torch.from_numpy(limits[batch])), strict=True):
                 ids[index] = found
 
-        halvings = in_batches(np.full(len(order), self.beam), self._budget, compute)
-        return ids, self._budget.counts(halvings)
+        failures = in_batches(np.full(len(order), self.beam), self._budget, compute)
+        return ids, self._budget.counts(failures)
 
     def _search(self, embeddings: Tensor, prefixes: Tensor, limits: Tensor) -> list[list[int]]:
         """The best ids of each row; none where beam search gets no numbers."""
         if self.beam == 1:
-            return greedy(self.network, embeddings, prefixes, limits)
+            return self._greedy(embeddings, prefixes, limits)
         found = beam_search(
             self.network, embeddings, prefixes, limits, beam=self.beam, length_penalty=self.length_penalty
         )

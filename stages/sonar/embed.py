@@ -16,29 +16,32 @@ import torch
 from torch import Tensor
 
 from stages.batching import Tokens
-from stages.device import Budget, in_batches, to_host
+from stages.device import Budget, in_batches, to_host, with_room
 
 
 @torch.inference_mode()
 def embed(
     network: Callable[[Tensor], Tensor], tokens: Tokens, budget: Budget, *, dim: int, device: str
 ) -> tuple[npt.NDArray[np.float16], int]:
-    """(sentences, dim) float16 on the host, and how often the budget had to be halved.
+    """(sentences, dim) float16 on the host, and how often a batch ran out of memory.
 
     network: (rows, length) int32 ids → (rows, dim), on the device. budget: in tokens. Raises `DeviceMemoryError` if one
-    sentence does not fit.
+    sentence, or what all of them need, does not fit.
     """
     order = np.argsort(-tokens.lengths, kind="stable")  # longest first
     lengths = tokens.lengths[order]
-    ids = torch.from_numpy(tokens.ids).to(device)
-    places = torch.from_numpy(order).to(device)
-    starts = torch.from_numpy(tokens.offsets[order]).to(device)
-    steps = torch.arange(int(lengths.max(initial=0)), device=device)
-    result = torch.empty((len(order), dim), dtype=torch.float16, device=device)
+
+    def tensors() -> list[Tensor]:
+        given = [torch.from_numpy(one).to(device) for one in (tokens.ids, order, tokens.offsets[order])]
+        steps = torch.arange(int(lengths.max(initial=0)), device=device)
+        return [*given, steps, torch.empty((len(order), dim), dtype=torch.float16, device=device)]
+
+    what = f"the ids and embeddings of {len(order)} sentences"
+    ids, places, starts, steps, result = with_room(tensors, what, "lower part_sentences")
 
     def compute(start: int, stop: int) -> None:
         rows = ids[starts[start:stop, None] + steps[: lengths[start]]]
         result.index_copy_(0, places[start:stop], network(rows).to(torch.float16))
 
-    halvings = in_batches(lengths, budget, compute)
-    return to_host(result).numpy(), halvings
+    failures = in_batches(lengths, budget, compute)
+    return to_host(result).numpy(), failures

@@ -1,4 +1,4 @@
-"""Embeddings → token sequences: batched greedy decoding and beam search, both with a KV cache.
+"""Embeddings → token sequences: beam search with a KV cache, and greedy decoding of a single batch (`greedy.py`).
 
 Bookkeeping lies in tensors on the device, for all rows at once; rows that are finished leave the batch. Greedy decoding
 costs one pass of the decoder a token, beam search `beam` of them and one copy of the cache. Memory: the cache of
@@ -14,41 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stages.sonar.greedy import Greedy, OpenRows, longest_limit
 from stages.sonar.ids import END, PAD
 from stages.sonar.networks import SonarTextDecoder
 
-LOGITS = 1 << 27  # how many beam search looks at in one go: 0.8 GB with their logarithms in float32
+LOGITS = 1 << 27  # how many beam search looks at in one go: at most 1.1 GB with their logarithms in float32
 
 
-@torch.inference_mode()
 def greedy(decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
-    """The most likely next token, again and again, until `</s>` or a row's own limit.
-
-    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1, best
-    given on the CPU. Returns each row's new ids; the last is `</s>` unless the limit came first.
-    """
-    rows = len(embeddings)
-    if rows == 0:
-        return []
-    longest = _longest(max_new_tokens)
-    state = decoder.start(embeddings, capacity=longest + 1)
-    decoder.step(prefixes[:, 0], state)
-    token = prefixes[:, 1]
-    batch = _Batch(max_new_tokens.to(embeddings.device))
-    out = torch.full((rows, longest), PAD, dtype=torch.int64, device=embeddings.device)
-    for position in range(longest):
-        logits = decoder.logits(decoder.step(token, state))
-        logits[:, PAD] = -torch.inf
-        token = logits.argmax(dim=1)
-        out[batch.rows, position] = torch.where(batch.open, token, PAD)
-        batch.close((token == END) | (batch.limits == position + 1))
-        if batch.should_shrink():
-            kept = batch.shrink()
-            if len(kept) == 0:
-                break
-            state.keep(kept)
-            token = token[kept]
-    return [row[: row.index(PAD)] if PAD in row else row for row in out.tolist()]
+    """One batch by `Greedy`, which says what it takes and gives; for many batches make one and keep it."""
+    return Greedy(decoder)(embeddings, prefixes, max_new_tokens)
 
 
 @dataclass(frozen=True)
@@ -83,8 +58,8 @@ def beam_search(
         raise ValueError(f"beam is {beam}; a vocabulary of {vocab} tokens allows 1 to {vocab // 2}")
     if rows == 0:
         return []
-    longest = _longest(max_new_tokens)
-    state = decoder.start(embeddings, capacity=longest + 1)
+    longest = longest_limit(max_new_tokens)
+    state = decoder.start(embeddings, capacity=longest + 1, most=rows * beam)
     likely = decoder.logits(decoder.step(prefixes[:, 0], state)).log_softmax(dim=1, dtype=torch.float32)
     scores = likely.gather(1, prefixes[:, 1:])  # (rows, hypotheses of a row): one, after the first step `beam`
     del likely
@@ -117,26 +92,17 @@ def beam_search(
     return trellis.hypotheses()
 
 
-def _longest(max_new_tokens: Tensor) -> int:
-    least, longest = int(max_new_tokens.min()), int(max_new_tokens.max())
-    if least < 1:
-        raise ValueError(f"max_new_tokens holds {least}; every row needs a limit of at least 1")
-    return longest
-
-
 class _Batch:
     """Which rows a batch still holds, which of them are open (not finished), and their limits.
 
-    On a GPU the number of open rows is read one step late: by then it lies in the host's memory, so that the host can
-    give the device the next step before this one is done. Rows that are finished but still there compute for nothing.
+    Rows that are finished but still there compute for nothing.
     """
 
     def __init__(self, limits: Tensor) -> None:
         self.limits = limits
         self.rows = torch.arange(len(limits), device=limits.device)
         self.open = torch.ones(len(limits), dtype=torch.bool, device=limits.device)
-        self._late = limits.is_cuda
-        self._counted: tuple[Tensor, torch.cuda.Event] | None = None
+        self._opened = OpenRows()
 
     def close(self, finished: Tensor) -> None:
         """Take note of finished rows, (rows,) bool."""
@@ -144,28 +110,13 @@ class _Batch:
 
     def should_shrink(self) -> bool:
         """Whether a quarter is finished: moving the cache costs more than a few idle rows do."""
-        return self._left() <= 0.75 * len(self.rows)
+        return self._opened.count(self.open) <= 0.75 * len(self.rows)
 
     def shrink(self) -> Tensor:
         """Let finished rows leave. Returns the places of those that stay; may be none."""
         kept = self.open.nonzero()[:, 0]
         self.rows, self.limits, self.open = self.rows[kept], self.limits[kept], self.open[kept]
         return kept
-
-    def _left(self) -> int:
-        count = self.open.sum()
-        if not self._late:
-            return int(count)
-        before = self._counted
-        on_host = torch.empty((), dtype=count.dtype, pin_memory=True)
-        on_host.copy_(count, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
-        self._counted = on_host, copied
-        if before is None:
-            return len(self.rows)
-        before[1].synchronize()
-        return int(before[0])
 
 
 def _candidates(

@@ -57,12 +57,20 @@ class Embedding(nn.Module):
             nn.init.normal_(self.weight, std=dim**-0.5)
             self.positions.copy_(sinusoids(max_tokens, dim))
 
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """ids: (rows, length) int32 or int64, the first at position `start` → (rows, length, dim)."""
-        end = start + ids.shape[1]
-        if end > self.positions.shape[0]:
-            raise ValueError(f"a sequence of {end} tokens is longer than the model's {self.positions.shape[0]}; cut it")
-        return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions[start:end])
+    def check(self, length: int) -> None:
+        """Raise ValueError if a sequence has more tokens than the model has positions."""
+        if length > self.positions.shape[0]:
+            raise ValueError(
+                f"a sequence of {length} tokens is longer than the model's {self.positions.shape[0]}; cut it"
+            )
+
+    def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
+        """ids: (rows, length) int32 or int64 → (rows, length, dim). position: (1,) int64, of ids of length 1."""
+        if position is not None:
+            return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions.index_select(0, position))
+        length = ids.shape[1]
+        self.check(length)
+        return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions[:length])
 
 
 class Linear(nn.Linear):
@@ -105,9 +113,16 @@ class FeedForward(nn.Module):
         self.out_proj = Linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        # in place: the widest tensor of the network exists once, and no gradient needs what was there
-        y: Tensor = self.out_proj(F.relu_(self.inner_proj(x)))
+        y: Tensor = self.out_proj(self._inner(x))
         return y
+
+    def _inner(self, x: Tensor) -> Tensor:
+        """(…, dim) → (…, ffn_dim); on GPUs, without a gradient, bias and activation are part of the matmul."""
+        if x.is_cuda and not torch.is_grad_enabled():
+            weight, bias = self.inner_proj.weight, self.inner_proj.bias
+            return torch._addmm_activation(bias, x.flatten(0, -2), weight.t()).view(*x.shape[:-1], -1)
+        # in place: the widest tensor of the network exists once, and no gradient needs what was there
+        return F.relu_(self.inner_proj(x))
 
 
 class EncoderLayer(nn.Module):
@@ -176,13 +191,19 @@ class DecoderLayer(nn.Module):
         x = x + self.ffn(self.ffn_norm(x))
         return x
 
-    def step(self, x: Tensor, constant: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
-        """One token per row, (rows, 1, dim). keys, values: (rows, heads, capacity, dim / heads), filled in place."""
+    def step(
+        self, x: Tensor, constant: Tensor, cache: Tensor, position: Tensor, seen: int, mask: Tensor | None
+    ) -> Tensor:
+        """One token per row, (rows, 1, dim), that stands at `position`, (1,).
+
+        cache: (2, rows, heads, capacity, dim / heads), keys and values, filled in place; the first `seen` of the
+        capacity are attended to, where the mask, (1, seen) bool, is true.
+        """
         query, key, value = self.attention.split(self.attention_norm(x))
-        keys[:, :, position : position + 1] = key
-        values[:, :, position : position + 1] = value
-        seen = slice(0, position + 1)
-        attended = F.scaled_dot_product_attention(query, keys[:, :, seen], values[:, :, seen])
+        keys, values = cache.unbind(0)
+        keys.index_copy_(2, position, key)
+        values.index_copy_(2, position, value)
+        attended = F.scaled_dot_product_attention(query, keys[:, :, :seen], values[:, :, :seen], attn_mask=mask)
         x = x + self.attention.merge(attended) + constant
         x = x + self.ffn(self.ffn_norm(x))
         return x
@@ -190,31 +211,30 @@ class DecoderLayer(nn.Module):
 
 @dataclass
 class DecoderState:
-    """What incremental decoding remembers of each row, one tensor a layer.
+    """What incremental decoding remembers of each row, in tensors that are made once and have room for `most` rows.
 
-    constants: (rows, 1, dim); keys, values: (rows, heads, capacity, dim / heads), full up to `length`.
+    constants: (layers, most, 1, dim); cache: (layers, 2, most, heads, capacity, dim / heads), keys and values. In use
+    are the first `rows`, up to `length` tokens; position: (1,) int64, the same length where the device reads it.
     """
 
-    constants: list[Tensor]
-    keys: list[Tensor]
-    values: list[Tensor]
+    constants: Tensor
+    cache: Tensor
+    position: Tensor
+    rows: int = 0
     length: int = 0
 
     def keep(self, rows: Tensor) -> None:
-        """Only the given rows stay, in that order: they may be dropped, swapped or repeated.
+        """Only the given rows stay, in that order: they may be dropped, swapped or repeated, as far as there is room.
 
-        Layer after layer, so that at most one layer exists twice.
+        Layer after layer, so that at most half a layer exists twice.
         """
-        for layer, constant in enumerate(self.constants):
-            self.constants[layer] = constant.index_select(0, rows)
-            self.keys[layer] = self._picked(self.keys[layer], rows)
-            self.values[layer] = self._picked(self.values[layer], rows)
-
-    def _picked(self, cache: Tensor, rows: Tensor) -> Tensor:
-        _, *shape = cache.shape
-        picked = cache.new_empty((len(rows), *shape))
-        picked[:, :, : self.length] = cache[:, :, : self.length].index_select(0, rows)
-        return picked
+        count = len(rows)
+        for constants, layer in zip(self.constants, self.cache, strict=True):
+            constants[:count] = constants.index_select(0, rows)
+            for cache in layer:
+                used = cache[: self.rows, :, : self.length]
+                cache[:count, :, : self.length] = used.index_select(0, rows)
+        self.rows = count
 
 
 class SonarTextDecoder(nn.Module):
@@ -243,28 +263,53 @@ class SonarTextDecoder(nn.Module):
         return y
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, dim) → (…, vocab_size)."""
-        return linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
+        """(…, dim) → (…, vocab_size); in float32 on GPUs, without a gradient: bfloat16 makes ties of neighbours."""
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        if not hidden.is_cuda or hidden.dtype == torch.float32 or torch.is_grad_enabled():
+            return linear(hidden, weight)
+        found = torch.mm(hidden.flatten(0, -2), weight.t(), out_dtype=torch.float32)
+        return found.view(*hidden.shape[:-1], -1)
 
     def forward(self, ids: Tensor, embeddings: Tensor) -> Tensor:
         """Teacher-forced: ids (rows, length) int64, embeddings (rows, dim) → logits (rows, length, vocab_size)."""
         return self.logits(self.hidden(ids, embeddings))
 
-    def start(self, embeddings: Tensor, capacity: int) -> DecoderState:
-        """embeddings: (rows, dim) → an empty state with room for `capacity` tokens per row."""
-        rows, dim = embeddings.shape
-        shape = (rows, self.heads, capacity, dim // self.heads)
+    def room(self, most: int, capacity: int) -> DecoderState:
+        """A state without rows, with room for `most` rows of `capacity` tokens."""
+        weight = self.embedding.weight
+        layers, dim = len(self.layers), weight.shape[1]
+        self.embedding.check(capacity)
         return DecoderState(
-            constants=[layer.cross(embeddings).unsqueeze(1) for layer in self._layers],
-            keys=[embeddings.new_empty(shape) for _ in self._layers],
-            values=[embeddings.new_empty(shape) for _ in self._layers],
+            constants=weight.new_zeros((layers, most, 1, dim)),
+            cache=weight.new_empty((layers, 2, most, self.heads, capacity, dim // self.heads)),
+            position=torch.zeros(1, dtype=torch.int64, device=weight.device),
         )
 
-    def step(self, ids: Tensor, state: DecoderState) -> Tensor:
-        """ids: (rows,) the next token of each row → (rows, dim), ready for `logits`; `state` grows by one token."""
-        x = self.embedding(ids.unsqueeze(1), state.length)
-        for i, layer in enumerate(self._layers):
-            x = layer.step(x, state.constants[i], state.keys[i], state.values[i], state.length)
+    def begin(self, embeddings: Tensor, state: DecoderState) -> None:
+        """A state begins again with these rows, (rows, dim); there must be room for them."""
+        state.rows, state.length = len(embeddings), 0
+        state.position.zero_()
+        for layer, constants in zip(self._layers, state.constants, strict=True):
+            constants[: state.rows, 0] = layer.cross(embeddings)
+
+    def start(self, embeddings: Tensor, capacity: int, most: int = 0) -> DecoderState:
+        """embeddings: (rows, dim) → an empty state with room for `capacity` tokens per row, and for `most` rows."""
+        state = self.room(max(most, len(embeddings)), capacity)
+        self.begin(embeddings, state)
+        return state
+
+    def step(self, ids: Tensor, state: DecoderState, seen: int | None = None) -> Tensor:
+        """ids: (rows,) the next token of each row → (rows, dim), ready for `logits`; `state` grows by one token.
+
+        seen: as much of the cache is attended to, what is not filled yet behind a mask; None: what is filled, no mask.
+        """
+        rows, position = state.rows, state.position
+        mask = None if seen is None else (torch.arange(seen, device=ids.device) <= position)[None]
+        seen = seen or state.length + 1
+        x = self.embedding(ids.unsqueeze(1), position)
+        for layer, constants, cache in zip(self._layers, state.constants, state.cache, strict=True):
+            x = layer.step(x, constants[:rows], cache[:, :rows], position, seen, mask)
+        position.add_(1)
         state.length += 1
         y: Tensor = self.norm(x).squeeze(1)
         return y

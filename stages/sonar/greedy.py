@@ -1,0 +1,273 @@
+"""Embeddings → the most likely tokens, one after the other, with a cache that is made once.
+
+A step is work of the device alone: the network, the choice of the token and the bookkeeping of which rows are finished
+lie in tensors, and the host looks at them every few steps only. On a GPU the steps of a number of rows are one CUDA
+graph: row counts are powers of two, and attention sees the cache in blocks of `BLOCK` tokens behind a mask. On a CPU
+the same step runs as it is, over exactly the rows and tokens that are there, so that a row's bits depend on nothing
+else. Memory: 4 · layers · dim bytes a row and token in 16 bits, and the logits of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.device import to_host
+from stages.sonar.ids import END, PAD
+from stages.sonar.networks import DecoderState, SonarTextDecoder
+
+BLOCK = 32  # tokens by which the part of the cache that a captured step sees grows
+ROOM = 64  # tokens by which its capacity grows
+LEAST_ROWS = 128  # of a captured step: with fewer, reading the weights takes longer than computing with them
+PREFIX = 2  # `</s> [language]`
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a device is driven.
+
+    check: steps between two looks at how many rows are open. worth: the share of rows at which the others leave.
+    blocks: whether row counts are powers of two and the cache is seen in blocks. captured: whether as CUDA graphs.
+    """
+
+    check: int
+    worth: float
+    blocks: bool
+    captured: bool
+
+    def rows(self, count: int) -> int:
+        """With how many rows a step computes that needs so many."""
+        return max(LEAST_ROWS, 1 << (count - 1).bit_length()) if self.blocks else count
+
+    def seen(self, length: int, capacity: int) -> int | None:
+        """How much of the cache a step sees that makes it so long; None: exactly that."""
+        return min(capacity, -(-length // BLOCK) * BLOCK) if self.blocks else None
+
+
+ON_CPU = Pace(check=1, worth=0.9, blocks=False, captured=False)
+ON_GPU = Pace(check=4, worth=0.5, blocks=True, captured=True)
+
+
+class Greedy:
+    """Greedy decoding by one decoder. It keeps its memory from batch to batch, and on a GPU what was captured."""
+
+    def __init__(self, decoder: SonarTextDecoder, pace: Pace | None = None) -> None:
+        self.decoder = decoder
+        self.pace = pace or (ON_GPU if decoder.embedding.weight.is_cuda else ON_CPU)
+        self._space: _Space | None = None
+        self._captured = _Captured()
+
+    @torch.inference_mode()
+    def __call__(self, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
+        """The most likely next token, again and again, until `</s>` or a row's own limit.
+
+        embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1,
+        best given on the CPU. Returns each row's new ids; the last is `</s>` unless the limit came first.
+        """
+        if len(embeddings) == 0:
+            return []
+        longest = longest_limit(max_new_tokens)
+        try:
+            space = self._roomy(len(embeddings), longest)
+            space.begin(self.decoder, self.pace, embeddings, prefixes, max_new_tokens)
+            self._decode(space, longest)
+            return space.sentences(len(embeddings), longest)
+        except BaseException:
+            self.release()  # what did not fit leaves its memory to a smaller batch
+            raise
+
+    def release(self) -> None:
+        """Give back the memory that is kept."""
+        self._space = None
+        self._captured = _Captured()
+
+    def _roomy(self, rows: int, longest: int) -> _Space:
+        """The space of the batches before, if it is large enough."""
+        needed, capacity = self.pace.rows(rows), longest + PREFIX - 1
+        space = self._space
+        if space and len(space.token) >= needed and space.state.cache.shape[4] >= capacity:
+            return space
+        self.release()
+        if self.pace.blocks:
+            capacity = min(-(-capacity // ROOM) * ROOM, len(self.decoder.embedding.positions))
+        self._space = _Space.of(self.decoder, needed, capacity)
+        return self._space
+
+    def _decode(self, space: _Space, longest: int) -> None:
+        state, pace = space.state, self.pace
+        opened = OpenRows()
+        for done in range(1, longest + 1):
+            self._step(space)
+            if done % pace.check:
+                continue
+            left = opened.count(space.open[: state.rows])
+            if left == 0:
+                break
+            if pace.rows(left) <= pace.worth * state.rows:
+                space.keep(pace.rows(left))
+
+    def _step(self, space: _Space) -> None:
+        state, length = space.state, space.state.length
+        seen = self.pace.seen(length + 1, state.cache.shape[4])
+        if self.pace.captured:
+            self._captured.run((state.rows, seen or 0), lambda: space.step(self.decoder, seen))
+        else:
+            space.step(self.decoder, seen)
+        state.length = length + 1  # the host's count, whether the step ran here or in a graph
+
+
+@dataclass
+class _Space:
+    """What a batch is computed in; its addresses stay, as CUDA graphs want. The first `state.rows` rows are in use.
+
+    token, limits: (most,) int64; open: (most,) bool, not finished yet; place: (most,) int64, where in `out` the row's
+    first new token belongs, less the prefix; out: (most, capacity) int64, in the order of the batch, `PAD` where no
+    token is.
+    """
+
+    state: DecoderState
+    token: Tensor
+    limits: Tensor
+    open: Tensor
+    place: Tensor
+    out: Tensor
+
+    @classmethod
+    def of(cls, decoder: SonarTextDecoder, most: int, capacity: int) -> _Space:
+        """Room for `most` rows of `capacity` tokens."""
+        device = decoder.embedding.weight.device
+        token, limits, place = torch.zeros((3, most), dtype=torch.int64, device=device)
+        return cls(
+            state=decoder.room(most, capacity),
+            token=token,
+            limits=limits,
+            open=torch.zeros(most, dtype=torch.bool, device=device),
+            place=place,
+            out=torch.empty((most, capacity), dtype=torch.int64, device=device),
+        )
+
+    def begin(
+        self, decoder: SonarTextDecoder, pace: Pace, embeddings: Tensor, prefixes: Tensor, limits: Tensor
+    ) -> None:
+        """Take in a batch and its first token. Rows that only fill it up are finished already."""
+        count, rows = len(embeddings), pace.rows(len(embeddings))
+        self.limits[:count] = limits.to(self.limits.device)
+        self.open.zero_()
+        self.open[:count] = True
+        self.out.fill_(PAD)
+        torch.arange(-PREFIX, rows * self.out.shape[1] - PREFIX, self.out.shape[1], out=self.place[:rows])
+        decoder.begin(embeddings, self.state)
+        self.state.rows = rows
+        if pace.blocks:  # behind a mask values count nothing, unless they are no numbers
+            self.state.cache[:, :, :rows].zero_()
+        self.token[:count] = prefixes[:, 0]
+        decoder.step(self.token[:rows], self.state, pace.seen(1, self.out.shape[1]))
+        self.token[:count] = prefixes[:, 1]
+
+    def step(self, decoder: SonarTextDecoder, seen: int | None) -> None:
+        """The next token of each row that is open."""
+        rows, length = self.state.rows, self.state.position  # which is behind the step the number of tokens
+        logits = decoder.logits(decoder.step(self.token[:rows], self.state, seen))
+        logits.select(1, PAD).fill_(-torch.inf)
+        token, opened = likeliest(logits), self.open[:rows]
+        self.out.view(-1).index_copy_(0, self.place[:rows] + length, token.masked_fill(~opened, PAD))
+        opened.logical_and_((token != END) & (self.limits[:rows] >= length))
+        self.token[:rows] = token
+
+    def keep(self, count: int) -> None:
+        """Only so many rows stay, the open ones among them; there are no more than that."""
+        order = self.open[: self.state.rows].logical_not().argsort(stable=True)[:count]
+        for each in (self.token, self.limits, self.open, self.place):
+            each[:count] = each.index_select(0, order)
+        self.state.keep(order)
+
+    def sentences(self, count: int, longest: int) -> list[list[int]]:
+        """The new ids of each row of the batch."""
+        found = to_host(self.out[:count, :longest]).numpy()
+        written = found != PAD
+        ends = written.sum(axis=1).cumsum().tolist()
+        ids = found[written].tolist()
+        return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+class OpenRows:
+    """How many rows of a batch are open.
+
+    On a GPU the number is that of the last look: by now it lies in the host's memory, so that the host can give the
+    device more steps before this one is done.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def count(self, opened: Tensor) -> int:
+        """opened: (rows,) bool; rows that left since the last look were not open. At least the number of open rows."""
+        count = opened.sum()
+        if not count.is_cuda:
+            return int(count)
+        before = self._before
+        on_host = torch.empty((), dtype=count.dtype, pin_memory=True)
+        on_host.copy_(count, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        self._before = on_host, copied
+        if before is None:
+            return len(opened)
+        before[1].synchronize()
+        return int(before[0])
+
+
+class _Captured:
+    """Steps as CUDA graphs, one for each number of rows and part of the cache that is seen.
+
+    The first step of a kind runs as it is, and libraries prepare what they need; the second is captured and replayed.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph | None] = {}
+        self._pool: Any = None  # memory that all graphs share: they never run at the same time
+
+    def run(self, kind: tuple[int, int], step: Callable[[], None]) -> None:
+        """Do a step, by its graph if there is one."""
+        if kind not in self._graphs:
+            step()
+            self._graphs[kind] = None
+            return
+        graph = self._graphs[kind]
+        if graph is None:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                step()
+            self._graphs[kind] = graph
+        graph.replay()
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """(rows, vocabulary) → (rows,) int64, the first of the largest, as `argmax` finds it.
+
+    On CPUs by numpy, which takes a hundredth of `argmax`'s time in bfloat16: positive numbers are ordered as their bits
+    are. Only rows whose largest is not positive, or no number, are left to `argmax`.
+    """
+    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.bfloat16):
+        return logits.argmax(dim=1)
+    if logits.dtype == torch.float32:
+        return torch.from_numpy(logits.numpy().argmax(axis=1))
+    found = torch.from_numpy(logits.view(torch.int16).numpy().argmax(axis=1))
+    best = logits.gather(1, found[:, None])[:, 0]
+    unsure = ~((best > 0) & (best < torch.inf))
+    if unsure.any():
+        found[unsure] = logits[unsure].argmax(dim=1)
+    return found
+
+
+def longest_limit(max_new_tokens: Tensor) -> int:
+    """Raises ValueError if a row may have no token."""
+    least, longest = int(max_new_tokens.min()), int(max_new_tokens.max())
+    if least < 1:
+        raise ValueError(f"max_new_tokens holds {least}; every row needs a limit of at least 1")
+    return longest
