@@ -198,7 +198,7 @@ def test_a_place_where_a_second_writer_wins_is_refused(tmp_path: Path, monkeypat
 
 def test_requirements_are_those_of_the_package() -> None:
     needed = requirements()
-    assert {"torch", "pyarrow", "ray"} <= set(needed[""]) and needed["s3"] == ["s3fs"]
+    assert {"torch", "pyarrow", "ray"} <= set(needed[""]) and "s3fs" in needed["s3"]
 
 
 def test_a_slurm_that_answers_takes_the_jobs_of_a_file_or_says_why_not(make_config: MakeConfig, slurm: None) -> None:
