@@ -1,8 +1,9 @@
 """How many actors a Ray cluster carries, and what each takes of it.
 
-With GPUs there is a visitor for each, and CPU-only nodes segment. Without, each node has visitors that use all its
-cores. Either pool books its share of the CPUs, whatever is used: so neither pool can starve the other, and one CPU a
-node is enough. Visitors on CPUs book so much that no other fits beside them when those who segment are gone.
+With GPUs there is a visitor for each, and all nodes segment on CPUs; where SaT segments, it shares the GPUs. Without
+GPUs, each node has visitors that use all its cores. Either pool books its share of the CPUs, whatever is used: so
+neither pool can starve the other, and one CPU a node is enough. Visitors on CPUs book so much that no other fits beside
+them when those who segment are gone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Node:
 class Pools:
     """Actors that visit and actors that segment, with the CPUs and GPUs that one of them books.
 
-    `threads`: of a visitor on a CPU. `devices`: of all visitors and of all segmenters, "cpu" or "cuda".
+    `threads`: of a visitor on a CPU. `device`: of all visitors, `segmenter_device`: of all segmenters; "cpu" or "cuda".
+    `bundled`: a visitor and `segmenters_per_gpu` segmenters share each GPU.
     """
 
     visitors: int
@@ -42,6 +44,12 @@ class Pools:
     segmenter_gpus: float
     device: str
     segmenter_device: str
+    segmenters_per_gpu: int = 0
+
+    @property
+    def bundled(self) -> bool:
+        """Whether GPUs are shared, so that each needs a placement group."""
+        return self.segmenters_per_gpu > 0
 
 
 def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools:
@@ -61,7 +69,10 @@ def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools
     else:
         segmenting = [max(1, int(node.cpus) - 1) for node in nodes]
     segmenters = settings.segmenters or sum(segmenting)
-    if settings.segmenters:
+    per_gpu = math.ceil(segmenters / gpus) if share else 0
+    if share:
+        each = (least - visitor_cpus) / per_gpu
+    elif settings.segmenters:
         each = sum(free) / segmenters
     else:
         each = min(rest / number for rest, number in zip(free, segmenting, strict=True) if number)
@@ -72,9 +83,10 @@ def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools
         threads=max(1, int(least)),
         segmenters=segmenters,
         segmenter_cpus=_rounded(min(1.0, each)),
-        segmenter_gpus=_rounded(share / SAT_SEGMENTERS if share else 0.0),
+        segmenter_gpus=_rounded(share / per_gpu if share else 0.0),
         device="cuda" if gpus else "cpu",
         segmenter_device="cuda" if share else "cpu",
+        segmenters_per_gpu=per_gpu,
     )
 
 

@@ -3,7 +3,7 @@
 Only descriptors (JSON texts of about 100 bytes) go through Ray; sentences and embeddings go through storage, so the
 object store stays empty. `target_max_block_size = 1` makes what an actor yields flow on at once. Cost: 20 to 40 ms a
 block and operator, so parts go several to a block, fewer towards the end of a wave, and past those who segment.
-On a cluster that others started, the pools grow onto nodes that join.
+On a cluster that others started, the pools grow onto nodes that join; where SaT shares the GPUs, from the next wave on.
 
 An actor that dies is started again wherever there is room; what it had in flight Ray drops, and the next round repeats
 it. (Ray's own retries stay with that very actor, which may wait for ever for a node that is gone.)
@@ -21,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launchers.actors import Segment, Segmenting, Visit, Visiting, packed, unpacked
+from launchers.gpu_bundles import GpuBundles
 from launchers.pools import Node, pools
 from pipeline.config import RunConfig
 from pipeline.coordination.identity import Identity, identity
@@ -64,18 +65,22 @@ class Item:
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Do what the plan says, yield events as they come back; a fatal event is the last."""
+    yield from flow(items_of(plan), work_of(plan, folder))
+
+
+def work_of(plan: Plan, folder: str) -> Work:
+    """What the plan wants to be done."""
     config = plan.config
     ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that nobody asked
-    work = Work(
+    return Work(
         segment=partial(_segment_task, config, folder, ordered),
         visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.stages) else None,
         settings=config.launcher,
         sat=config.segment.uses_sat,
     )
-    yield from flow(_items(plan), work)
 
 
-def _items(plan: Plan) -> Iterator[tuple[str, Item]]:
+def items_of(plan: Plan) -> Iterator[tuple[str, Item]]:
     """What `flow` takes, made as it is asked for: of millions of parts only a wave is in memory."""
     for one in plan.chunks_to_work_on():
         waiting = list(one.waiting(plan.stages))
@@ -90,7 +95,7 @@ def _segment_task(config: RunConfig, folder: str, ordered: Identity | None, devi
 
 
 def _part_task(plan: Plan, folder: str, ordered: Identity | None, device: str) -> PartTask:
-    return PartTask(plan.config, folder, device, plan.stages, ordered)
+    return PartTask(plan.config, folder, device, plan.stages, ordered, hosted=device != "cpu")
 
 
 def _part_item(ref: PartRef, rows: int) -> Item:
@@ -169,10 +174,11 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
 
     def pool(size: int, most: int, fixed: bool = False, **options: Any) -> ActorPoolStrategy:
         size = min(size, most)
-        most = most if grows and not fixed else size
+        most = most if grows and not fixed and not bundles else size
         return ActorPoolStrategy(min_size=size, max_size=most, initial_size=size, **options)
 
     found = pools(nodes_of_ray(), work.settings, work.sat)
+    bundles = GpuBundles(found) if found.bundled else None
     flight = work.settings.parts_in_flight
     chunks = _blocks([one for one in items if "chunk" in one.descriptor], 0 if at_once else found.segmenters)
     parts = _blocks([one for one in items if "part" in one.descriptor], 0 if at_once else flight * found.visitors)
@@ -182,14 +188,14 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
             _source(chunks).map_batches(
                 Segment,
                 fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
-                batch_size=None,
+                batch_size=1,  # a block; with GPUs Ray takes no other way to say so
                 batch_format="pyarrow",
                 compute=pool(
                     found.segmenters, len(chunks), bool(work.settings.segmenters), max_tasks_in_flight_per_actor=1
                 ),
                 num_cpus=found.segmenter_cpus,
                 num_gpus=found.segmenter_gpus,
-                ray_remote_args_fn=_of_actors,
+                ray_remote_args_fn=partial(_of_actors, bundles.of_segmenters() if bundles else None),
             )
         ]
     data = sources[0].union(*sources[1:]) if len(sources) > 1 else sources[0]
@@ -198,7 +204,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
         data = data.map_batches(
             Visit,
             fn_constructor_args=(partial(work.visit, found.device), found.device, found.threads, at_once),
-            batch_size=None,
+            batch_size=1,
             batch_format="pyarrow",
             compute=pool(
                 found.visitors,
@@ -209,17 +215,22 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
             ),
             num_cpus=found.visitor_cpus,
             num_gpus=found.visitor_gpus,
-            ray_remote_args_fn=_of_actors,
+            ray_remote_args_fn=partial(_of_actors, bundles.of_visitors() if bundles else None),
         )
     # not `iter_rows`, whose threads outlive it: one that calls Ray after `ray.shutdown` ends this process, code 1
-    for bundle in data.iter_internal_ref_bundles():
-        for block in ray.get(bundle.block_refs):
-            yield from unpacked(block)
+    try:
+        for bundle in data.iter_internal_ref_bundles():
+            for block in ray.get(bundle.block_refs):
+                yield from unpacked(block)
+    finally:
+        if bundles:
+            bundles.remove()
 
 
-def _of_actors() -> dict[str, Any]:
-    """One that dies is started again, and what it had in flight is dropped."""
-    return {"max_restarts": -1, "max_task_retries": 0}
+def _of_actors(places: Iterator[Any] | None) -> dict[str, Any]:
+    """Of the next actor: one that dies is started again, and what it had in flight is dropped."""
+    placed = {"scheduling_strategy": next(places)} if places else {}
+    return {"max_restarts": -1, "max_task_retries": 0} | placed
 
 
 def nodes_of_ray() -> list[Node]:

@@ -10,7 +10,7 @@ import yaml
 from launchers import launch
 from launchers.devices import devices
 from pipeline.config import load_config
-from pipeline.plan import make_plan
+from pipeline.plan import Plan, make_plan
 from pipeline.state.runs import RunRecord
 from pipeline.storage.store import Store
 from pipeline.tasks import MAX_STARTS, Event, PartTask
@@ -18,10 +18,14 @@ from stages.sonar.card import load_card
 from tests.conftest import TINY_CARD, MakeConfig, data_digests
 
 
-def run(path: Path, *overrides: str) -> list[Event]:
+def planned(path: Path, *overrides: str) -> tuple[Plan, str]:
+    """A plan and the folder of its run."""
     plan = make_plan(load_config(path, overrides))
-    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
-    return list(launch(plan, record.folder))
+    return plan, RunRecord(Store(plan.config.output), plan.config, plan.view).folder
+
+
+def run(path: Path, *overrides: str) -> list[Event]:
+    return list(launch(*planned(path, *overrides)))
 
 
 def test_inline_and_local_give_the_same_bytes(make_config: MakeConfig) -> None:

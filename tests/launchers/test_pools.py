@@ -32,7 +32,13 @@ def test_everything_fits(name: str, sat: bool, segmenters: int | None) -> None:
     if gpus:
         assert (found.visitors, found.device) == (gpus, "cuda"), "one a GPU"
         assert found.visitor_gpus > 0.5, "never two on a GPU"
-        assert gpus * found.visitor_gpus + found.segmenters * found.segmenter_gpus <= gpus or segmenters
+        assert found.bundled == sat
+        if sat:  # a visitor and its segmenters fit onto a GPU, and as many such bundles onto a node as it has GPUs
+            count = found.segmenters_per_gpu
+            assert found.segmenters <= gpus * count < found.segmenters + gpus
+            assert found.visitor_gpus + count * found.segmenter_gpus <= 1 and found.segmenter_gpus > 0
+            bundle = found.visitor_cpus + count * found.segmenter_cpus
+            assert all(node.gpus * bundle <= node.cpus + 1e-9 for node in nodes if node.gpus)
     else:
         busy = [node for node in nodes if node.cpus]
         assert found.visitors >= len(busy) and found.device == "cpu"
@@ -47,3 +53,5 @@ def test_nodes_of_a_kind_are_used_alike() -> None:
     assert (found.visitors, found.visitor_cpus, found.segmenters, found.segmenter_cpus) == (2, 0.8, 2, 0.2)
     found = pools([Node(96, 8)] * 2, LauncherSettings(), sat=True)
     assert (found.visitors, found.visitor_gpus, found.segmenters, found.segmenter_gpus) == (16, 0.8, 32, 0.1)
+    found = pools([Node(96, 8)], LauncherSettings(segmenters=20), sat=True)
+    assert (found.segmenters_per_gpu, found.segmenter_gpus, found.visitor_gpus) == (3, 0.066, 0.8)

@@ -1,0 +1,23 @@
+"""A run on a Ray cluster with made-up GPUs, its networks on the CPU: prints what failed, and how much was done."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from launchers.cluster import check_nodes, checked_address, joined
+from launchers.ray_data import flow, items_of
+from tests.launchers.test_launchers import planned
+from tests.launchers.test_ray_gpus import on_cpu
+
+
+def main(path: Path, address: str, marks: Path) -> None:
+    plan, folder = planned(path, "launcher.kind=ray", f"launcher.address={address}", "launcher.segmenters=2")
+    with joined(checked_address(plan.config)):
+        check_nodes(plan.config, folder, {one.chunk.url for one in plan.chunks})
+        events = list(flow(items_of(plan), on_cpu(plan, folder, marks)))
+    print([event for event in events if event.kind == "failed"], len(events))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,168 @@
+"""GPUs through Ray: each has one visitor, beside those who segment by SaT; the same bytes as without Ray.
+
+The GPUs are made up, in number only: Ray books them and names them to its actors as it does real ones, and what would
+compute there computes on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import ray
+
+from launchers.actors import Segmenting, Visiting
+from launchers.local import ENVIRONMENT, OBJECT_STORE
+from launchers.ray_data import Work, flow, items_of, work_of
+from pipeline.inputs import Chunk
+from pipeline.launcher_settings import LauncherSettings
+from pipeline.plan import Plan
+from pipeline.state.receipts import PartRef
+from pipeline.tasks import Event
+from tests.conftest import MakeConfig, data_digests
+from tests.launchers.ray_cluster import running_cluster
+from tests.launchers.test_launchers import planned, run
+from tests.launchers.test_ray_data import chunk_item, part_item
+
+WAIT = 300.0  # seconds for all actors to start, on a busy machine
+
+
+class OnCpu:
+    """Makes what `make` makes, on the CPU whatever device Ray's actors were told; writes down which GPU they have."""
+
+    def __init__(self, make: partial[Segmenting] | partial[Visiting], marks: Path, kind: str) -> None:
+        self.make, self.marks, self.kind = make, marks, kind
+
+    def __call__(self, device: str) -> Segmenting | Visiting:
+        write_mark(self.marks, self.kind, device)
+        return self.make("cpu")
+
+
+def write_mark(marks: Path, kind: str, device: str) -> None:
+    """A file for this process, named after its GPU."""
+    node = ray.get_runtime_context().get_node_id()
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+    (marks / f"{kind} {device} {node} {gpu} {os.getpid()}").touch()
+
+
+def actors(marks: Path, kind: str) -> Counter[tuple[str, str, str]]:
+    """(device, node, GPU) → processes of this kind."""
+    names = [path.name.split(" ") for path in marks.iterdir()]
+    return Counter((device, node, gpu) for one, device, node, gpu, _ in names if one == kind)
+
+
+class IdleSegmenter:
+    """A chunk of one part, segmented in no time."""
+
+    def __init__(self, marks: Path, device: str) -> None:
+        write_mark(marks, "segmenter", device)
+
+    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+        ref = PartRef(part=f"{chunk.id}-00000", fingerprint="0" * 32)
+        yield Event(kind="segmented", where=ref.part, ref=ref, rows=10)
+        yield Event(kind="chunk", where=chunk.path, rows=10)
+
+
+class PatientVisitor:
+    """Is done with a part when as many visitors have started as there are GPUs."""
+
+    def __init__(self, marks: Path, gpus: int, device: str) -> None:
+        self.marks, self.gpus = marks, gpus
+        write_mark(marks, "visitor", device)
+
+    def __call__(self, ref: PartRef) -> Event:
+        deadline = time.monotonic() + WAIT
+        while (found := actors(self.marks, "visitor").total()) < self.gpus:
+            if time.monotonic() > deadline:
+                return Event(kind="failed", where=ref.part, error=f"{found} visitors", fatal=True)
+            time.sleep(0.2)
+        return Event(kind="part", where=ref.part, rows=10)
+
+
+@contextlib.contextmanager
+def made_up_gpus(gpus: int, cpus: int) -> Iterator[None]:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    ray.init(
+        address="local", num_cpus=cpus, num_gpus=gpus, object_store_memory=OBJECT_STORE, include_dashboard=False,
+        log_to_driver=False, logging_level="ERROR",
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_each_gpu_has_one_visitor_beside_its_segmenters(gpus: int, tmp_path: Path) -> None:
+    items = dict([part_item(number) for number in range(8 * gpus)] + [chunk_item(number) for number in range(900, 950)])
+    make = partial(IdleSegmenter, tmp_path), partial(PatientVisitor, tmp_path, gpus)
+    with made_up_gpus(gpus, cpus=gpus):
+        events = list(flow(items.items(), Work(*make, LauncherSettings(), sat=True)))
+    assert Counter(event.kind for event in events) == {"part": 8 * gpus + 50, "segmented": 50, "chunk": 50}, events[-1]
+    visitors, segmenters = actors(tmp_path, "visitor"), actors(tmp_path, "segmenter")
+    assert sorted(gpu for _, _, gpu in visitors) == [str(number) for number in range(gpus)]
+    assert set(visitors.values()) == {1}
+    assert set(segmenters) == set(visitors), "segmenters are where visitors are"
+    assert set(segmenters.values()) == {2}
+    assert {device for device, _, _ in visitors} == {"cuda"}
+
+
+def on_cpu(plan: Plan, folder: str, marks: Path) -> Work:
+    """What a plan wants to be done, as Ray's launchers do it, with networks that compute on the CPU."""
+    work = work_of(plan, folder)
+    assert work.visit
+    return replace(
+        work,
+        segment=OnCpu(work.segment, marks, "segmenter"),
+        visit=OnCpu(work.visit, marks, "visitor"),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spacy-capped", "sat-capped"])
+def test_a_run_on_two_gpus_gives_the_bytes_of_one_without(method: str, make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(segment={"method": method, "max_chars": 80})
+    run(path)
+    expected = data_digests(path.parent / "out")
+    shutil.rmtree(path.parent / "out")
+    plan, folder = planned(path, "launcher=local", "launcher.segmenters=2", "launcher.parts_in_flight=1")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with made_up_gpus(2, cpus=4):
+        events = list(flow(items_of(plan), on_cpu(plan, folder, marks)))
+    assert not [event for event in events if event.kind == "failed"], events
+    assert data_digests(path.parent / "out") == expected
+    assert sorted(gpu for _, _, gpu in actors(marks, "visitor")) == ["0", "1"]
+    segmenting = {device for device, _, _ in actors(marks, "segmenter")}
+    assert segmenting == {"cuda" if method == "sat-capped" else "cpu"}
+
+
+@pytest.mark.cluster
+def test_a_cluster_with_gpus_gives_the_bytes_of_one_process_without(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(segment={"method": "sat-capped", "max_chars": 80}, autobleu=None)
+    run(path)
+    expected = data_digests(path.parent / "out")
+    shutil.rmtree(path.parent / "out")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with running_cluster() as cluster:
+        for _ in range(2):
+            cluster.start(f"--address={cluster.address}", "--num-gpus=1")
+        cluster.wait_for(3)
+        driver = cluster.python("-m", "tests.launchers.on_gpus", str(path), cluster.address, str(marks))
+        shown, _ = driver.communicate(timeout=900)
+    assert driver.returncode == 0 and "[] " in shown, shown
+    assert data_digests(path.parent / "out") == expected
+    visitors = actors(marks, "visitor")
+    assert {(device, gpu) for device, _, gpu in visitors} == {("cuda", "0")}, "Ray counts the GPUs of each node"
+    assert len(visitors) == 2, "one on each node"
