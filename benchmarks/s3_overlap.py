@@ -33,13 +33,14 @@ import yaml
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmented import LANG, segmented_part
 from pipeline.config import RunConfig, load_config
+from pipeline.networks import Networks
 from pipeline.state.receipts import PartRef
 from pipeline.storage.patience import take_repeated
 from pipeline.worker import PartWorker
 from stages.arrow import embedding_array
 from stages.stage import Computed
-from tests.conftest import moto
 from tests.faults.s3_proxy import elsewhere
+from tests.support.s3 import moto
 
 DIM = 1024
 
@@ -89,8 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measure(out: Any, config: RunConfig, encoder: SimulatedEncoder, refs: list[PartRef], in_flight: int) -> None:
-    worker = PartWorker(config, "cpu", ("encode",))
-    worker._stages["encode"], worker._warned["encode"] = encoder, []  # in the place of the network
+    networks = Networks(config, "cpu")
+    networks._stages["encode"] = encoder, []  # in the place of the network
+    worker = PartWorker(config, "cpu", ("encode",), networks)
     take_repeated()
     with ThreadPoolExecutor(in_flight) as pool:
         start, cpu = time.perf_counter(), time.process_time()

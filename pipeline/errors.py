@@ -44,6 +44,10 @@ class AsideError(CorpusError):
     """A part or chunk that killed its worker again and again; the others go on without it."""
 
 
+class HostDiedError(CorpusError):
+    """The process that visited a part for a worker is gone; the part is tried again."""
+
+
 class StartError(CorpusError):
     """A stage cannot start: its model is not there, or does not load. It would not elsewhere, so a run stops."""
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.config import RunConfig
 from pipeline.coordination.identity import Identity, check_identity
-from pipeline.errors import AsideError, PipelineError, StartError, StorageError
+from pipeline.errors import AsideError, HostDiedError, PipelineError, StartError, StorageError
 from pipeline.inputs import Chunk
 from pipeline.state.receipts import ChunkReceipt, PartRef
 from pipeline.state.runs import STARTS
@@ -25,6 +25,7 @@ from pipeline.storage.remote import public
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
+    from pipeline.hosts import HostedWorker
     from pipeline.segmenting import ChunkSegmenter
     from pipeline.worker import PartWorker
 
@@ -98,11 +99,18 @@ class PartTask:
     """A part → an event; makes the part up to date. May be called from several threads.
 
     A part that was on a worker when it died is tried alone, so that no other is blamed for what one of them did.
-    `ordered`: the identity of the place that started the run, if this may be another one.
+    `ordered`: the identity of the place that started the run, if this may be another one. `hosted`: parts are visited
+    by processes of their own, which leave this one to the device.
     """
 
     def __init__(
-        self, config: RunConfig, folder: str, device: str, stages: tuple[str, ...], ordered: Identity | None = None
+        self,
+        config: RunConfig,
+        folder: str,
+        device: str,
+        stages: tuple[str, ...],
+        ordered: Identity | None = None,
+        hosted: bool = False,
     ) -> None:
         self._config = config
         self._ordered = ordered
@@ -111,23 +119,42 @@ class PartTask:
         self._stages = stages
         self._loading = threading.Lock()
         self._lane = _Lane()
-        self._worker: PartWorker | None = None
+        self._hosted = hosted
+        self._worker: PartWorker | HostedWorker | None = None
 
     def __call__(self, ref: PartRef) -> Event:
-        """Visit a part."""
-        try:
-            with self._lane.enter(alone=self._starts.died_in(ref.part) > 0), self._starts.marked(ref.part):
-                from pipeline.worker import PartWorker
+        """Visit a part; again if its host dies, until it is set aside."""
+        while True:
+            try:
+                with self._lane.enter(alone=self._starts.died_in(ref.part) > 0), self._starts.marked(ref.part):
+                    visit = self._loaded().visit(ref)
+            except HostDiedError:
+                continue
+            except Exception as error:
+                return failure(ref.part, error)
+            return Event(kind="part", where=visit.part, rows=visit.rows, computed=visit.computed)
 
-                with self._loading:
-                    if not self._worker:
-                        if self._ordered:
-                            check_identity(self._ordered, self._config)
-                        self._worker = PartWorker(self._config, self._device, self._stages)
-                visit = self._worker.visit(ref)
-        except Exception as error:
-            return failure(ref.part, error)
-        return Event(kind="part", where=visit.part, rows=visit.rows, computed=visit.computed)
+    def _loaded(self) -> PartWorker | HostedWorker:
+        with self._loading:
+            if not self._worker:
+                if self._ordered:
+                    check_identity(self._ordered, self._config)
+                if self._hosted:
+                    from pipeline.hosts import HostedWorker
+
+                    self._worker = HostedWorker(self._config, self._device, self._stages)
+                else:
+                    from pipeline.worker import PartWorker
+
+                    self._worker = PartWorker(self._config, self._device, self._stages)
+            return self._worker
+
+    def close(self) -> None:
+        """End the processes that visit parts; those of a process that ends do so by themselves."""
+        from pipeline.hosts import HostedWorker
+
+        if isinstance(self._worker, HostedWorker):
+            self._worker.close()
 
 
 class _Starts:
@@ -159,8 +186,13 @@ class _Starts:
             )
         try:
             yield
-        finally:  # it is over, well or not; only a process that dies leaves its mark
+        except HostDiedError:
+            self._deaths[name] += 1
+            raise
+        except BaseException:
             self._store.delete(mark)
+            raise
+        self._store.delete(mark)  # it is over, well or not; only a process that dies leaves its mark
 
 
 class _Lane:

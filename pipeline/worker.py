@@ -6,7 +6,6 @@ is read and tokenised, and the last is compressed and written. Families that are
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 
@@ -14,17 +13,16 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.config import RunConfig
-from pipeline.errors import CorpusError, starting
-from pipeline.fits.records import read_artifact
+from pipeline.errors import CorpusError
+from pipeline.networks import Computes, Networks
 from pipeline.state.fingerprint import content_digest, fingerprint
 from pipeline.state.receipts import DataFile, PartRef, Receipt, commit, read_receipt
 from pipeline.state.recipes import SEGMENT, Recipes, part_fingerprint
 from pipeline.storage.store import Store
 from pipeline.warned import listening
 from stages.arrow import table_of
-from stages.device import describe
 from stages.sonar.card import load_card
-from stages.stage import Stage, StageSettings
+from stages.stage import StageSettings
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,13 @@ class Visit:
 
 
 class PartWorker:
-    """Make one a device."""
+    """Make one a device. networks: by whom they are run, this process if not given."""
 
-    def __init__(self, config: RunConfig, device: str, stages: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: RunConfig, device: str, stages: tuple[str, ...], networks: Computes | None = None
+    ) -> None:
         self.config = config
-        self.device = device
+        self.networks = networks or Networks(config, device)
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self._allowed = stages
@@ -50,10 +50,6 @@ class PartWorker:
             "embeddings": load_card(config.encode.model).dim if config.encode else None,
             "codes": config.rvq.codebooks if config.rvq else None,
         }
-        self._stages: dict[str, Stage] = {}
-        self._warned: dict[str, list[str]] = {}  # while a stage was loaded: true of every part that it computes
-        self._loading = threading.Lock()
-        self._computing = threading.Lock()
 
     def visit(self, ref: PartRef) -> Visit:
         """Compute what is missing of a part. Raises `CorpusError` for what is damaged or does not fit."""
@@ -76,18 +72,18 @@ class PartWorker:
         return Visit(ref.part, part.rows, part.receipts, tuple(computed))
 
     def _compute(self, part: _OpenPart, settings: StageSettings, stage_print: str, inputs: dict[str, str]) -> None:
-        stage = self._stage(settings)
+        stage, loading = self.networks.stage(settings)  # warnings while it was loaded are true of every part
         clock = _Clock()
         with listening() as warned:
             table = part.columns(settings.reads)
             clock.lap("read")
             prepared = stage.prepare(table)
             clock.lap("prepare")
-            with self._computing:
-                clock.lap("wait")
-                computed = stage.compute(prepared)
-                clock.lap("compute")
-            result = stage.finish(computed)
+            ran = self.networks.compute(settings, prepared)
+            clock.lap("wait")
+            clock.seconds |= {"compute": round(ran.seconds, 4)}
+            clock.seconds["wait"] = round(max(0.0, clock.seconds["wait"] - ran.seconds), 4)
+            result = stage.finish(ran.computed)
             clock.lap("finish")
         families = {}
         for family in settings.writes:
@@ -103,21 +99,10 @@ class PartWorker:
             families=families,
             counts=result.counts,
             seconds=clock.seconds,
-            device=describe(self.device),
-            warnings=list(dict.fromkeys([*self._warned[settings.name], *warned])),
+            device=ran.device,
+            warnings=list(dict.fromkeys([*loading, *ran.warned, *warned])),
         )
         part.add(settings.name, receipt, families if ours else {})
-
-    def _stage(self, settings: StageSettings) -> Stage:
-        with self._loading:
-            if settings.name not in self._stages:
-                fits = self.config.frozen.fits
-                with starting(settings.name), listening() as warned:
-                    stage = settings.build({name: read_artifact(self.store, fits[name]) for name in settings.fits})
-                    stage.setup(self.device)
-                self._warned[settings.name] = warned
-                self._stages[settings.name] = stage
-            return self._stages[settings.name]
 
 
 class _OpenPart:
