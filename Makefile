@@ -10,7 +10,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
-FAST = not slow and not cluster and not slurm and not faults
+FAST = not slow and not cluster and not slurm and not faults and not gpu
 
 .PHONY: run test test-rest test-all docs faults
 
@@ -26,7 +26,7 @@ test: .venv/tested
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 
 test-rest: .venv/tested
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not ($(FAST))"
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not ($(FAST)) and not gpu"
 
 test-all: test test-rest
 

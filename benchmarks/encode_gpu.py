@@ -256,7 +256,7 @@ def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
 
 
 def _worker(options: argparse.Namespace) -> None:
-    needed = ("pydantic", "safetensors", "sentencepiece", "yaml", "zstandard")
+    needed = ("fsspec", "safetensors", "sentencepiece", "yaml")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         print(f"from disk to disk: not measured, not installed: {', '.join(missing)}")

@@ -2,7 +2,7 @@
 
 The trainer's own steps (pipeline/train/step.py) on random documents of 20 to 127 sentences, packed as the loader packs
 them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Needs torch,
-numpy, pyarrow, pydantic, PyYAML and safetensors; 26 GB of GPU memory for the 1.6B models, and activations.
+numpy, pyarrow, PyYAML, rich and safetensors; 26 GB of GPU memory for the 1.6B models, and activations.
 
     python -m benchmarks.lcm_gpu
     python -m benchmarks.lcm_gpu --model lcm-one-tower-1.6b --micro-concepts 8192 --activation-checkpointing

@@ -5,9 +5,9 @@
 
 A corpus of segmented parts is made first: windows of words of the sample that ships, of the lengths that `encode_gpu`
 draws. Then a `PartWorker` visits them, three at a time, as a launcher would have it: read, verify, tokenise, encode,
-compress, write, receipt. Busy: the seconds inside `compute` between the start of the first and the end of the last.
-Needs pydantic and zstandard besides torch, numpy, pyarrow, PyYAML, safetensors and sentencepiece, but no Ray and no
-spaCy. Costs 2.2 kB of disk a sentence.
+compress, write, receipt. Busy, on a GPU: the time in which a kernel or a copy ran, as CUPTI saw it, between the start
+of the first and the end of the last; on a CPU the seconds inside `compute`, which count waiting too. Needs torch,
+numpy, pyarrow, PyYAML, safetensors, sentencepiece and fsspec, but no Ray and no spaCy. Costs 2.2 kB of disk a sentence.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib.resources
-import importlib.util
 import json
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -31,12 +29,14 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.encode_gpu import SMALL, Shape, sentence_lengths
 from benchmarks.flops import encoder_flops
 from benchmarks.random_model import Size, make_model
 from benchmarks.segmented import LANG, segmented_part
 from pipeline.config import RunConfig, load_config
+from pipeline.hosts import HostedWorker
 from pipeline.worker import PartWorker, Visit
 from stages.device import describe
 from stages.sonar.card import load_card
@@ -54,14 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         size = Size(shape.dim, shape.layers, shape.heads, shape.ffn_dim)
         make_model(folder, size, tokenizer_of=TOKENIZER, seed=options.seed, fairseq2=False, device=options.device)
         config = _config(folder, options.batch_tokens)
-        sizes = [200] + [rows] * options.parts
+        sizes = [200] * options.in_flight + [rows] * options.parts
         refs = [segmented_part(config, one, _sentences(size, options.seed + one)) for one, size in enumerate(sizes)]
-        worker = PartWorker(config, options.device, ("encode",))
-        worker.visit(refs[0])  # loads the model, warms up
-        computing = _watch(worker)
-        with _utilisation(options.device) as samples, ThreadPoolExecutor(options.in_flight) as pool:
-            visits = list(pool.map(worker.visit, refs[1:]))
-        _print(options, shape, visits, computing, samples)
+        hosted = options.hosted == "yes" or (options.hosted == "auto" and options.device.startswith("cuda"))
+        order = config, options.device, ("encode",)
+        worker = HostedWorker(*order, module="benchmarks.host") if hosted else PartWorker(*order)
+        with ThreadPoolExecutor(options.in_flight) as pool:
+            list(pool.map(worker.visit, refs[: options.in_flight]))  # loads the model, starts hosts, warms up
+        computing = _watch(config, worker)
+        with _kernels(options.device) as kernels, ThreadPoolExecutor(options.in_flight) as pool:
+            visits = list(pool.map(worker.visit, refs[options.in_flight :]))
+        if isinstance(worker, HostedWorker):
+            worker.close()
+        _print(options, shape, visits, computing, kernels)
 
 
 def _config(folder: Path, batch_tokens: int) -> RunConfig:
@@ -103,10 +108,10 @@ def _sentences(rows: int, seed: int) -> list[str]:
     return [" ".join(words[start : start + span]) for start, span in zip(starts, spans, strict=True)]
 
 
-def _watch(worker: PartWorker) -> list[tuple[float, float]]:
+def _watch(config: RunConfig, worker: PartWorker | HostedWorker) -> list[tuple[float, float]]:
     """When the encode stage computes, from now on: (start, end) of each part."""
-    (settings,) = worker.config.row_stages()
-    stage: Any = worker._stage(settings)
+    (settings,) = config.row_stages()
+    stage: Any = worker.networks.stage(settings)[0]
     compute: Callable[[Any], Any] = stage.compute
     spans: list[tuple[float, float]] = []
 
@@ -121,25 +126,30 @@ def _watch(worker: PartWorker) -> list[tuple[float, float]]:
 
 
 @contextmanager
-def _utilisation(device: str) -> Iterator[list[int]]:
-    """Percent of the time in which a kernel ran, as the driver says it, sampled; empty without pynvml."""
-    samples: list[int] = []
-    done = threading.Event()
+def _kernels(device: str) -> Iterator[list[tuple[float, float]]]:
+    """(start, end) in seconds of all that ran on the device meanwhile, filled in at the end; empty on a CPU."""
+    spans: list[tuple[float, float]] = []
+    if not device.startswith("cuda"):
+        yield spans
+        return
+    with profile(activities=[ProfilerActivity.CUDA]) as taken:
+        yield spans
+        torch.cuda.synchronize()
+    results: Any = taken.profiler
+    for event in results.kineto_results.events():
+        if event.device_type().name == "CUDA" and not event.is_user_annotation():
+            spans.append((event.start_ns() / 1e9, event.end_ns() / 1e9))
 
-    def sample() -> None:
-        while not done.wait(0.2):
-            samples.append(torch.cuda.utilization(device))
 
-    watching = device.startswith("cuda") and importlib.util.find_spec("pynvml") is not None
-    thread = threading.Thread(target=sample, daemon=True)
-    if watching:
-        thread.start()
-    try:
-        yield samples
-    finally:
-        done.set()
-        if watching:
-            thread.join()
+def busy(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds in which at least one of (start, end) was running, and seconds from the first start to the last end."""
+    first = last = total = 0.0
+    for number, (start, end) in enumerate(sorted(spans)):
+        if number == 0:
+            first = last = start
+        total += max(0.0, end - max(start, last))
+        last = max(last, end)
+    return total, last - first
 
 
 def _print(
@@ -147,13 +157,12 @@ def _print(
     shape: Shape,
     visits: list[Visit],
     computing: list[tuple[float, float]],
-    samples: list[int],
+    kernels: list[tuple[float, float]],
 ) -> None:
     receipts = [visit.receipts["encode"] for visit in visits]
     rows, tokens = sum(receipt.rows for receipt in receipts), sum(receipt.counts["tokens"] for receipt in receipts)
     distinct = rows - sum(receipt.counts["duplicates_saved"] for receipt in receipts)
-    span = max(end for _, end in computing) - min(start for start, _ in computing)
-    busy = sum(end - start for start, end in computing)
+    inside, span = busy(computing)
     # as if all sentences were of the mean length: the pairs of tokens are a small part of the work
     flops = distinct * encoder_flops(
         [round(tokens / distinct)], dim=shape.dim, layers=shape.layers, ffn_dim=shape.ffn_dim
@@ -167,9 +176,11 @@ def _print(
     )
     print("seconds a part: " + ", ".join(f"{lap} {value:.2f}" for lap, value in seconds.items()))
     print(f"from disk to disk: {rows / span:.0f} sentences/s, {flops / span / 1e12:.3f} TFLOP/s")
-    print(f"device busy: {busy / span:.1%} of {span:.1f} s from the first part to the last")
-    if samples:
-        print(f"a kernel ran in {statistics.mean(samples):.1f} % of the time (the driver's figure)")
+    ran, of = busy(kernels) if kernels else (inside, span)
+    by = (
+        f", by {len(kernels)} kernels and copies; compute() took {inside / span:.1%} of {span:.1f} s" if kernels else ""
+    )
+    print(f"device busy: {ran / of:.1%} of {of:.1f} s from the first part to the last{by}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -182,6 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=int, default=20)
     parser.add_argument("--rows", type=int, help="sentences a part: 30 000 if not given; 60 with --small")
     parser.add_argument("--in-flight", type=int, default=3, help="parts that are read, computed and written at once")
+    parser.add_argument(
+        "--hosted", choices=("auto", "yes", "no"), default="auto", help="in processes of their own: on GPUs"
+    )
     parser.add_argument("--batch-tokens", type=int, default=16_384)
     parser.add_argument("--folder", help="where the corpus is made (a temporary folder)")
     parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")

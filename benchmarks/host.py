@@ -1,0 +1,10 @@
+"""A host process of `worker_gpu`, which has the stand-ins of benchmarks."""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.hosts import main
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,75 @@
+"""Everything for a GPU in one command, on a machine that has torch and little else; here without a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_all import FAILED, ROWS, table
+from benchmarks.gpu_all import run as run_row
+from benchmarks.worker_gpu import busy
+from tests.conftest import ROOT
+
+FEW = """
+import sys
+from importlib.machinery import PathFinder
+
+BLOCKED = set("ray pydantic pydantic_core spacy wtpsplit zstandard faiss pytest matplotlib submitit fasttext".split())
+
+
+class OnlyWhatIsThere(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in BLOCKED else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = OnlyWhatIsThere
+"""
+
+
+@pytest.fixture
+def few_packages(tmp_path: Path) -> dict[str, str]:
+    """The environment of a Python that lacks what a machine with a GPU may lack."""
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few/sitecustomize.py").write_text(FEW)
+    return os.environ | {"PYTHONPATH": f"{tmp_path / 'few'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_every_row_has_its_figure_and_the_tests_run(few_packages: dict[str, str], tmp_path: Path) -> None:
+    names = [row.name for row in ROWS if not row.name.startswith("lcm-")]  # small, all of those are the same
+    command = [sys.executable, "-m", "benchmarks.gpu_all", "--device", "cpu", "--small", "--seconds", "6000",
+               "--out", str(tmp_path / "out.md"), "--only", *names]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=few_packages, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = (tmp_path / "out.md").read_text()
+    assert "everything ran" in shown and done.stdout.endswith(f"{shown}\n")
+    for row in ROWS:
+        for figure in row.figures if row.name in names else ():
+            (line,) = [line for line in shown.splitlines() if line.startswith(f"| {figure.row} |")]
+            assert "not measured" not in line and (FAILED not in line or "MFU" in figure.row), line
+    assert "| cpu (" in shown
+    assert done.stdout.count(" PASSED") == 5 and "test_embeddings_are_those_of_the_cpu[float32-0.99999]" in done.stdout
+
+
+def test_a_row_that_fails_or_hangs_is_told_and_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told, well = run_row("encode", [sys.executable, "-c", "print('encode, 1 tokens'); raise SystemExit(3)"], 60)
+    assert (told, well) == ("encode, 1 tokens\n", False)
+    assert "encode: exit code 3" in capfd.readouterr().out
+    nested = (
+        "import subprocess, sys; print('here', flush=True); subprocess.run([sys.executable, '-c', 'while True: 1'])"
+    )
+    told, well = run_row("worker", [sys.executable, "-c", nested], 3)
+    assert not well and "worker: exit code -9" in capfd.readouterr().out
+    lines = table({"encode": told, "worker": "not measured: no time was left"}).splitlines()
+    assert FAILED in lines[2] and "not measured: no time was left" in lines[-1]
+
+
+def test_kernels_that_overlap_count_once() -> None:
+    total, span = busy([(3.0, 4.0), (0.0, 1.0), (0.5, 2.0), (0.6, 0.7)])
+    assert (total, span) == (3.0, 4.0)
+    assert busy([]) == (0.0, 0.0)
