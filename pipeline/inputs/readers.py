@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,8 @@ from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
 
 TOO_LONG = "too long"
+MANY = b"\n" * 1024  # empty lines that are counted at once
+_RUN = re.compile(rb"(\n{1024,})")
 
 
 def read_documents(
@@ -68,7 +71,8 @@ def _at_most(records: Iterator[Document | Rejected], take: int) -> Iterator[Docu
 class _Line:
     """`raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line.
 
-    `number`: counted from 1 in the whole file; None in a chunk that does not begin with it.
+    `number`: counted from 1 in the whole file; None in a chunk that does not begin with it. Of many empty lines in
+    compressed files one stands for all, since some bytes can hold millions.
     """
 
     offset: int
@@ -76,6 +80,7 @@ class _Line:
     raw: bytes
     size: int
     broken: BrokenStreamError | None = None
+    blank: int = 1  # empty lines, if `raw` is one
 
 
 class _Pieces:
@@ -90,7 +95,10 @@ class _Pieces:
         if self.size <= LONGEST:
             self._pieces.append(piece)
         else:
-            self._pieces = [self.joined()[:PAYLOAD]]
+            held = b""
+            while self._pieces and len(held) < PAYLOAD:  # without a copy of all that is given up
+                held += self._pieces.pop(0)[:PAYLOAD]
+            self._pieces = [held[:PAYLOAD]]
 
     def joined(self) -> bytes:
         return b"".join(self._pieces)
@@ -129,7 +137,7 @@ def _record(line: _Line, maker: RecordMaker) -> Document | Rejected:
         return reject(TOO_LONG, _too_long("the line", line.size))
     raw = line.raw.removeprefix(codecs.BOM_UTF8) if line.offset == 0 else line.raw
     if not raw or raw.isspace():
-        return reject("blank line", "the line is empty", kind="dropped")
+        return reject("blank line", "the line is empty", kind="dropped", records=line.blank)
     try:
         values = DECODER.decode(raw.decode())
     except UnicodeDecodeError as error:
@@ -152,6 +160,15 @@ def _not_json(error: Exception) -> str:
     return f"a number has more than {sys.get_int_max_str_digits()} digits; write it as a string"
 
 
+def _runs(block: bytes) -> Iterator[bytes | int]:
+    """A block as it is, but of many line ends in a row their number."""
+    if MANY not in block:
+        yield block
+        return
+    for number, some in enumerate(_RUN.split(block)):
+        yield len(some) if number % 2 else some
+
+
 def _split_lines(chunk: Chunk) -> Iterator[_Line]:
     """Lines whose first byte lies in the chunk, without their newline; the last may reach beyond its end."""
     whole = chunk.end == TO_THE_END
@@ -165,17 +182,23 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
         if not whole:
             check_lines(chunk, head_of(chunk))
         for block in decompressed_blocks(chunk) if whole else raw_blocks(chunk, offset):
-            first, *others = block.split(b"\n")
-            line.add(first)
-            for begun in others:
-                if not whole and offset >= chunk.end:
-                    return
-                if not skip:
+            for some in _runs(block) if whole else [block]:
+                if isinstance(some, int):
                     yield _Line(offset, number, line.joined(), line.size)
-                    number = None if number is None else number + 1
-                skip = False
-                offset += line.size + 1
-                line = _Pieces(begun)
+                    yield _Line(offset + line.size + 1, number and number + 1, b"", 0, blank=some - 1)
+                    number, offset, line = number and number + some, offset + line.size + some, _Pieces()
+                    continue
+                first, *others = some.split(b"\n")
+                line.add(first)
+                for begun in others:
+                    if not whole and offset >= chunk.end:
+                        return
+                    if not skip:
+                        yield _Line(offset, number, line.joined(), line.size)
+                        number = None if number is None else number + 1
+                    skip = False
+                    offset += line.size + 1
+                    line = _Pieces(begun)
             if not whole and (offset >= chunk.end or (skip and offset + line.size >= chunk.end)):
                 return
             if skip:  # only the length of a skipped line matters

@@ -2,8 +2,9 @@
 
 Decompression is done block by block here, not by the libraries' file objects: those lose what was decoded just before a
 break, stop after the first zstd frame, or end without a word when a zstd file is truncated. Memory is one raw
-block and what 64 KiB of it decompress to. Errors of the store (network, permissions) are never taken for broken
-files: they are asked again where they may pass (and counted), then raised as they are.
+block and about 1 MiB of what it decompresses to (zstd: at most 32 MiB), whatever the ratio. Errors of the store
+(network, permissions) are never taken for broken files: they are asked again where they may pass (and counted), then
+raised as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from pipeline.inputs.settings import InputError
 from pipeline.storage.patience import PATIENCE, filesystem, patiently
 
 BLOCK = 1 << 20
-PIECE = 1 << 16  # compressed bytes given to a decompressor at once: bounds what one call can blow up to
+PIECE = 1 << 16  # compressed bytes that are lost to a break at most
+ZSTD_PIECE = 1 << 10  # given to zstd at once, which has no limit of its own: a block of 4 bytes can become 128 KiB
 
 DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
 
@@ -47,7 +49,7 @@ class Decompressor(Protocol):
     def eof(self) -> bool: ...
     @property
     def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+    def decompress(self, data: bytes, limit: int = ..., /) -> bytes: ...
 
 
 def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
@@ -144,7 +146,7 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
     if not chunk.compression:
         yield from raw_blocks(chunk, 0)
         return
-    decompressor: Decompressor | None = None
+    decompressor: _Bounded | None = None
     given_out = False
     done = 0  # stored bytes of the pieces that were decoded
     members = 0  # gzip members, zstd frames, … that ended properly
@@ -157,18 +159,17 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
                         break
                     decompressor = _decompressor(chunk.compression)
                 try:
-                    out = decompressor.decompress(data)
+                    for out in decompressor.decoded(data):
+                        if not given_out and chunk.format == "jsonl":
+                            check_lines(chunk, out)
+                        given_out = True
+                        yield out
                 except DECODE_ERRORS as error:
                     hint = "" if given_out or members else looks_like(head_of(chunk))
                     raise BrokenStreamError(f"{chunk.compression}: {error}{hint}", chunk.bytes - done) from error
-                if out:
-                    if not given_out and chunk.format == "jsonl":
-                        check_lines(chunk, out)
-                    given_out = True
-                    yield out
                 data = b""
-                if decompressor.eof:
-                    data, decompressor = decompressor.unused_data, None
+                if decompressor.ended:
+                    data, decompressor = decompressor.unused, None
                     members += 1
             done += len(piece)
     if decompressor is not None or not members:
@@ -176,7 +177,46 @@ def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
         raise BrokenStreamError(f"{chunk.compression}: the file {what}; copy it again", 0)
 
 
-def _decompressor(compression: str) -> Decompressor:
+class _Bounded:
+    """A member, frame or stream that is decoded in pieces of bounded size. unused: what came after its end."""
+
+    def __init__(self, decompressor: Decompressor, compression: str) -> None:
+        self._decompressor, self._compression = decompressor, compression
+        self.unused = b""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more belongs to it."""
+        return self._decompressor.eof
+
+    def decoded(self, data: bytes) -> Iterator[bytes]:
+        """What these bytes decompress to; none of it is empty."""
+        one: Any = self._decompressor
+        if self._compression == "zstd":
+            for begin in range(0, len(data), ZSTD_PIECE):
+                if out := one.decompress(data[begin : begin + ZSTD_PIECE]):
+                    yield out
+                if one.eof:
+                    self.unused = one.unused_data + data[begin + ZSTD_PIECE :]
+                    return
+            return
+        while True:
+            if out := one.decompress(data, BLOCK):
+                yield out
+            if one.eof:
+                self.unused = one.unused_data
+                return
+            if self._compression == "gzip":
+                data = one.unconsumed_tail
+                if not data and len(out) < BLOCK:
+                    return
+            else:
+                data = b""
+                if one.needs_input:
+                    return
+
+
+def _decompressor(compression: str) -> _Bounded:
     made: Any
     if compression == "gzip":
         made = zlib.decompressobj(wbits=31)
@@ -186,4 +226,4 @@ def _decompressor(compression: str) -> Decompressor:
         made = lzma.LZMADecompressor()
     else:
         made = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # files of `zstd --long=31`
-    return cast(Decompressor, made)
+    return _Bounded(cast(Decompressor, made), compression)

@@ -7,6 +7,9 @@ import gzip
 import json
 import lzma
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +239,67 @@ def test_blank_lines_are_dropped_and_counted(tmp_path: Path, line: bytes) -> Non
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n' + line + b"\n")
     rejected = only_rejected(read_all(entry(tmp_path)))
     assert (rejected.reason, rejected.kind) == ("blank line", "dropped")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_small_files_that_hold_much_are_read_in_pieces(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(
+        COMPRESS[suffix](b'{"text": "a"}' + b"\n" * (40 << 20) + b'{"text": "a"}\n')
+    )
+    (chunk,) = plan_chunks(entry(tmp_path))
+    assert chunk.bytes < 64 << 10
+    assert max(map(len, streams.decompressed_blocks(chunk))) <= (streams.BLOCK if suffix != ".zst" else 32 << 20)
+    records = list(read_documents(chunk, entry(tmp_path), SplitSettings()))
+    assert count_documents(chunk).documents == (40 << 20) + 1
+    assert sum(one.records for one in records if isinstance(one, Rejected)) == (40 << 20) - 1 and len(records) < 5000
+    assert [one.record for one in records if isinstance(one, Document)] == [
+        f"a.jsonl{suffix} line 1, byte 0",
+        f"a.jsonl{suffix} line {(40 << 20) + 1}, byte {(40 << 20) + 13}",
+    ]
+
+
+def test_empty_lines_are_counted_alike_one_by_one_and_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever blocks end, and whatever stands between them."""
+    raw = b"\n" * 3 + b'{"text": "a"}' + b"\n" * 9 + b'{"text": "b"}\n\n{"text": "c"}' + b"\n" * 4 + b'{"text": "d"}'
+    for end in (b"", b"\n", b"\n" * 7):
+        (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(raw + end))
+        for block in (1, 2, 3, 5, 100):
+            monkeypatch.setattr(streams, "BLOCK", block)
+            found = []
+            for many in (1024, 2, 3, 4):
+                monkeypatch.setattr(readers, "MANY", b"\n" * many)
+                monkeypatch.setattr(readers, "_RUN", re.compile(rb"(\n{%d,})" % many))
+                records = read_all(entry(tmp_path))
+                documents = [(one.record, one.text) for one in records if isinstance(one, Document)]
+                found.append((documents, sum(one.records for one in records if isinstance(one, Rejected))))
+            assert all(one == found[0] for one in found) and len(found[0][0]) == 4
+
+
+_PEAK = """
+import resource, sys
+from pipeline.inputs import InputSettings, SplitSettings, count_documents, plan_chunks, read_documents
+one = InputSettings(path=sys.argv[1], lang="eng_Latn", name="x")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+(chunk,) = plan_chunks(one)
+lines = sum(getattr(record, "records", 1) for record in read_documents(chunk, one, SplitSettings()))
+assert lines == count_documents(chunk).documents == int(sys.argv[2]), lines
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_does_not_grow_with_what_a_small_file_holds(tmp_path: Path) -> None:
+    """17 kB of zstd hold 537 million line ends; a long line in as few bytes is set aside."""
+    for name, byte, size in (("lines", b"\n", 512 << 20), ("long", b"a", 288 << 20)):
+        path, writer = tmp_path / f"{name}.jsonl.zst", zstandard.ZstdCompressor().compressobj()
+        piece = byte * (16 << 20)
+        path.write_bytes(b"".join(writer.compress(piece) for _ in range(size // len(piece))) + writer.flush())
+        assert path.stat().st_size < 70_000
+        lines = size if byte == b"\n" else 1
+        done = subprocess.run(
+            [sys.executable, "-c", _PEAK, str(path), str(lines)], capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) < 400_000, f"{name}: {done.stdout} kB"
 
 
 @pytest.mark.parametrize(
