@@ -33,7 +33,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
 
     Raises `ConfigError` if SLURM refuses these settings, `CorpusError` if a job trains it already.
     """
-    from pipeline.train.run import alone, prepare, settings_of
+    from pipeline.train.run import alone, prepare, say_purged, settings_of
 
     settings, store = settings_of(config), Corpus(config.output).store
     root = jobs_root(config.launcher.folder, config.output)
@@ -43,6 +43,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
         run = prepare(console, config, fresh)
         if standing(store, run).finished:
             console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            say_purged(console, store, run)
             return None
         folder = root / run.replace("/", "-")
         (job,) = jobs.submit(
@@ -69,7 +70,7 @@ def train_in_job(console: Console, url: str, run: str) -> None:
     """What the job does. Raises `PipelineError` if the model cannot be trained."""
     from launchers.devices import devices
     from pipeline.train.evaluation.evaluate import evaluate_trained
-    from pipeline.train.worker import started
+    from pipeline.train.record import read_started
 
     store = Store(url)
     found = read_job(store, run)
@@ -77,7 +78,7 @@ def train_in_job(console: Console, url: str, run: str) -> None:
         if found and found.code != code_digest():
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
         program = ["-m", "pipeline.train.worker", url, run]
-        run_in_job(console, program, started(store, run).settings.processes, partial(standing, store, run))
+        run_in_job(console, program, read_started(store, run).settings.processes, partial(standing, store, run))
     except PipelineError as error:
         gave_up(store, run, str(error))
         raise

@@ -23,6 +23,7 @@ import functools
 import io
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -30,8 +31,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import MissingError, StorageError
+from pipeline.errors import CorpusError, MissingError, StorageError
 from pipeline.storage import patience
+from pipeline.storage.paths import leaves
 from pipeline.storage.remote import CorpusStoreError, in_words
 
 _REMEDIES = {
@@ -83,6 +85,8 @@ class Store:
         return result
 
     def _full(self, path: str) -> str:
+        if leaves(path):
+            raise CorpusError(f"{self.url}: {path!r} does not lie in the corpus, so it is neither read nor changed")
         return f"{self._root}/{path}"
 
     @_asks
@@ -192,6 +196,17 @@ class Store:
         """Remove a file; nothing happens if it is gone already."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove every file below a folder; on disks also the folders. A link goes, what it points to stays."""
+        if self.local and Path(self._full(folder)).is_symlink():
+            self.delete(folder)
+            return
+        for path in self.find(folder):
+            self.delete(path)
+        if self.local:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._full(folder))
 
     @_asks
     def modified(self, path: str) -> float:
@@ -308,17 +323,20 @@ class _Ranges(io.RawIOBase):
 
 
 def _walk(folder: str, prefix: str) -> Iterator[str]:
-    """Files below a local folder whose path in it begins with a prefix; folders without it are not opened."""
+    """Files below a local folder whose path in it begins with a prefix; folders without it are not opened.
+
+    A folder itself may be a link (to another disk); links to folders below it are not followed.
+    """
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
         return
     name, slash, rest = prefix.partition("/")
     for entry in entries:
-        if entry.is_dir():
+        if entry.is_dir(follow_symlinks=False):
             if entry.name == name if slash else entry.name.startswith(name):
                 yield from _walk(entry.path, rest)
-        elif not slash and entry.name.startswith(name):
+        elif not slash and entry.name.startswith(name) and not entry.is_dir():
             yield entry.path
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -20,10 +20,11 @@ from pipeline.errors import CorpusError, MissingError
 from pipeline.fits.frozen import FitRef
 from pipeline.fits.records import read_artifact
 from pipeline.state.fingerprint import content_digest
+from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.distributed import Losses
-from pipeline.train.record import RECORD, Pinned, Started
+from pipeline.train.record import Pinned, read_started
 from pipeline.train.standing import MODEL, SCALER, WEIGHTS, standings
 from stages.device import prepare_cuda
 from stages.lcm.card import LcmCard
@@ -35,7 +36,10 @@ VERSION = 1
 
 
 class About(BaseModel):
-    """What a trained model says of itself. weights: digest of their file, "" while it is not trained to the end."""
+    """What a trained model says of itself. weights: digest of their file, "" while it is not trained to the end.
+
+    scaler: digest of its file, "" in models of earlier versions.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -43,6 +47,7 @@ class About(BaseModel):
     steps: int
     pinned: Pinned
     weights: str = ""
+    scaler: str = ""
     validation: float | None = None  # loss on the validation split at the end
     torch: str = torch.__version__
 
@@ -68,7 +73,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Abo
     prepare_cuda(device)
     store, run = located(place)
     about = about_of(store, run)
-    model = build(about.card, read_scaler(store, run), codebooks_of(store, about.pinned))
+    model = build(about.card, read_scaler(store, run, about.scaler), codebooks_of(store, about.pinned))
     if store.exists(f"{run}/{MODEL}"):
         data = store.read(f"{run}/{WEIGHTS}")
         if content_digest(data) != about.weights:
@@ -95,9 +100,10 @@ def about_of(store: Store, run: str) -> About:
     Raises `CorpusError` if there is none.
     """
     if store.exists(f"{run}/{MODEL}"):
-        return _parsed(store, f"{run}/{MODEL}")
-    steps = newest(store, run).step
-    return About(steps=steps, pinned=Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned)
+        remedy = "delete it and run pipeline train, which writes it anew from the newest checkpoint, or restore it"
+        return read_json(store, f"{run}/{MODEL}", About, remedy)
+    steps, started = newest(store, run).step, read_started(store, run)
+    return About(steps=steps, pinned=started.pinned, scaler=started.scaler)
 
 
 def newest(store: Store, run: str) -> checkpoint.Marker:
@@ -122,9 +128,17 @@ def put_weights(model: Lcm, data: bytes, where: str) -> None:
         ) from error
 
 
-def read_scaler(store: Store, run: str) -> RobustScaler:
-    """The scaler of a run of training."""
-    return RobustScaler.from_bytes(store.read(f"{run}/{SCALER}"))
+def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
+    """The scaler of a run of training. digest: of its file, "" if nobody knows. Raises `CorpusError` if damaged."""
+    path = f"{run}/{SCALER}"
+    data = store.read(path)
+    remedy = "delete it and run pipeline train, which writes it again, or restore it"
+    if digest and content_digest(data) != digest:
+        raise CorpusError(f"{store.url}/{path} was changed or damaged (its digest is not {digest[:8]}…); {remedy}")
+    try:
+        return RobustScaler.from_bytes(data)
+    except ValueError as error:
+        raise CorpusError(f"{store.url}/{path}: {error}; {remedy}") from error
 
 
 def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:
@@ -135,11 +149,3 @@ def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:
         return Codebooks.from_bytes(read_artifact(store, FitRef(**pinned.codebooks)))
     except MissingError as error:
         raise CorpusError(f"{error}; a quantised model needs the corpus beside it, with its codebooks") from error
-
-
-def _parsed(store: Store, path: str) -> About:
-    try:
-        about = About.model_validate_json(store.read(path))
-    except ValidationError as error:
-        raise CorpusError(f"{store.url}/{path} is damaged, or of another version: {error}") from error
-    return about

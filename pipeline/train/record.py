@@ -8,9 +8,12 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.errors import ConfigError
 from pipeline.state.fingerprint import fingerprint
+from pipeline.storage.records import read_json
+from pipeline.storage.store import Store
 from pipeline.train.settings import TrainSettings
 
 RECORD = "run.json"
+BROKEN = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
 _SHOWN = 120  # characters of a value in a message
 Fit = dict[str, str]  # the fields of a `FitRef`
 
@@ -46,12 +49,21 @@ class Pinned(BaseModel):
 
 
 class Started(BaseModel):
-    """The record of a run of training, run.json: what it is pinned to, and the settings of its latest start."""
+    """The record of a run of training, run.json: what it is pinned to, and the settings of its latest start.
+
+    scaler: digest of scaler.safetensors beside it, "" in records of earlier versions.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pinned: Pinned
     settings: TrainSettings
+    scaler: str = ""
+
+
+def read_started(store: Store, run: str) -> Started:
+    """The record of a run of training. Raises `CorpusError` if it is missing or damaged."""
+    return read_json(store, f"{run}/{RECORD}", Started, BROKEN)
 
 
 def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -21,13 +21,14 @@ from pipeline.fits.frozen import FitRef
 from pipeline.fits.records import read_artifact, read_record
 from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number
-from pipeline.state.fingerprint import fingerprint
+from pipeline.state.fingerprint import content_digest, fingerprint
 from pipeline.storage.store import Store
 from pipeline.train import checkpoint
 from pipeline.train.data.index import Index, is_present, make_index
-from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same
+from pipeline.train.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same, read_started
 from pipeline.train.settings import TrainSettings
 from pipeline.train.standing import MODEL, SCALER, read_metrics, start_again
+from pipeline.upkeep.tombstones import purged_from
 from stages.lcm.card import LcmCard, load_lcm_card
 
 Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
@@ -47,6 +48,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
         run = prepare(console, config, fresh)
         if progress(store, run).finished:
             console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            say_purged(console, store, run)
             return
         (spread or here)(console, config.output, run, settings.processes)
     now = progress(store, run)
@@ -54,6 +56,18 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
         raise KeyboardInterrupt
     console.print(f"{_learned(store, run)}: {config.output}/{run}", markup=False, highlight=False, soft_wrap=True)
+
+
+def say_purged(console: Console, store: Store, run: str) -> None:
+    """Say of a trained model whether documents that it learned from were purged since."""
+    pinned = {one.digest[:12] for one in read_started(store, run).pinned.indexes if not one.url}
+    if pinned & purged_from(store):
+        console.print(
+            f"{run} learned from documents that were purged since; without them: pipeline train corpus.yaml --fresh",
+            style="yellow",
+            markup=False,
+            highlight=False,
+        )
 
 
 def _learned(store: Store, run: str) -> str:
@@ -87,20 +101,36 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     store = corpus.store
     if fresh:
         checkpoint.forget(store, run)
-        for path in store.find(run):
-            store.delete(path)
+        store.delete_folder(run)
     start_again(store, run)
-    pinned = None
+    pinned, digest = None, ""
     if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
-        pinned = Started.model_validate_json(store.read(f"{run}/{RECORD}")).pinned
+        started = read_started(store, run)
+        pinned, digest = started.pinned, started.scaler
         check_same(run, _compared(pinned.model_dump(mode="json")), _compared(_asked(config, settings, card)))
         if not store.exists(f"{run}/{MODEL}"):
             _make_again(config, settings, corpus, pinned)
+        if not store.exists(f"{run}/{SCALER}"):
+            _write_scaler(store, settings, pinned, digest)
     if pinned is None:
         pinned = _pin(console, config, settings, card, corpus)
-        store.write(f"{run}/{SCALER}", _scaler(store, settings, pinned))
-    store.write(f"{run}/{RECORD}", Started(pinned=pinned, settings=settings).model_dump_json(indent=1).encode())
+        digest = _write_scaler(store, settings, pinned)
+    started = Started(pinned=pinned, settings=settings, scaler=digest)
+    store.write(f"{run}/{RECORD}", started.model_dump_json(indent=1).encode())
     return run
+
+
+def _write_scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> str:
+    """Put the scaler beside the model; its digest. Raises `CorpusError` if that is not the one that is wanted."""
+    data = _scaler(store, settings, pinned)
+    digest, path = content_digest(data), f"{settings.folder}/{SCALER}"
+    if wanted not in ("", digest):
+        raise CorpusError(
+            f"{store.url}/{path} is gone, and the one that it was made from is another now; restore it, or begin anew "
+            "with --fresh"
+        )
+    store.write(path, data)
+    return digest
 
 
 def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:

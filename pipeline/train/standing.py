@@ -6,12 +6,14 @@ that it was given to (`job.json`), and what its processes said when they gave up
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from pipeline.errors import CorpusError, visible
+from pipeline.storage.records import parse_json, read_json
 from pipeline.storage.store import Store
 
 FOLDER = "train"
@@ -19,8 +21,27 @@ RECORD, JOB, FAILED = "run.json", "job.json", "failed.txt"
 METRICS, MODEL = "metrics.jsonl", "model.json"
 SCALER, WEIGHTS = "scaler.safetensors", "model.safetensors"
 CHECKPOINTS = "checkpoints"
+MARKER = re.compile(r"step-(?P<step>[0-9]+)\.json")
+_REMEDY = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
 
 Numbers = dict[str, Any]
+
+
+class _Steps(BaseModel):
+    steps: int
+
+
+class _Begun(BaseModel):
+    settings: _Steps
+
+
+class _Line(BaseModel):
+    """Of the log; `loss` and `seconds_left` are what is shown."""
+
+    kind: str
+    step: int
+    loss: float
+    seconds_left: float = 0.0
 
 
 class Job(BaseModel):
@@ -35,7 +56,10 @@ class Job(BaseModel):
 
 @dataclass(frozen=True)
 class Standing:
-    """steps: in the newest checkpoint, of how many; finished: the model is written; failed: what made it give up."""
+    """steps: in the newest checkpoint, of how many; finished: the model is written; failed: what made it give up.
+
+    damaged: what is wrong with its record, in words; then nothing else is known.
+    """
 
     run: str
     steps: int
@@ -43,6 +67,7 @@ class Standing:
     finished: bool
     failed: str = ""
     job: Job | None = None
+    damaged: str = ""
 
     @property
     def holds_model(self) -> bool:
@@ -51,19 +76,27 @@ class Standing:
 
 
 def standing(store: Store, run: str) -> Standing:
-    """How a run of training stands. Raises `MissingError` if it was never begun."""
-    there = store.find(f"{run}/{CHECKPOINTS}", "step-")
-    steps = [int(path.rpartition("-")[2].removesuffix(".json")) for path in there if path.endswith(".json")]
-    settings = json.loads(store.read(f"{run}/{RECORD}"))["settings"]
-    failed = store.read(f"{run}/{FAILED}").decode() if store.exists(f"{run}/{FAILED}") else ""
+    """How a run of training stands. Raises `MissingError` if it was never begun, `CorpusError` if it is damaged."""
+    folder = f"{run}/{CHECKPOINTS}/"
+    there = (MARKER.fullmatch(path.removeprefix(folder)) for path in store.find(f"{run}/{CHECKPOINTS}", "step-"))
+    steps = [int(found["step"]) for found in there if found]
+    of = read_json(store, f"{run}/{RECORD}", _Begun, _REMEDY).settings.steps
+    failed = store.read(f"{run}/{FAILED}").decode("utf-8", "replace") if store.exists(f"{run}/{FAILED}") else ""
     finished = store.exists(f"{run}/{MODEL}")
-    return Standing(run, max(steps, default=0), settings["steps"], finished, failed, read_job(store, run))
+    return Standing(run, max(steps, default=0), of, finished, failed, read_job(store, run))
 
 
 def standings(store: Store) -> list[Standing]:
-    """Of all runs of training of a corpus, by name."""
+    """Of all runs of training of a corpus, by name; one that is damaged says so and hides no other."""
     runs = [f"{FOLDER}/{name}" for name in store.folders(FOLDER)]
-    return [standing(store, run) for run in runs if store.exists(f"{run}/{RECORD}")]
+    return [_stands(store, run) for run in runs if store.exists(f"{run}/{RECORD}")]
+
+
+def _stands(store: Store, run: str) -> Standing:
+    try:
+        return standing(store, run)
+    except CorpusError as error:
+        return Standing(run, 0, 0, False, damaged=visible(str(error)))
 
 
 def last_metrics(store: Store, run: str) -> Numbers:
@@ -72,15 +105,26 @@ def last_metrics(store: Store, run: str) -> Numbers:
 
 
 def read_metrics(store: Store, run: str) -> list[Numbers]:
-    """Everything that a run of training logged, by step: `kind` is `train` or `validation`."""
+    """Everything that a run of training logged, by step: `kind` is `train` or `validation`.
+
+    Raises `CorpusError` if the file is damaged; nothing but the log is lost with it.
+    """
     path = f"{run}/{METRICS}"
-    return [json.loads(line) for line in store.read(path).splitlines()] if store.exists(path) else []
+    lines = store.read(path).split(b"\n") if store.exists(path) else []
+    where, remedy = f"{store.url}/{path}", "delete it: only the log of that training is lost"
+    found: list[Numbers] = []
+    for number, line in enumerate(lines, 1):
+        if line:
+            parse_json(line, _Line, f"line {number} of {where}", remedy)
+            found.append(parse_json(line, Numbers, f"line {number} of {where}", remedy))
+    return found
 
 
 def read_job(store: Store, run: str) -> Job | None:
     """The SLURM job that a run of training was given to last."""
     path = f"{run}/{JOB}"
-    return Job.model_validate_json(store.read(path)) if store.exists(path) else None
+    remedy = "delete it, if SLURM runs no job of that training (squeue)"
+    return read_json(store, path, Job, remedy) if store.exists(path) else None
 
 
 def write_job(store: Store, run: str, job: Job) -> None:

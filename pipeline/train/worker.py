@@ -30,9 +30,9 @@ from pipeline.train.log import Log
 from pipeline.train.loop import Loop
 from pipeline.train.model_file import About, codebooks_of, load_model, read_scaler, save_model
 from pipeline.train.optimizer import adamw
-from pipeline.train.record import RECORD, Started
+from pipeline.train.record import Started, read_started
 from pipeline.train.settings import TrainSettings
-from pipeline.train.standing import MODEL, gave_up
+from pipeline.train.standing import CHECKPOINTS, MODEL, gave_up
 from pipeline.train.step import Stepper, seed_of
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
@@ -53,18 +53,14 @@ class Progress:
 def progress(store: Store, run: str) -> Progress:
     """How far a run of training is, by what is on disk."""
     there = checkpoint.markers(store, run)
-    return Progress(there[-1].step if there else 0, started(store, run).settings.steps, store.exists(f"{run}/{MODEL}"))
-
-
-def started(store: Store, run: str) -> Started:
-    """The record of a run of training."""
-    return Started.model_validate_json(store.read(f"{run}/{RECORD}"))
+    steps = read_started(store, run).settings.steps
+    return Progress(there[-1].step if there else 0, steps, store.exists(f"{run}/{MODEL}"))
 
 
 def work(console: Console, url: str, run: str) -> None:
     """Train, until all is done or somebody asks to stop. Raises `PipelineError`."""
     store = Store(url)
-    record = started(store, run)
+    record = read_started(store, run)
     try:
         with joined(record.settings.timeout_seconds) as processes, _Heeding() as asked_to_stop:
             _Work(console, store, run, record, processes).all(asked_to_stop)
@@ -135,7 +131,7 @@ class _Work:
             return None
         marker, pinned = checkpoint.Marker.model_validate_json(said), self.record.pinned.digest
         if marker.pinned != pinned:
-            folder = f"{self.run}/{checkpoint.FOLDER}"
+            folder = f"{self.run}/{CHECKPOINTS}"
             raise CorpusError(
                 f"{self.store.url}/{folder}/{checkpoint.name_of(marker.step)}.json is a checkpoint of another training "
                 f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete what lies in {folder}, or begin "
@@ -170,7 +166,9 @@ class _Work:
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned
         torch.manual_seed(seed_of(self.settings.seed, "weights"))
-        model = build(self.card, read_scaler(self.store, self.run), codebooks_of(self.store, pinned))
+        model = build(
+            self.card, read_scaler(self.store, self.run, self.record.scaler), codebooks_of(self.store, pinned)
+        )
         if self.settings.init_from and fresh:
             model.load_state_dict(load_model(self.settings.init_from)[0].state_dict())
         return model.train()
@@ -215,7 +213,9 @@ class _Work:
         weights = get_model_state_dict(losses, options=options)
         if self.processes.first:
             own = {key.removeprefix("model."): one for key, one in weights.items() if isinstance(one, torch.Tensor)}
-            about = About(steps=self.settings.steps, pinned=self.record.pinned, validation=validation)
+            about = About(
+                steps=self.settings.steps, pinned=self.record.pinned, scaler=self.record.scaler, validation=validation
+            )
             save_model(self.store, self.run, own, about)
 
     def _say(self, text: str) -> None:

@@ -10,6 +10,7 @@ time; the run, the chunks that were hit.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -32,9 +33,11 @@ from pipeline.state.states import ChunkState
 from pipeline.storage.remote import in_words
 from pipeline.storage.store import Store
 from pipeline.upkeep.gc import live_files
+from pipeline.upkeep.made_with import indexes_made_with, models_made_with
 from pipeline.upkeep.tombstones import create_tombstone, mark_erased, read_tombstones
 
 NAMED = 20  # ids that are in no document
+FIRST = 5  # ids that are shown, so that a person sees whether they are the right ones
 REPORT = "report/index.html"
 
 
@@ -47,6 +50,7 @@ class Found:
     sentences: int = 0
     parts: int = 0
     quarantined: int = 0
+    files: set[str] = field(default_factory=set)  # lists of documents that hold one
 
     @property
     def ids(self) -> set[str]:
@@ -68,21 +72,27 @@ def purge(
 
 def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool) -> None:
     found = find(corpus, ids)
+    missing = sorted(ids - found.ids)
     console.print(
         f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "
         f"in {counted(found.parts, 'part')}, {counted(found.quarantined, 'record')} in quarantine; "
         f"{counted(len(found.hits), 'chunk')} to segment again",
         highlight=False,
     )
-    missing = sorted(ids - found.ids)
+    first = ", ".join(repr(visible(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
+    console.print(
+        Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first of them: {first}"), soft_wrap=True
+    )
     for doc_id in missing[:NAMED]:
         console.print(Text(f"in no document: {visible(doc_id)}", style="yellow"), soft_wrap=True)
     if len(missing) > NAMED:
         console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
+    indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
+    _say_made_with(console, corpus, indexes)
     if dry_run:
         console.print("Nothing was changed; without --dry-run they are purged.")
         return
-    path = create_tombstone(corpus.store, ids, found.hits, file)
+    path = create_tombstone(corpus.store, ids, found.hits, file, indexes)
     corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes it anew
     for one in corpus.store.find("documents", prefix="."):  # of killed writes
         corpus.store.delete(one)
@@ -91,6 +101,22 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         console.print(
             "Now run: pipeline run corpus.yaml (it writes those chunks anew and deletes what they were). Input files, "
             "exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are yours.",
+            soft_wrap=True,
+        )
+
+
+def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> None:
+    """Which indexes and models were made with documents that go; they are not changed."""
+    models = models_made_with(corpus.store, indexes) if indexes else []
+    for what, names in (("index", indexes), ("model", models)):
+        if names:
+            several = what if len(names) == 1 else {"index": "indexes", "model": "models"}[what]
+            console.print(
+                Text(f"made with them, and not changed: {several} {', '.join(names)}", style="yellow"), soft_wrap=True
+            )
+    if models:
+        console.print(
+            Text("A model learned from them: pipeline train corpus.yaml --fresh trains it again without.", "yellow"),
             soft_wrap=True,
         )
 
@@ -104,13 +130,18 @@ def show_waiting(console: Console, corpus: Corpus) -> None:
 
 
 def read_ids(file: str) -> set[str]:
-    """Ids of a text file, one a line, or of the column doc_id of a Parquet file; any fsspec URL."""
+    """Ids of a text file, one a line; of .jsonl, a string or an object with `doc_id` a line; of the column doc_id of
+    .parquet. Any fsspec URL. A line ends at a line feed and nowhere else, whatever Unicode calls a line end, so an id
+    that holds one itself is given as .jsonl or .parquet.
+    """
     try:
         with in_words(file), fsspec.open(file, "rb") as opened:
             if file.endswith(".parquet"):
                 ids = pq.read_table(opened, columns=["doc_id"])["doc_id"].cast(pa.string()).to_pylist()
             else:
-                ids = opened.read().decode("utf-8-sig").splitlines()
+                ids = [line.removesuffix("\r") for line in opened.read().decode("utf-8-sig").split("\n")]
+                if file.endswith((".jsonl", ".ndjson")):
+                    ids = [_id_of(file, number, line) for number, line in enumerate(ids, 1) if line.strip()]
     except (FileNotFoundError, IsADirectoryError) as error:
         raise ConfigError(f"--ids {file}: there is no such file; give a text file with one id a line") from error
     except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
@@ -118,10 +149,21 @@ def read_ids(file: str) -> set[str]:
             f"--ids {file} cannot be read ({error}); give a file of UTF-8 text with one id a line, or Parquet with a "
             "column doc_id"
         ) from error
+    if None in ids:
+        raise ConfigError(f"--ids {file}: doc_id of row {ids.index(None)} is null; leave that row out")
     found = {doc_id for doc_id in ids if doc_id}
     if not found:
         raise ConfigError(f"--ids {file} lists no id; give UTF-8 text with one id a line")
     return found
+
+
+def _id_of(file: str, number: int, line: str) -> str:
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(line)
+        doc_id = value.get("doc_id") if isinstance(value, dict) else value
+        if isinstance(doc_id, str) and doc_id:
+            return doc_id
+    raise ConfigError(f'--ids {file}: line {number} is no id; write "ID" or {{"doc_id": "ID"}} on each line')
 
 
 def find(corpus: Corpus, ids: Collection[str]) -> Found:
@@ -141,6 +183,7 @@ def find(corpus: Corpus, ids: Collection[str]) -> Found:
         if not table.num_rows:
             continue
         found.hits.setdefault(_chunk_of(path), set()).update(table["doc_id"].to_pylist())
+        found.files.add(path)
         if path in shown and path.startswith("documents/"):
             already = corpus.tombstones.of(_chunk_of(path))
             table = table.filter(pc.invert(pc.is_in(table["doc_id"], value_set=pa.array(sorted(already), pa.string()))))

@@ -23,6 +23,7 @@ from stages.arrow import table_of
 
 FOLDER = "tombstones"
 ERASED = ".erased"  # beside a tombstone: nothing is left of what it found
+_INDEXES = "indexes"
 NONE: frozenset[str] = frozenset()
 _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("chunk", pa.string())])
 
@@ -49,13 +50,7 @@ def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
     by_chunk: dict[str, set[str]] = {}
     for path in sorted(present):
         if path.endswith(".parquet") and not (waiting and path + ERASED in present):
-            try:
-                table = table_of(store.read(path)).cast(_SCHEMA)
-            except pa.ArrowException as error:
-                raise CorpusError(
-                    f"{store.url}/{path} is damaged ({error}), and it says which documents were purged: bring it back "
-                    "from a copy, or delete it and purge the same ids again"
-                ) from error
+            table = _table(store, path)
             for doc_id, chunk in zip(table["doc_id"].to_pylist(), table["chunk"].to_pylist(), strict=True):
                 ids.add(doc_id)
                 if chunk is not None:
@@ -63,8 +58,14 @@ def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
     return Tombstones(frozenset(ids), {chunk: frozenset(found) for chunk, found in by_chunk.items()})
 
 
-def create_tombstone(store: Store, ids: Collection[str], by_chunk: Mapping[str, Collection[str]], source: str) -> str:
-    """Record a purge; returns where. `source`: what said so."""
+def create_tombstone(
+    store: Store,
+    ids: Collection[str],
+    by_chunk: Mapping[str, Collection[str]],
+    source: str,
+    indexes: Collection[str] = (),
+) -> str:
+    """Record a purge; returns where. source: what said so; indexes: those of training that hold such documents."""
     rows: list[tuple[str, str | None]] = [
         (doc_id, chunk) for chunk, found in sorted(by_chunk.items()) for doc_id in sorted(found)
     ]
@@ -72,7 +73,7 @@ def create_tombstone(store: Store, ids: Collection[str], by_chunk: Mapping[str, 
     rows += [(doc_id, None) for doc_id in sorted(set(ids) - found)]
     table = pa.table(
         {"doc_id": [doc_id for doc_id, _ in rows], "chunk": [chunk for _, chunk in rows]},
-        schema=_SCHEMA.with_metadata({"source": source}),
+        schema=_SCHEMA.with_metadata({"source": source, _INDEXES: ",".join(sorted(indexes))}),
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -81,11 +82,32 @@ def create_tombstone(store: Store, ids: Collection[str], by_chunk: Mapping[str, 
     return path
 
 
+def purged_from(store: Store) -> frozenset[str]:
+    """Indexes (twelve digits each) that hold documents which were purged since."""
+    found: set[str] = set()
+    for path in store.find(FOLDER):
+        if path.endswith(".parquet"):
+            metadata = _table(store, path).schema.metadata or {}
+            found.update(metadata.get(_INDEXES.encode(), b"").decode("utf-8", "replace").split(","))
+    return frozenset(found - {""})
+
+
 def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
     """Note for each tombstone none of whose chunks is left that nothing of it is."""
     present = set(store.find(FOLDER))
     for path in sorted(present):
         if path.endswith(".parquet") and path + ERASED not in present:
-            table = table_of(store.read(path))
+            table = _table(store, path)
             if not set(table["chunk"].to_pylist()).intersection(by_chunk_left):
                 store.create(path + ERASED, b"")
+
+
+def _table(store: Store, path: str) -> pa.Table:
+    try:
+        table = table_of(store.read(path))
+        return table.cast(_SCHEMA.with_metadata(table.schema.metadata))
+    except (pa.ArrowException, ValueError) as error:
+        raise CorpusError(
+            f"{store.url}/{path} is damaged ({error}), and it says which documents were purged: bring it back "
+            "from a copy, or delete it and purge the same ids again"
+        ) from error

@@ -7,8 +7,7 @@ parts as there are threads.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,7 +25,7 @@ from pipeline.state.receipts import DataFile, Receipt
 from pipeline.state.states import ChunkState, PartState, read_state
 from pipeline.state.sums import below, stages_of
 from pipeline.storage.store import Store
-from pipeline.train.standing import MODEL, WEIGHTS, standings
+from pipeline.train.standing import FOLDER as TRAININGS
 from pipeline.verify.ledgers import check_ledgers
 from pipeline.verify.wrong import Wrong
 from stages.arrow import embedding_matrix
@@ -52,16 +51,15 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Wrong]:
                 progress(done)
             for found in pool.map(lambda chunk: _quarantine(corpus.store, chunk), some):
                 wrong += found
-    return [*wrong, *check_ledgers(corpus.chunks), *_models(corpus.store)]
+    return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus.store)]
 
 
-def _models(store: Store) -> Iterator[Wrong]:
-    """The weights of trained models, which are made from the last checkpoint."""
-    for one in standings(store):
-        if one.finished:
-            model, weights = f"{one.run}/{MODEL}", f"{one.run}/{WEIGHTS}"
-            digest = json.loads(store.read(model))["weights"]
-            yield from (Wrong(weights, what, model) for what in _bytes(store, weights, digest)[1])
+def _trainings(store: Store) -> Iterable[Wrong]:
+    if set(store.folders(TRAININGS)) <= {layout.INDEXES.rpartition("/")[2]}:
+        return ()
+    from pipeline.verify.trainings import check_trainings  # torch
+
+    return check_trainings(store)
 
 
 def _quarantine(store: Store, chunk: ChunkState) -> list[Wrong]:

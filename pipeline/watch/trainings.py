@@ -12,7 +12,7 @@ from pipeline.coordination.lock import trainer_of
 from pipeline.errors import CorpusError, PipelineError, visible
 from pipeline.show import duration
 from pipeline.storage.store import Store
-from pipeline.train.standing import RECORD, Standing, last_metrics, read_metrics, standing, standings
+from pipeline.train.standing import RECORD, Numbers, Standing, last_metrics, read_metrics, standing, standings
 from pipeline.watch.run_seen import OVER, Cluster, tail_of
 
 
@@ -32,8 +32,15 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     """A line a run of training, and why those that gave up did. False if one did."""
     fine = True
     for one in standings(store):
+        if one.damaged:
+            console.print(Text(f"{one.run}: {one.damaged}", style="red"), soft_wrap=True)
+            fine = False
+            continue
         said = [_steps(one)]
-        last = {} if one.finished else last_metrics(store, one.run)
+        last = {} if one.finished else _last(store, one.run)
+        if "damaged" in last:
+            said.append(last["damaged"])
+            last, fine = {}, False
         if last:
             said.append(f"loss {last['loss']:.4f} at step {last['step']}")
         if by := trainer_of(store, one.run):
@@ -89,7 +96,17 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
         )
 
 
+def _last(store: Store, run: str) -> Numbers:
+    """What it logged last of its steps; what is wrong with the log, if it cannot be read."""
+    try:
+        return last_metrics(store, run)
+    except CorpusError as error:
+        return {"damaged": visible(str(error))}
+
+
 def _steps(one: Standing) -> str:
+    if one.damaged:
+        return one.damaged
     return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"
 
 

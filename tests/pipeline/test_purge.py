@@ -255,3 +255,44 @@ def test_a_damaged_tombstone_stops_every_reader(make_config: MakeConfig, tmp_pat
     tombstone.unlink()
     with pytest.raises(ConfigError, match="give a text file"):
         purge(QUIET, Corpus(str(tmp_path / "out")), str(tmp_path / "nothing"), True, lambda jobs: False)
+
+
+ODD = ("a", "b", "c", "d", "a\u2028b", "c\x85d", "e\x0bf", "g\x0ch", "i\x1dj", "k\nl", "m\r")
+
+
+@pytest.fixture
+def odd_ids(make_config: MakeConfig, tmp_path: Path) -> Path:
+    """The corpus.yaml of documents whose ids hold what Unicode calls line ends."""
+    write_jsonl(
+        tmp_path / "in/odd.jsonl",
+        [one | {"id": ODD[n]} for n, one in enumerate(sample_documents("libreoffice-eng", 11))],
+    )
+    path = make_config(autobleu=None)
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    return path
+
+
+def test_ids_end_at_line_feeds_only(odd_ids: Path, tmp_path: Path) -> None:
+    """Not at what else Unicode calls a line end: four documents that nobody named went with these two."""
+    file = tmp_path / "ids.txt"
+    file.write_text("a\u2028b\r\nc\x85d\ne\x0bf\nnobody\n", "utf-8")
+    done = pipeline("purge", odd_ids, "--ids", file)
+    assert done.returncode == 0, done
+    assert "3 found, 1 not found; the first of them: 'a\\\\u2028b', 'c\\\\x85d'" in done.stdout, done.stdout
+    assert set(documents(tmp_path / "out")["doc_id"].to_pylist()) == set(ODD) - {"a\u2028b", "c\x85d", "e\x0bf"}
+
+
+def test_ids_with_line_ends_are_given_as_jsonl_or_parquet(odd_ids: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ids.jsonl"
+    file.write_text('"k\\nl"\n{"doc_id": "a\u2028b"}\n', "utf-8")
+    assert pipeline("purge", odd_ids, "--ids", file).returncode == 0
+    pq.write_table(pa.table({"doc_id": ["m\r"]}), tmp_path / "ids.parquet")
+    assert pipeline("purge", odd_ids, "--ids", tmp_path / "ids.parquet").returncode == 0
+    assert set(documents(tmp_path / "out")["doc_id"].to_pylist()) == set(ODD) - {"k\nl", "a\u2028b", "m\r"}
+    for bad, why in (('"a"\n["b"]\n', "line 2 is no id"), ('{"id": "a"}', "line 1 is no id"), ("[" * 9999, "line 1")):
+        file.write_text(bad, "utf-8")
+        done = pipeline("purge", odd_ids, "--ids", file)
+        assert done.returncode == 2 and why in done.stderr, done
+    pq.write_table(pa.table({"doc_id": ["a", None]}), tmp_path / "ids.parquet")
+    done = pipeline("purge", odd_ids, "--ids", tmp_path / "ids.parquet")
+    assert done.returncode == 2 and "row 1 is null" in done.stderr, done

@@ -35,3 +35,8 @@ def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
 def pipeline_process(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The same in a process of its own, for what depends on that."""
     return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=900)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """Everything that a command printed."""
+    return done.stdout + done.stderr

@@ -7,13 +7,13 @@ JSON and CSV beside every model: train/<run>/evaluation/<split>.json.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError, CorpusError, PipelineError
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.settings import SelectSettings
 from pipeline.show import counted, number
+from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
 from pipeline.train.data.index import Index, is_present, make_index, read_index
 from pipeline.train.evaluation.held_out import HeldOut, held_out
@@ -30,7 +31,7 @@ from pipeline.train.evaluation.measure import DECODED, METRICS, Figure, Judge, m
 from pipeline.train.evaluation.table import Row, show, to_csv, to_json
 from pipeline.train.evaluation.words import Words
 from pipeline.train.model_file import About, load_model
-from pipeline.train.record import RECORD, Pinned, Started
+from pipeline.train.record import Pinned, read_started
 from pipeline.train.standing import standings
 from stages.lcm.baselines import Mean, Predictor, Previous, Truth
 from stages.lcm.language_card import load_language_card
@@ -53,6 +54,16 @@ class Wishes:
     mi_sentences: int = 500
     seed: int = 0
     sampling: dict[str, Any] | None = None  # replaces the paper's
+
+
+class _Steps(BaseModel):
+    steps: int | None = None
+
+
+class _Table(BaseModel):
+    """Of what is written beside a model, what is read again."""
+
+    models: dict[str, _Steps]
 
 
 @dataclass(frozen=True)
@@ -140,7 +151,7 @@ def _figures(console: Console, name: str, judge: Judge, predict: Callable[[], Te
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
     """What a training ends with: its metrics on the test split of what it was trained on, or on that of validation."""
     corpus = Corpus(url)
-    started = Started.model_validate_json(corpus.store.read(f"{run}/{RECORD}"))
+    started = read_started(corpus.store, run)
     pinned, sentences, name = started.pinned, started.settings.evaluate_sentences, run.rpartition("/")[2]
     if not sentences:
         return
@@ -164,8 +175,9 @@ def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
     """How many steps a model had been trained when it was evaluated; None: it was not."""
     if not store.exists(path):
         return None
-    found = json.loads(store.read(path))["models"].get(name)  # unfinished ones have longer names
-    return int(found["steps"]) if found else None
+    remedy = "delete it: it is made again"
+    models = read_json(store, path, _Table, remedy).models
+    return models[name].steps if name in models else None  # unfinished ones have longer names
 
 
 @contextlib.contextmanager

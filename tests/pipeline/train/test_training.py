@@ -29,9 +29,10 @@ from pipeline.train.distributed import Processes
 from pipeline.train.evaluation.evaluate import evaluate_trained
 from pipeline.train.model_file import load_model
 from pipeline.train.not_finite import NotFiniteError
+from pipeline.train.record import read_started
 from pipeline.train.run import alone, train
 from pipeline.train.settings import TrainSettings
-from pipeline.train.worker import _Work, started, work
+from pipeline.train.worker import _Work, work
 from pipeline.verify.check import check, repair
 from pipeline.watch.trainings import show_trainings
 from tests.pipeline.train.small import OneOfTwo, make_corpus, steps_of, trained, write_card
@@ -133,7 +134,7 @@ def test_processes_that_are_started_again_remove_what_was_interrupted(corpus: Pa
 def test_all_processes_go_on_from_the_checkpoint_that_the_first_sees(corpus: Path) -> None:
     trained(corpus, "seen", checkpoint_every=3)
     store = Store(str(corpus.parent / "out"))
-    there, record = checkpoint.markers(store, "train/seen"), started(store, "train/seen")
+    there, record = checkpoint.markers(store, "train/seen"), read_started(store, "train/seen")
 
     def newest(processes: Processes) -> checkpoint.Marker | None:
         return _Work(Console(), store, "train/seen", record, processes).newest()
@@ -246,7 +247,7 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
     assert then["pinned"]["settings"].pop("lanes") == then["settings"].pop("lanes") == 8
     record.write_text(json.dumps(then))
     store = Store(str(corpus.parent / "out"))
-    digest = started(store, "train/old").pinned.digest
+    digest = read_started(store, "train/old").pinned.digest
     for marker in store.find("train/old/checkpoints", "step-"):
         if marker.endswith("3.json"):
             store.write(marker, json.dumps(json.loads(store.read(marker)) | {"pinned": digest}).encode())
@@ -256,7 +257,7 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
     with pytest.raises(ConfigError, match=r"train/old was begun with other settings: train.lanes 8 → 16\. Set"):
         trained(corpus, "old", lanes=16)
     assert "going on from step 3 of 6" in trained(corpus, "old", checkpoint_every=3)
-    assert started(store, "train/old").pinned.digest == digest
+    assert read_started(store, "train/old").pinned.digest == digest
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
 def test_who_reads_the_same_files_is_said(corpus: Path, lanes: int, said: str | None) -> None:
     trained(corpus, "lanes", steps=1)
     store, shown = Store(str(corpus.parent / "out")), io.StringIO()
-    record = started(store, "train/lanes")
+    record = read_started(store, "train/lanes")
     record = record.model_copy(
         update={"settings": record.settings.model_copy(update={"lanes": max(2, lanes), "batch_concepts": 256})}
     )
@@ -365,7 +366,7 @@ def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path
     small = make_corpus(tmp_path, input=[{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "limit": 5}])
     trained(corpus, "mixed", steps=1, corpora=[{"path": str(small.parent / "out")}])
     store = Store(str(corpus.parent / "out"))
-    record = started(store, "train/mixed")
+    record = read_started(store, "train/mixed")
     loader = _Work(Console(), store, "train/mixed", record, Processes(0, 1, torch.device("cpu")))._loader("train", 0)
     own = loader.sources[0].index.about.splits["train"][2]
     shares = [source.weight for source in loader.sources]
