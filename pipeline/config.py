@@ -35,6 +35,7 @@ from stages.sampling import Rows
 from stages.scaler.settings import ScalerSettings
 from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
+from stages.yaml_text import load_yaml
 
 STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
 MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
@@ -174,8 +175,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     try:
+        data = load_yaml(text, _Loader)
         node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):
@@ -306,7 +307,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = load_yaml(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
     *parents, last = key.split(".")

@@ -35,6 +35,7 @@ from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_ca
 from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
 from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
 from stages.sonar.fetch import cache_folder, public
+from stages.yaml_text import load_yaml
 
 WIDTH = 80
 
@@ -216,7 +217,7 @@ def _is_lcm(name: str) -> bool:
 def _kind(path: str) -> str | None:
     """What a card's file says."""
     try:
-        return str(yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))["kind"])
+        return str(load_yaml(Path(path).expanduser().read_text(encoding="utf-8"))["kind"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
         return None  # what is wrong with it is said when it is loaded
 

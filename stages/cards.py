@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from stages.sonar.card import CardError
 from stages.sonar.fetch import sha256_of
+from stages.yaml_text import load_yaml
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -55,7 +56,7 @@ def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, pr
             f"in .yaml (conf/{folder}/ has examples)"
         )
     try:
-        card = kind.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8"))))
+        card = kind.model_validate_json(json.dumps(load_yaml(path.read_text(encoding="utf-8"))))
     except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
         raise CardError(f"{path} is not a valid card of a {what}: {error}") from error
     card._folder = path.parent

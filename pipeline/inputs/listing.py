@@ -35,6 +35,7 @@ FORMATS = {
     ".md": "text",
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+SYSTEM = ("/proc/", "/sys/", "/dev/")
 CLOSED = f"{os.strerror(errno.EACCES)}; let this user read it, or leave it out of `path:`"
 
 
@@ -61,7 +62,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     """
     fs, path = filesystem(settings.path)
     if "file" in _protocols(fs):
-        fs = _LocalFiles()
+        fs = _LocalFiles(settings.follow_links)
     fs.invalidate_cache()
     root, infos = patiently("list input", lambda: _find(fs, path), FIRST_PATIENCE)
     files = []
@@ -113,14 +114,17 @@ def stamp(fs: Any, path: str, info: dict[str, Any]) -> str:
 
 
 class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
-    """Local files, links followed, nothing passed over: fsspec itself leaves out links, and folders that it may not
-    list, without a word. What is wrong with an entry stands in its info as `why`.
+    """Local files, nothing passed over: fsspec itself leaves out links, and folders that it may not list, without a
+    word. What is wrong with an entry stands in its info as `why`. Links are followed within the folder `inside`, and
+    out of it if `follow_links` says so; nothing of the system (/proc) is read, whatever leads there.
     """
 
     cachable = False
 
-    def __init__(self) -> None:
+    def __init__(self, follow_links: bool) -> None:
         super().__init__()
+        self._follow_links = follow_links
+        self.inside = ""  # the folder of the input, once it is known
         self.closed: dict[str, str] = {}  # folders that could not be listed
 
     def ls(self, path: str, detail: bool = False, **kwargs: Any) -> list[Any]:
@@ -155,11 +159,22 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
             target = Path(name).resolve()
             if any(parent.resolve().is_relative_to(target) for parent in Path(name).parents):
                 return info | {"type": "other", "why": "the link leads to a folder that it lies in"}
+        if why := self._lies_elsewhere(name):
+            return info | {"size": 0, "type": "other", "why": why}
         if info["type"] == "other":
             return info | {"why": "it is no regular file (a pipe, socket or device)"}
         if info["type"] == "file" and not os.access(name, os.R_OK):
             return info | {"why": CLOSED}
         return info
+
+    def _lies_elsewhere(self, name: str) -> str:
+        """Why something is not read because of the place that it is in, links followed; empty if it is."""
+        target = os.path.realpath(name)
+        if f"{target}/".startswith(SYSTEM):
+            return f"it lies in {target}, which is the system's and holds no documents"
+        if not self.inside or self._follow_links or Path(target).is_relative_to(os.path.realpath(self.inside)):
+            return ""
+        return f"the link leads out of the input's folder, to {target}; set `follow_links: true` to read it"
 
 
 def _leads_nowhere(path: str, error: OSError) -> str:
@@ -183,6 +198,8 @@ def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
         return posixpath.dirname(path), {path: one}
     wildcard = min((path.index(sign) for sign in "*?[" if sign in path), default=-1)
     root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]
+    if local:
+        fs.inside = root or "/"
     if wildcard < 0:
         found = dict(fs.find(path, detail=True))
     elif local or "**" in path or "http" in _protocols(fs):  # listed whole; or links of a page, which have no levels

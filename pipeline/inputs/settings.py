@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, StringConstraints, Tag, model_validator
 
 from pipeline.errors import ConfigError, visible
-from stages.stage import Settings, meaning
+from stages.stage import Settings, execution, meaning
 
 
 class InputError(ConfigError):
@@ -103,6 +103,9 @@ class InputSettings(Settings):
     )
     keep: Annotated[list[Name], AfterValidator(_distinct)] = meaning([], description="columns kept as metadata")
     limit: int | None = meaning(None, description="first so many documents of the input in path order", ge=1)
+    follow_links: bool = execution(
+        False, description="also read what links lead to outside of the input's folder; without it they are quarantined"
+    )
 
     @property
     def input_name(self) -> str:

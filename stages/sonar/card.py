@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from stages.sonar.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
+from stages.yaml_text import load_yaml
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
 ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
@@ -240,7 +241,7 @@ def load_card(name_or_path: str) -> ModelCard:
 
 def _content(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What a card's file states, completed by its base."""
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = load_yaml(path.read_text(encoding="utf-8"))
     base = content.pop("base", None)
     if base is None:
         return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from pydantic import BaseModel
 
 from pipeline.config import STAGES, RunConfig, load_config
 from pipeline.errors import ConfigError
+from stages.segment.sat.card import load_sat_card
+from stages.sonar.card import CardError, load_card
 from stages.stage import Settings, role
 from tests.conftest import ROOT
+from tests.support.cli import pipeline
 
 GOOD = """\
 name: test
@@ -157,3 +161,41 @@ def test_what_a_run_keeps_of_its_configuration_makes_the_same_one(tmp_path: Path
     again = load_config(write(tmp_path / "runs", config.as_yaml()))
     assert again == config
     assert [name for name in STAGES if getattr(again, name)] == [name for name in STAGES if getattr(config, name)]
+
+
+_HANG = "\n".join(
+    [
+        "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]",
+        *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (_HANG, "holds more than 100000 values"),
+        ("name: &a [*a]", r"\*a stands inside of what it stands for"),
+        ("name: &a {b: *a}", r"\*a stands inside of what it stands for"),
+        ("name: " + "[" * 5000, "more than 50 deep"),
+        ("name: " + "{a: " * 5000, "more than 50 deep"),
+        ("name: " + "1" * 5000, "a value cannot be read"),
+        ("name: 2024-13-45", "a value cannot be read"),
+        ("name: " + "x" * (5 << 20), "at most 4194304 are read"),
+        ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    ],
+)
+def test_yaml_neither_hangs_nor_breaks(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "corpus.yaml").write_text(text)
+    started = time.monotonic()
+    done = pipeline("plan", tmp_path / "corpus.yaml")
+    assert done.returncode == 2 and re.search(why, done.stderr), done
+    (tmp_path / "card.yaml").write_text(text)
+    with pytest.raises(CardError, match=why):
+        load_card(str(tmp_path / "card.yaml"))
+    with pytest.raises(CardError, match=why):
+        load_sat_card(str(tmp_path / "card.yaml"))
+    if len(text) < 100:
+        with pytest.raises(ConfigError, match=f"--set .*(?s:.)*{why}"):
+            load_config(Path("sample"), [f"name={text.partition(': ')[2]}"])
+    assert time.monotonic() - started < 60

@@ -78,7 +78,7 @@ def test_what_cannot_be_opened_is_listed_as_unreadable(tmp_path: Path) -> None:
     (folder / "a\udcff.jsonl").write_bytes(b"")
     (folder / "a::b.jsonl").write_bytes(b"")
     (folder / "folder.jsonl").mkdir()
-    listed = {file.path: file for file in list_files(entry(folder))}
+    listed = {file.path: file for file in list_files(entry(folder, follow_links=True))}
     good = {path for path, file in listed.items() if file.format == "jsonl"}
     assert good == {"good.jsonl", "link.jsonl"}
     why = {path: file.stamp for path, file in listed.items() if file.format == "unreadable"}
@@ -93,11 +93,43 @@ def test_what_cannot_be_opened_is_listed_as_unreadable(tmp_path: Path) -> None:
     }
     assert why.keys() == expected.keys()
     assert all(words in why[path] for path, words in expected.items()), why
-    globbed = {file.path: file for file in list_files(entry(folder / "*.jsonl"))}
+    globbed = {file.path: file for file in list_files(entry(folder / "*.jsonl", follow_links=True))}
     assert globbed.keys() == (good | expected.keys() | {"folder.jsonl"}) - {"around", "linked/a.jsonl"}
     assert "is a folder" in globbed["folder.jsonl"].stamp
-    records = [record for record in read_all(entry(folder)) if isinstance(record, Rejected)]
+    records = [record for record in read_all(entry(folder, follow_links=True)) if isinstance(record, Rejected)]
     assert {record.record: record.error for record in records} == why
+
+
+def test_links_that_leave_the_folder_are_not_read(tmp_path: Path) -> None:
+    """A link to /proc/self/environ made a document of credentials."""
+    folder, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    write_docs(folder / "good.jsonl", 0, 1)
+    write_docs(folder / "below/other.jsonl", 1, 1)
+    write_docs(elsewhere / "a.jsonl", 5, 1)
+    (folder / "inside.jsonl").symlink_to("below/other.jsonl")
+    (folder / "file.jsonl").symlink_to(elsewhere / "a.jsonl")
+    (folder / "all").symlink_to(elsewhere)
+    (folder / "environment.txt").symlink_to("/proc/self/environ")
+    (folder / "zero.txt").symlink_to("/dev/zero")
+    (folder / "system").symlink_to("/proc")
+    for place in (folder, f"{folder}/**"):
+        found = {file.path: file for file in list_files(entry(place))}
+        why = {path: file.stamp for path, file in found.items() if file.format == "unreadable"}
+        assert found.keys() - why.keys() == {"good.jsonl", "below/other.jsonl"}
+        assert why.keys() == {"inside.jsonl", "file.jsonl", "all", "environment.txt", "zero.txt", "system"}
+        assert "same file as below/other.jsonl" in why["inside.jsonl"]
+        assert all("leads out of the input's folder" in why[one] for one in ("file.jsonl", "all")), why
+        assert all("is the system's" in why[one] for one in ("environment.txt", "zero.txt", "system")), why
+    found = {file.path: file for file in list_files(entry(folder, follow_links=True))}
+    assert {path for path, file in found.items() if file.format != "unreadable"} == {
+        "good.jsonl", "below/other.jsonl", "all/a.jsonl"
+    }  # fmt: skip
+    (tmp_path / "link.jsonl").symlink_to(elsewhere / "a.jsonl")  # one that is asked for by its name is meant
+    assert [file.format for file in list_files(entry(tmp_path / "link.jsonl"))] == ["jsonl"]
+    with pytest.raises(InputError, match="is the system's"):
+        list_files(entry(folder / "environment.txt"))
+    (tmp_path / "linked").symlink_to(folder)  # and so is a folder
+    assert {file.path for file in list_files(entry(tmp_path / "linked"))} == (found.keys() - {"all/a.jsonl"}) | {"all"}
 
 
 @pytest.mark.parametrize("name", ["pipe.jsonl", "dangling.jsonl", "self.jsonl", "*.jsonl"])

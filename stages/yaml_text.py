@@ -1,0 +1,55 @@
+"""YAML of files that people write or send: read with limits, so that a small text can neither hang nor break a program.
+
+Anchors can make a few lines stand for billions of values, brackets can nest deeper than Python may call itself, and
+a number can be longer than Python reads. All of that is a `yaml.YAMLError` here, with the line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MOST_BYTES = 4 << 20
+DEEPEST = 50
+MOST_VALUES = 100_000  # when every alias is written out
+
+
+def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """The values of a text. Raises `yaml.YAMLError` for what is no YAML or beyond the limits."""
+    check_yaml(text)
+    try:
+        return yaml.load(text, Loader=loader)  # a SafeLoader: makes nothing but plain values
+    except (ValueError, OverflowError, RecursionError) as error:  # a number too long, a date that is none
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
+
+
+def check_yaml(text: str) -> None:
+    """Raises `yaml.YAMLError` for a text that is too long, nests too deeply or holds too much, before it is built."""
+    if len(text) > MOST_BYTES:
+        raise yaml.YAMLError(f"it has {len(text)} characters; at most {MOST_BYTES} are read")
+    sizes: dict[str, int] = {}  # of what anchors stand for, with all their aliases written out
+    open_: list[tuple[str | None, int]] = []  # anchors around, and the values before each
+    values = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = f"line {event.start_mark.line + 1}" if event.start_mark else ""
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent):
+            if anchor in (name for name, _ in open_):
+                raise yaml.YAMLError(f"{line}: *{anchor} stands inside of what it stands for")
+            values += sizes.get(str(anchor), 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            if anchor:
+                sizes[anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            values += 1
+            open_.append((anchor, values))
+            if len(open_) > DEEPEST:
+                raise yaml.YAMLError(f"{line}: values stand in each other more than {DEEPEST} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            name, before = open_.pop()
+            if name:
+                sizes[name] = values - before + 1
+        if values > MOST_VALUES:
+            raise yaml.YAMLError(f"{line}: it holds more than {MOST_VALUES} values, aliases written out")
