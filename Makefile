@@ -22,11 +22,11 @@ test: .venv/tested
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	@.venv/bin/mypy >.venv/mypy.log 2>&1 & types=$$!; \
-	$(PYTEST) -n $(WORKERS) -m "$(FAST)"; tests=$$?; \
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"; tests=$$?; \
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 
 test-rest: .venv/tested
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not ($(FAST)) and not gpu"
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not ($(FAST)) and not gpu"
 
 test-all: test test-rest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import gzip
 import json
 import os
@@ -31,16 +32,27 @@ settings.load_profile("same")
 ROOT = Path(__file__).parent.parent
 TINY_CARD = Path(__file__).parent / "stages/fixtures/sonar-space-tiny/card.yaml"
 MakeConfig = Callable[..., Path]
-MINUTES = pytest.mark.skipif("PIPELINE_KILLS" not in os.environ, reason="takes minutes: make faults runs it")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for SLURM is marked so; what is marked `gpu` is skipped where torch sees none."""
+    """Who asks for SLURM is marked so; there is one SLURM, so one worker of pytest-xdist does all that needs it.
+
+    What is marked `gpu` is skipped where torch sees none.
+    """
     for item in items:
         if item.get_closest_marker("gpu") and not _sees_a_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
+        if item.get_closest_marker("slurm"):
+            item.add_marker(pytest.mark.xdist_group("slurm"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: runs that collect garbage need not look through it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @functools.cache

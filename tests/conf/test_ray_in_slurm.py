@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from launchers.slurm.site import ask
-from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests
+from tests.conftest import ROOT, MakeConfig, data_digests
 from tests.support.cli import pipeline
 
 pytestmark = [
@@ -116,7 +116,6 @@ def test_a_private_cluster_and_the_exit_code_of_its_command(alone: Path, tmp_pat
     assert not list(Path("/tmp").glob(f"ray-{found['job']}-*")), "nothing is left behind"
 
 
-@MINUTES
 def test_a_run_on_two_nodes_gives_the_same_corpus(
     alone: Path, second_network: None, make_config: MakeConfig, tmp_path: Path
 ) -> None:

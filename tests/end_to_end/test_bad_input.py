@@ -100,7 +100,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return data_digests(root / "out/good")
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("launcher", ["inline", pytest.param("local", marks=pytest.mark.slow)])
 def test_the_good_come_out_whole_and_the_bad_are_accounted_for(
     good: dict[str, str], tmp_path: Path, launcher: str
 ) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.faults.test_kill import KILLS, check_resumed, files
 from tests.launchers.ray_cluster import Cluster, Node, processes_of, running_cluster
 from tests.support.cli import pipeline
+from tests.support.kills import KILLS, check_resumed, files
 
 pytestmark = [pytest.mark.faults, pytest.mark.cluster]
 

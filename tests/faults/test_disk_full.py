@@ -13,8 +13,8 @@ import pytest
 from pipeline.corpus import Corpus
 from pipeline.state.books import keep_books
 from tests.conftest import MakeConfig, data_digests
-from tests.pipeline.test_plan import bring_up_to_date
 from tests.support.cli import PIPELINE, pipeline
+from tests.support.runs import bring_up_to_date
 
 pytestmark = pytest.mark.faults
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.conftest import ROOT, MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, preempt_a_task
 from tests.support.cli import PIPELINE, pipeline
 
 pytestmark = pytest.mark.faults
-ON_SLURM = [MINUTES, pytest.mark.slurm]
 
 POISON = os.pathsep.join([str(Path(__file__).parent / "poison"), str(ROOT)])
 LAUNCHERS: dict[str, dict[str, Any]] = {
@@ -26,7 +25,8 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", ["local", pytest.param("slurm", marks=ON_SLURM), pytest.param("slurm-inline", marks=ON_SLURM)]
+    "kind",
+    ["local", pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("slurm-inline", marks=pytest.mark.slurm)],
 )
 def test_only_the_poison_is_set_aside(
     make_config: MakeConfig, tmp_path: Path, kind: str, request: pytest.FixtureRequest

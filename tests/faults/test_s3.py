@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,11 +23,12 @@ from pipeline.storage import patience
 from pipeline.storage.store import Store
 from pipeline.tasks import failure
 from pipeline.verify.check import check
-from tests.conftest import MINUTES, MakeConfig, data_digests, sample_documents, write_config, write_jsonl
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
-from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
-from tests.pipeline.test_plan import bring_up_to_date
-from tests.support.cli import PIPELINE, pipeline
+from tests.support.cli import pipeline
+from tests.support.inputs import COMPRESS, entry, jsonl, read_all, texts
+from tests.support.processes import Process, start
+from tests.support.runs import bring_up_to_date
 
 pytestmark = pytest.mark.faults
 
@@ -70,7 +69,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return data_digests(folder / "out")
 
 
-@pytest.mark.parametrize("launcher", ["inline", pytest.param("local", marks=MINUTES)])
+@pytest.mark.parametrize("launcher", ["inline", "local"])
 def test_the_same_corpus_and_every_repetition_counted(
     make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy], launcher: str
 ) -> None:
@@ -91,7 +90,6 @@ def test_the_same_corpus_and_every_repetition_counted(
     assert f"storage     {books.repeated} requests had to be repeated" in " ".join(run.stdout.split("\n")), run.stdout
 
 
-@MINUTES
 def test_a_store_that_goes_away_for_a_while(
     make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
 ) -> None:
@@ -105,7 +103,6 @@ def test_a_store_that_goes_away_for_a_while(
     assert books_of(f"{bucket}/corpus").repeated > 0
 
 
-@MINUTES
 def test_killed_while_it_writes_and_resumed(
     make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy]
 ) -> None:
@@ -114,13 +111,11 @@ def test_killed_while_it_writes_and_resumed(
     moments = random.Random("kill on S3")
     for _ in range(3):
         before = proxy.requests
-        process = subprocess.Popen(
-            [PIPELINE, "run", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = start("run", path)
         after = before + moments.randint(40, 100)
         wait_until(lambda after=after, process=process: proxy.requests > after or process.poll() is not None)
         assert process.poll() is None, "the run was over before the kill: use a larger corpus"
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
     last = pipeline("run", path)
     assert last.returncode == 0, last
@@ -269,10 +264,9 @@ def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: py
     assert patience.take_repeated()["read"] >= 1
 
 
-def started(path: Path, proxy: S3Proxy) -> subprocess.Popen[str]:
+def started(path: Path, proxy: S3Proxy) -> Process:
     """A run that has asked the store for some things."""
-    command = [PIPELINE, "run", str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = start("run", path)
     wait_until(lambda: proxy.requests > 100 or process.poll() is not None)
     return process
 

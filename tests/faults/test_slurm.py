@@ -18,8 +18,8 @@ from pipeline.state.runs import newest_view
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
-from tests.faults.test_kill import KILLS, files
 from tests.support.cli import pipeline
+from tests.support.kills import KILLS, files
 
 pytestmark = pytest.mark.faults
 

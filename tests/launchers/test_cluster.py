@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import MINUTES, ROOT, MakeConfig, data_digests
+from tests.conftest import ROOT, MakeConfig, data_digests
 from tests.launchers.ray_cluster import Cluster, Node, running_cluster
 from tests.support.cli import PIPELINE
 
@@ -27,8 +27,8 @@ def run(cluster: Cluster, path: Path, *options: str) -> tuple[int, str]:
     return done.returncode, shown
 
 
-@MINUTES
 @pytest.mark.cluster
+@pytest.mark.xdist_group("cluster")
 def test_a_node_that_joins_gets_parts_at_once(cluster: Cluster) -> None:
     cluster.wait_for(1)
     process = cluster.python("-m", "tests.launchers.on_nodes", cluster.address, "2000")
@@ -48,8 +48,8 @@ def test_a_node_that_joins_gets_parts_at_once(cluster: Cluster) -> None:
     print(f"{len(done)} parts of 2000 were done before the node that joined did its first")
 
 
-@MINUTES
 @pytest.mark.cluster
+@pytest.mark.xdist_group("cluster")
 def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     for package in ("pipeline", "stages", "launchers", "conf"):
         shutil.copytree(ROOT / package, tmp_path / "old" / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -64,8 +64,8 @@ def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeCo
     assert not list((tmp_path / "out").glob("documents/*")), "work was done"
 
 
-@MINUTES
 @pytest.mark.cluster
+@pytest.mark.xdist_group("cluster")
 def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(autobleu=None)
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")

@@ -71,6 +71,7 @@ def listening(root: int) -> set[str]:
     return {one.laddr.ip.removeprefix("::ffff:") for one in found}
 
 
+@pytest.mark.slow
 def test_two_private_rays_side_by_side(base: Path) -> None:
     ours, said = start(base)
     theirs, other = start(base)

@@ -19,6 +19,7 @@ from pipeline.state.receipts import PartRef
 from pipeline.tasks import Event
 
 PARTS = 3  # of a chunk
+pytestmark = pytest.mark.slow
 
 
 class NoSegmenter:

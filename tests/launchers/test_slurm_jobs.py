@@ -18,7 +18,6 @@ from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import SlurmError, ask, site
 from pipeline.errors import ConfigError
 from pipeline.launcher_settings import LauncherSettings
-from tests.conftest import MINUTES
 
 pytestmark = pytest.mark.usefixtures("slurm")
 WORKER = f"""
@@ -140,7 +139,6 @@ def test_a_more_urgent_job_preempts_and_the_task_starts_again(submit: Submit, tm
     assert [one["event"] for one in said(tmp_path, array)] == ["start", "asked", "start", "end"]
 
 
-@MINUTES
 def test_a_task_is_warned_of_its_time_limit_and_queues_itself_again(submit: Submit, tmp_path: Path) -> None:
     (array,) = submit(300, tasks=2, settings=slurm(time="2", partition="short"))
     until(lambda: not jobs.alive([array]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -24,27 +23,9 @@ from pipeline.coordination.phase import (
     write_phase,
 )
 from pipeline.plan import make_plan
-from pipeline.state.runs import RunRecord
-from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests
-from tests.pipeline.test_plan import bring_up_to_date
-from tests.support.cli import PIPELINE
-
-
-def order_phase(path: Path, *overrides: str) -> tuple[Store, str, str]:
-    """A main pass for workers: the store, the run's folder, the phase's."""
-    plan = make_plan(load_config(path, overrides))
-    store = Store(plan.config.output)
-    record = RunRecord(store, plan.config, plan.view)
-    folder = phase_folder(record.folder, 1)
-    write_phase(store, folder, plan, "main", ())
-    return store, record.folder, folder
-
-
-def start_worker(store: Store, folder: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [PIPELINE, "worker", store.url, folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+from tests.support.runs import bring_up_to_date
+from tests.support.workers import LEASE_SECONDS, SLURM, order_phase, start_worker
 
 
 def test_ranges_become_smaller_towards_the_end() -> None:
@@ -54,10 +35,6 @@ def test_ranges_become_smaller_towards_the_end() -> None:
     sizes = [end - start for start, end in cuts]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
     assert ranges_of(0, 50, 4) == []
-
-
-LEASE_SECONDS = 2
-SLURM = {"kind": "slurm", "inside": "inline", "chunks_per_claim": 2, "tasks": 2, "lease_seconds": LEASE_SECONDS}
 
 
 def many_chunks(make_config: MakeConfig) -> Path:

@@ -27,7 +27,7 @@ from pipeline.storage.store import Store
 from pipeline.train.run import prepare
 from pipeline.train.standing import Standing, gave_up, read_job, standing
 from pipeline.watch.trainings import show_trainings
-from tests.conftest import MINUTES, sample_documents, write_config, write_jsonl
+from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.launchers.ray_cluster import processes_of, running_cluster
 from tests.support.cli import PIPELINE
 
@@ -127,7 +127,6 @@ def test_a_requeued_job_goes_on_and_gives_the_same_losses(
     assert losses(corpus, "requeued") == uninterrupted
 
 
-@MINUTES
 def test_a_lost_process_is_started_again_in_the_same_job(
     corpus: Path, submitted: Callable[..., Job], uninterrupted: list[tuple[int, float, float]]
 ) -> None:
@@ -155,9 +154,8 @@ def test_what_srun_starts_on_two_nodes_meets_and_trains(
     assert losses(corpus, "nodes") == uninterrupted
 
 
-@MINUTES
 def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callable[..., Job]) -> None:
-    job = submitted("long", "launcher.time=1", "train.steps=1000000")
+    job = submitted("long", "launcher.time=2", "train.steps=1000000")
     until(lambda: "queued again" in job.log)
     assert job.standing().steps
 
@@ -171,7 +169,6 @@ def test_a_process_that_gives_up_says_why_and_is_not_started_again(submitted: Ca
     assert job.standing().failed in shown and f"{job.id}.log:" in shown and "step 0 of" in shown, shown
 
 
-@MINUTES
 def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> None:
     output = corpus.parent / "chain"
     command = [PIPELINE, "run", corpus, "--launcher", "slurm", "--set", f"output={output}", "--set", "train.steps=20"]
@@ -185,7 +182,6 @@ def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> 
     assert "train/card: trained, 20 steps" in shown.stdout and shown.returncode == 0, shown
 
 
-@MINUTES
 @pytest.mark.cluster
 def test_ray_starts_its_workers_again_when_one_is_lost(
     corpus: Path, uninterrupted: list[tuple[int, float, float]]

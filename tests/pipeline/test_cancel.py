@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -19,9 +18,9 @@ from pipeline.state.runs import SUMMARY
 from pipeline.storage.store import Store
 from pipeline.watch.run_seen import Watcher
 from tests.conftest import MakeConfig
-from tests.launchers.test_task import SLURM, order_phase
-from tests.pipeline.test_watch import SHORT, light, until
-from tests.support.cli import PIPELINE, pipeline
+from tests.support.cli import pipeline
+from tests.support.processes import start
+from tests.support.workers import SHORT, SLURM, light, order_phase, until
 
 
 def summary(store: Store, run: str) -> dict[str, object]:
@@ -44,7 +43,7 @@ def test_nothing_to_cancel(make_config: MakeConfig) -> None:
 def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(segment=SHORT, launcher={"kind": "inline", "lease_seconds": 2}, autobleu={"sample": 1.0})
     assert pipeline("run", path, "--until", "segment").returncode == 0
-    run = subprocess.Popen([PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = start("run", path, apart=True)
     store = Store(str(tmp_path / "out"))
     state = until(Watcher(store, cluster()), lambda one: not one.over and one.phases)
     assert cancel(Console(), store, cluster())

@@ -157,6 +157,7 @@ def test_a_ray_that_does_not_start() -> None:
     assert ray(lambda: (4.2, {"CPU": 2.0, "GPU": 1.0}), needed=True).found.endswith("in 4 s and finds 2 CPUs, 1 GPUs")
 
 
+@pytest.mark.slow
 def test_ray_is_started_for_real() -> None:
     seconds, resources = start_ray(timeout=600)  # of a busy machine
     assert seconds > 0 and resources["CPU"] >= 1

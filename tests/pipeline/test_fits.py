@@ -26,21 +26,7 @@ from pipeline.storage.store import Store
 from pipeline.verify.check import check
 from stages.scaler.robust import RobustScaler
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-
-RVQ = {"codebooks": 3, "units": 32}
-FITS = {"fit": {"rows": 100}, "scaler": {}, "rvq": RVQ, "autobleu": None}
-
-
-NO_WISHES = Wishes()
-
-
-def run(path: Path, *overrides: str, wishes: Wishes = NO_WISHES) -> str:
-    """`pipeline run` in this process; what it printed."""
-    shown = io.StringIO()
-    run_corpus(
-        Console(file=shown, width=160), load_config(path, overrides), wishes, Where(launch, lambda: "cpu", train)
-    )
-    return shown.getvalue()
+from tests.support.runs import FITS, run
 
 
 def record(config: RunConfig, name: str) -> FitRecord:

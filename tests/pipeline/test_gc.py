@@ -11,8 +11,8 @@ from pipeline.errors import CorpusError
 from pipeline.upkeep.gc import delete, garbage
 from pipeline.verify.check import check
 from tests.conftest import MakeConfig, data_digests
-from tests.pipeline.test_fits import FITS, run
 from tests.support.cli import pipeline
+from tests.support.runs import FITS, run
 
 ORPHAN = "fits/scaler.00000000-000000.safetensors"
 

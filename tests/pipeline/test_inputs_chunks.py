@@ -26,7 +26,7 @@ from pipeline.inputs import (
     plan_chunks,
     plan_inputs,
 )
-from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read, read_all, texts
+from tests.support.inputs import COMPRESS, entry, jsonl, read, read_all, texts
 
 
 def write_docs(path: Path, first: int, number: int) -> None:

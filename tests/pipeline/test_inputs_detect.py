@@ -22,8 +22,8 @@ from pipeline.storage.store import Store
 from stages import language
 from stages.sonar.card import load_card
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.pipeline.test_inputs_reading import entry
 from tests.stages.test_language import SENTENCES
+from tests.support.inputs import entry
 
 DETECT = {"detect": {"threshold": 0.5}}
 SAMPLES = {

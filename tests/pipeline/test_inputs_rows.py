@@ -14,7 +14,7 @@ from pipeline.inputs import (
     Rejected,
     rows,
 )
-from tests.pipeline.test_inputs_reading import TEXTS, entry, only_rejected, read_all, texts
+from tests.support.inputs import TEXTS, entry, only_rejected, read_all, texts
 
 
 def test_parquet_types_of_every_kind_spoil_at_most_their_row(tmp_path: Path) -> None:

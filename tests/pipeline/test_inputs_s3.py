@@ -19,7 +19,7 @@ from pipeline.inputs import (
     plan_chunks,
     read_documents,
 )
-from tests.pipeline.test_inputs_reading import COMPRESS, entry, jsonl, read_all, texts
+from tests.support.inputs import COMPRESS, entry, jsonl, read_all, texts
 
 
 def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pipeline.inputs import Document, InputError, InputSettings, Rejected, SplitSettings, resolve_inputs
 from stages.stage import role
-from tests.pipeline.test_inputs_reading import entry, jsonl, read_all
+from tests.support.inputs import entry, jsonl, read_all
 
 
 def test_reads_the_yaml_of_the_plan() -> None:

@@ -17,7 +17,8 @@ from pipeline.coordination.lock import CANCEL, hold, me, take_lock
 from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
-from tests.support.cli import PIPELINE, pipeline
+from tests.support.cli import pipeline
+from tests.support.processes import start
 
 SECONDS = 2.0
 
@@ -113,12 +114,7 @@ def test_a_heart_hears_who_asks_to_stop() -> None:
 
 def test_the_second_run_is_refused_and_may_take_over(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(segment={"method": "spacy-capped", "max_chars": 12})
-    first = subprocess.Popen(
-        [PIPELINE, "run", str(path), "--set", "launcher.lease_seconds=2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    first = start("run", path, "--set", "launcher.lease_seconds=2")
     deadline = time.monotonic() + 600  # of a busy machine
     while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -25,7 +25,7 @@ from pipeline.state.states import ChunkState, States, fold, forget_gone, read_st
 from pipeline.storage.store import Store
 from pipeline.verify.ledgers import check_ledgers
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
-from tests.pipeline.test_plan import bring_up_to_date
+from tests.support.runs import bring_up_to_date
 
 
 @pytest.fixture(scope="module")

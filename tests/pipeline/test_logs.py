@@ -15,9 +15,8 @@ from pipeline.state.runs import RunRecord, newest_view
 from pipeline.state.states import read_state
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
-from tests.launchers.test_task import order_phase, start_worker
-from tests.pipeline.test_watch import light
 from tests.support.cli import pipeline
+from tests.support.workers import light, order_phase, start_worker
 
 ODD = "odd[bold]\x1b[31m.jsonl"
 

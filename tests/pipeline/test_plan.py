@@ -9,21 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launchers import launch
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
-from pipeline.plan import Plan, make_plan
-from pipeline.state.runs import RunRecord
-from pipeline.storage.store import Store
+from pipeline.plan import make_plan
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-
-
-def bring_up_to_date(path: Path, *overrides: str) -> Plan:
-    plan = make_plan(load_config(path, overrides))
-    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
-    events = list(launch(plan, record.folder))
-    assert not [event for event in events if event.kind == "failed"], events
-    return plan
+from tests.support.runs import bring_up_to_date
 
 
 def left(path: Path, *overrides: str) -> dict[str, int]:

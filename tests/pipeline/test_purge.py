@@ -32,8 +32,8 @@ from pipeline.verify.check import check
 from pipeline.watch.progress import RowProgress
 from stages.arrow import embedding_matrix
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.pipeline.test_fits import run
 from tests.support.cli import pipeline
+from tests.support.runs import run
 
 SCORES = {"autobleu": {"sample": 0.5, "length_extra": 1, "length_factor": 1.0}, "fit": {"rows": 100}, "scaler": {}}
 KEYS = [("doc_id", "ascending"), ("start", "ascending")]

@@ -21,8 +21,8 @@ from pipeline.storage.store import Store
 from pipeline.upkeep.retry import retry
 from pipeline.verify.check import check
 from tests.conftest import MakeConfig, data_digests, sample_documents
-from tests.pipeline.test_fits import run
 from tests.support.cli import pipeline
+from tests.support.runs import run
 
 MISTAKE = b'"text" . '  # of the same length as what it should be, so that nothing but reading tells them apart
 RIGHT = b'"text" : '

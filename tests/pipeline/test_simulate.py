@@ -16,8 +16,8 @@ from pipeline.plan import make_plan
 from pipeline.simulate.figures import Simulation, limit_hours, simulate
 from pipeline.simulate.show import gpus_of, large, show_simulation, span
 from tests.conftest import MakeConfig
-from tests.pipeline.test_fits import FITS, run
 from tests.support.cli import pipeline
+from tests.support.runs import FITS, run
 
 SONAR = (
     "encode.model=sonar",

@@ -20,7 +20,7 @@ from pipeline.verify.command import verify_corpus, verify_same
 from stages.arrow import embedding_array, embedding_matrix
 from stages.device import compute_dtype
 from tests.conftest import MakeConfig, data_digests
-from tests.pipeline.test_fits import FITS, run
+from tests.support.runs import FITS, run
 
 SECTIONS = FITS | {"autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0}}
 

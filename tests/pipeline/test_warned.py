@@ -76,6 +76,7 @@ def test_warnings_of_the_segmenter_are_in_the_receipts_of_its_parts(
     ]
 
 
+@pytest.mark.slow
 def test_warnings_of_ray_workers_are_shown_at_the_end_of_a_run(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

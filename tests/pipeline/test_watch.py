@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,16 +13,11 @@ from pipeline.coordination.lock import hold, me, take_lock
 from pipeline.state.runs import newest_view
 from pipeline.state.states import read_state
 from pipeline.storage.store import Store
-from pipeline.watch.run_seen import Cluster, RunState, Watcher
+from pipeline.watch.run_seen import Cluster, Watcher
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
-from tests.launchers.test_task import SLURM, order_phase, start_worker
-from tests.support.cli import PIPELINE, pipeline
-
-SHORT = {"method": "spacy-capped", "max_chars": 20}
-
-
-def light(make_config: MakeConfig) -> Path:
-    return make_config(launcher=SLURM | {"chunks_per_claim": 1}, autobleu=None, segment=SHORT)
+from tests.support.cli import pipeline
+from tests.support.processes import start
+from tests.support.workers import SLURM, light, order_phase, start_worker, until
 
 
 def held_by_jobs(store: Store, run: str) -> Watcher:
@@ -36,16 +27,6 @@ def held_by_jobs(store: Store, run: str) -> Watcher:
     return Watcher(
         store, Cluster(lambda jobs: dict.fromkeys(jobs, "RUNNING"), lambda jobs: None, lambda *_: [], lambda *_: Path())
     )
-
-
-def until(watcher: Watcher, what: Callable[[RunState], Any]) -> RunState:
-    deadline = time.monotonic() + 600  # of a busy machine
-    while True:
-        state = watcher.look()
-        if state and what(state):
-            return state
-        assert time.monotonic() < deadline, state
-        time.sleep(0.02)
 
 
 def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -105,7 +86,7 @@ def test_what_is_set_aside_is_named(make_config: MakeConfig) -> None:
 def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(launcher={"kind": "inline", "lease_seconds": 2})
     assert pipeline("run", path, "--until", "segment").returncode == 0
-    run = subprocess.Popen([PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = start("run", path)
     watcher = Watcher(Store(str(tmp_path / "out")), cluster())
     state = until(watcher, lambda one: not one.over and one.phases and one.phases[-1].parts)
     assert state.beat is not None and state.holder["pid"] == run.pid
@@ -116,7 +97,7 @@ def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: Mak
     shown = pipeline("status", path)
     assert shown.returncode == 1 and "was not closed" in shown.stdout, shown
 
-    again = subprocess.Popen([PIPELINE, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    again = start("run", path)
     until(watcher, lambda one: not one.over and one.run)
     followed = pipeline("status", path, "--watch")
     assert again.wait(600) == 0 and followed.returncode == 0 and "is done" in followed.stdout, followed

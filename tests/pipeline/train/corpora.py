@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import Corpus, layout
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.pipeline.test_fits import run
+from tests.support.runs import run
 
 ROW_GROUP_ROWS = 16  # so that parts of about 100 sentences have several spans
 FRAGILITY = {"sample": {"rows": 10_000}, "noise_levels": [0.9], "length_extra": 1, "length_factor": 1.0}

@@ -17,7 +17,7 @@ from pipeline.train.distributed import Processes
 from pipeline.train.run import train
 from pipeline.train.standing import read_metrics
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.pipeline.test_fits import run
+from tests.support.runs import run
 
 CARD: dict[str, Any] = {
     "name": "small",

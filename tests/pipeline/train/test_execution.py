@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -50,8 +51,12 @@ def test_bfloat16_is_close(corpus: Path) -> None:
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("again", [False, True])
-def test_compiled_blocks_give_the_same(again: bool) -> None:
+def test_compiled_blocks_give_the_same(again: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the graphs as PyTorch traced them, and by the C++ that it makes of them."""
+    monkeypatch.setattr("pipeline.train.distributed.torch.compile", functools.partial(torch.compile, backend=backend))
+
     def results(**settings: object) -> list[Result]:
         torch.manual_seed(0)
         card = LcmCard.model_validate(CARD | {"dropout": 0.0, "layers": 1})

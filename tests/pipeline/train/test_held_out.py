@@ -17,7 +17,7 @@ from stages.lcm.baselines import Mean, Previous, Truth
 from stages.lcm.batch import of_documents
 from stages.lcm.model import Sampling
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.pipeline.test_fits import run as run_corpus
+from tests.support.runs import run as run_corpus
 
 CONTEXT = 12
 

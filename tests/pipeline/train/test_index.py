@@ -28,9 +28,9 @@ from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.sonar.checkpoint import load_encoder
 from tests.conftest import TINY_CARD, sample_documents, write_config, write_jsonl
-from tests.pipeline.test_fits import run
 from tests.pipeline.train.corpora import make_corpus
 from tests.pipeline.train.expected import pieces_of
+from tests.support.runs import run
 
 
 def index(corpus: Corpus, rules: Rules | None = None, answers: str | None = None) -> str:

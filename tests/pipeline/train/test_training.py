@@ -307,6 +307,7 @@ def worker_of_rank(rank: int) -> int:
     raise AssertionError(f"no process of rank {rank}")
 
 
+@pytest.mark.faults
 def test_a_killed_process_ends_the_others_and_one_goes_on(corpus: Path) -> None:
     settings: dict[str, Any] = {"steps": 2000, "checkpoint_every": 5}
     marker = folder(corpus, "killed") / "checkpoints" / "step-00000005.json"

@@ -1,0 +1,204 @@
+"""Commands in processes of their own that cost no imports: forks of one process that has imported all they need.
+
+    process = start("worker", url, folder)
+    process.send_signal(signal.SIGKILL)
+    shown, _ = process.communicate()
+
+A fork has the environment and the folder of its caller, standard output and errors in files, and ends as a command
+does that a person types. `die_before`: it is killed when it is about to make that change below a folder; a change is a
+file that gets its name or loses one. Cost: some seconds of a CPU for the first one of each test process, then none.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+CHANGES = {"os.rename", "os.link", "os.remove"}
+PACKAGES = ("pipeline", "stages", "launchers")
+
+
+class Process:
+    """A command that runs; the part of `subprocess.Popen` that tests need."""
+
+    def __init__(self, pid: int, out: Path, err: Path | None) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._out, self._err = out, err
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        _server().look()
+        return self.returncode
+
+    def wait(self, timeout: float = 600) -> int:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("pipeline", timeout)
+            _server().look(0.05)
+        assert self.returncode is not None
+        return self.returncode
+
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
+        """What it wrote, once it has ended: output (with the errors, unless they were kept apart), errors."""
+        self.wait(timeout)
+        return self._out.read_text(), self._err.read_text() if self._err else ""
+
+    def send_signal(self, sign: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sign)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    *arguments: object,
+    apart: bool = False,
+    session: bool = False,
+    die_before: tuple[int, Path] | None = None,
+    **environment: str,
+) -> Process:
+    """`pipeline` with these arguments. apart: errors are kept apart; session: it leads a process group of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="command-"))
+    out, err = folder / "out.txt", folder / "err.txt" if apart else None
+    request = {
+        "arguments": ["pipeline", *map(str, arguments)],
+        "environment": dict(os.environ) | environment,
+        "folder": str(Path.cwd()),
+        "out": str(out),
+        "err": str(err or out),
+        "session": session,
+        "die_before": [die_before[0], str(die_before[1])] if die_before else None,
+    }
+    return _server().start(request, out, err)
+
+
+class _Server:
+    """The process that forks, as its one client sees it. It ends when the client does."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.processes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        self._buffer = b""
+        self._running: dict[int, Process] = {}
+        self._started: list[int] = []
+
+    def start(self, request: dict[str, Any], out: Path, err: Path | None) -> Process:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        while not self._started:
+            self.look(1)
+        process = Process(self._started.pop(), out, err)
+        self._running[process.pid] = process
+        return process
+
+    def look(self, seconds: float = 0) -> None:
+        """Take note of what it says, for so long at most."""
+        assert self._process.stdout
+        while select.select([self._process.stdout], [], [], seconds)[0]:
+            data = os.read(self._process.stdout.fileno(), 1 << 16)
+            assert data, "the process that forks has ended"
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
+            for line in lines:
+                pid, code = json.loads(line)
+                if code is None:
+                    self._started.append(pid)
+                else:
+                    self._running.pop(pid).returncode = code
+            seconds = 0
+
+
+_servers: list[_Server] = []
+
+
+def _server() -> _Server:
+    if not _servers:
+        _servers.append(_Server())
+    return _servers[0]
+
+
+def _serve() -> dict[str, Any]:
+    """Fork for each request that comes, and tell of each end. Returns in the forks only."""
+    for package in PACKAGES:
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if "ray" not in module.name:  # which starts threads
+                importlib.import_module(module.name)
+    importlib.import_module("spacy")
+    gc.collect()
+    gc.freeze()
+    buffer, running = b"", set[int]()
+    answers = os.dup(1)
+    while True:
+        if select.select([0], [], [], 0.02 if running else None)[0]:
+            data = os.read(0, 1 << 16)
+            if not data:
+                os._exit(0)
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                pid = os.fork()
+                if not pid:
+                    os.close(answers)
+                    return dict(json.loads(line))
+                running.add(pid)
+                os.write(answers, json.dumps([pid, None]).encode() + b"\n")
+        for pid in list(running):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                running.remove(pid)
+                os.write(answers, json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode() + b"\n")
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Make this fork what a command is that was typed with this request."""
+    if request["session"]:
+        os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = request["arguments"]
+    if request["die_before"]:
+        _die_before(*request["die_before"])
+
+
+def _die_before(change: int, folder: str) -> None:
+    left = change
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in CHANGES and str(arguments[0]).startswith(folder) and os.path.lexists(arguments[0]):
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+if __name__ == "__main__":
+    _become(_serve())
+    from pipeline.cli import main
+
+    main()

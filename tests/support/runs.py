@@ -1,0 +1,38 @@
+"""Runs of corpora in this process."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from launchers import launch, train
+from pipeline.config import load_config
+from pipeline.plan import Plan, make_plan
+from pipeline.running import Where, Wishes
+from pipeline.running import run as run_corpus
+from pipeline.state.runs import RunRecord
+from pipeline.storage.store import Store
+
+RVQ = {"codebooks": 3, "units": 32}
+FITS = {"fit": {"rows": 100}, "scaler": {}, "rvq": RVQ, "autobleu": None}
+NO_WISHES = Wishes()
+
+
+def bring_up_to_date(path: Path, *overrides: str) -> Plan:
+    """Do all that a corpus needs, without the screen, the books and the report of `run`."""
+    plan = make_plan(load_config(path, overrides))
+    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    events = list(launch(plan, record.folder))
+    assert not [event for event in events if event.kind == "failed"], events
+    return plan
+
+
+def run(path: Path, *overrides: str, wishes: Wishes = NO_WISHES) -> str:
+    """`pipeline run` in this process; what it printed."""
+    shown = io.StringIO()
+    run_corpus(
+        Console(file=shown, width=160), load_config(path, overrides), wishes, Where(launch, lambda: "cpu", train)
+    )
+    return shown.getvalue()
