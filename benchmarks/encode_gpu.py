@@ -32,7 +32,8 @@ from benchmarks.flops import combined_rate, decoder_flops, encoder_flops, layer_
 from stages.batching import Tokens
 from stages.device import Budget, describe, prepare_cuda
 from stages.sonar.embed import embed
-from stages.sonar.generate import beam_search, greedy
+from stages.sonar.generate import beam_search
+from stages.sonar.greedy import Greedy
 from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 
@@ -211,7 +212,7 @@ def _decoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
         embeddings = torch.randn(count, bench.shape.dim).to(bench.dtype)
     decoder = decoder.to(bench.dtype).eval().requires_grad_(False)
     decoder.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
-    prefixes = torch.tensor([[END, LANGUAGE]] * count, device=bench.device)
+    prefixes, search = torch.tensor([[END, LANGUAGE]] * count, device=bench.device), Greedy(decoder)
 
     def decoding(rows: int, beam: int, number: int) -> Round:
         lengths = sentence_lengths(count, options.seed + number)
@@ -223,7 +224,7 @@ def _decoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
         for start in range(0, count, rows):
             some = slice(start, start + rows)
             if beam == 1:
-                found = greedy(decoder, embeddings[some], prefixes[some], limits[some])
+                found = search(embeddings[some], prefixes[some], limits[some])
             else:
                 hypotheses = beam_search(decoder, embeddings[some], prefixes[some], limits[some], beam=beam)
                 found = [row[0].ids for row in hypotheses]

@@ -32,7 +32,7 @@ from stages.device import Budget, describe, prepare_cuda
 from stages.fragility.noise import noise, perturbed
 from stages.scaler.robust import RobustScaler
 from stages.sonar.embed import embed
-from stages.sonar.generate import greedy
+from stages.sonar.greedy import Greedy
 from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder
 
@@ -74,7 +74,7 @@ def _decoding(
     embeddings = rng.standard_normal((len(lengths), shape.dim), np.float32).astype(np.float16)
     u = rng.random(len(lengths))
     limits = np.repeat(lengths, len(levels))
-    prefix = torch.tensor([[END, LANGUAGE]], device=device)
+    prefix, search = torch.tensor([[END, LANGUAGE]], device=device), Greedy(decoder)
 
     def decode(rows: int) -> None:
         for start in range(0, len(limits), rows):
@@ -83,7 +83,7 @@ def _decoding(
             eps = torch.from_numpy(noise(u[row], alpha, options.seed, shape.dim)).to(device)
             given = torch.from_numpy(embeddings[row]).to(device)
             x = perturbed(given, eps, torch.from_numpy(alpha).to(device), scaler).to(dtype)
-            found = greedy(decoder, x, prefix.expand(len(batch), 2), torch.from_numpy(limits[batch]))
+            found = search(x, prefix.expand(len(batch), 2), torch.from_numpy(limits[batch]))
             if [len(ids) for ids in found] != limits[batch].tolist():
                 raise SystemExit("a decoding ended before its length; the figure would mean nothing")
 

@@ -247,18 +247,30 @@ class ChunkSegmenter:
             )
         self._warned = []
         if not ours:
-            _same(families, receipt, f"{chunk.path}: {path}")
+            _same(families, receipt, f"{chunk.path}: {path}", self._describe_device())
         return receipt
 
 
-def _same(families: dict[str, pa.Table], receipt: Receipt, where: str) -> None:
+def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: str) -> None:
+    """Raises `CorpusError` if a part that was committed before came out differently now, on this device."""
     digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
     changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))
-    if changed:
-        raise CorpusError(
-            f"{where} was written before with other {', '.join(changed)}; the input changed during the run, or a "
-            "library did: delete that file and run again"
+    if not changed:
+        return
+    causes = []
+    on_cpus = device.startswith("cpu") and receipt.device.startswith("cpu")
+    if on_cpus or "documents.text_hash" in changed:
+        causes.append("the input changed during the run, or a library did")
+    if not on_cpus:
+        causes.append(
+            f"SaT cut the same text otherwise (on {receipt.device}, now on {device}): on GPUs a probability near the "
+            "threshold depends in its last bits on the sizes of batches, which follow segment.batch_tokens, the memory "
+            "that was free, and the kind of GPU"
         )
+    raise CorpusError(
+        f"{where} was written before with other {', '.join(changed)}; "
+        f"{'; or '.join(causes)}: delete that file and run again"
+    )
 
 
 def _segmentation(receipt: Receipt) -> Segmentation:

@@ -84,12 +84,13 @@ class InterleavedTransformer(nn.Module):
     def flops(self, lengths: Tensor) -> float:
         """Of `forward` and its backward pass, without those of `index`."""
         width, positions = self.index_in.in_features, 2 * int(lengths.sum())
-        out = self.post.project.weight.numel()
+        out, entries = self.post.project.weight.numel(), -(-self.indices // 8) * 8
         return (
             matmul_flops(sum(_matrices(block) for block in self.layers), positions)
             + matmul_flops(2 / 3 * self.embedding_in.weight.numel(), positions)  # no gradient of the data
             + matmul_flops(out, positions / 2)
-            + matmul_flops(width**2, -(-self.indices // 8) * 8)
+            + matmul_flops(width**2, entries)
+            + Lookup.flops(entries, width, positions)
             + attention_flops(width, 2 * visible_pairs(lengths)) * len(self.layers)
         )
 

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -104,26 +104,42 @@ class TimestepEmbedding(nn.Module):
         return embedded
 
 
+class _Picked(torch.autograd.Function):
+    """Rows of a table by their numbers; the gradient of the table is a matrix product with a one-hot matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.entries = len(table)
+        return table.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        numbers = torch.arange(ctx.entries, device=index.device)
+        return (index[:, None] == numbers).to(gradient.dtype).T @ gradient, None
+
+
 @dataclass(frozen=True)
 class Lookup:
-    """Rows of a small table, picked per position by a matrix product: its gradient is a sum in a fixed order.
+    """Rows of a small table, picked per position; the gradient is a sum in a fixed order, by a matrix product.
 
     A timestep's projections are the same wherever it occurs, so they are computed once per timestep and not per
     position: for AdaLN's dim → 9 · dim that saves a third of the denoiser's operations.
 
-    entries: (entries,) int64, numbers of the table's rows. choice: (positions, entries) float32, one-hot; None: the
-    one row of the table is everybody's.
+    entries: (entries,) int64, numbers of the table's rows. index: (positions,) int64, the row of each; None: the one
+    row of the table is everybody's.
     """
 
     entries: Tensor
-    choice: Tensor | None
+    index: Tensor | None
 
     @classmethod
     def over(cls, index: Tensor, count: int) -> Lookup:
         """Of (positions,) indices below `count`; the table gets a multiple of 8 rows, which matrix units like, by
         repeating the last."""
         numbers = torch.arange(-(-count // 8) * 8, device=index.device)
-        return cls(numbers.clamp(max=count - 1), (index[:, None] == numbers).float())
+        return cls(numbers.clamp(max=count - 1), index)
 
     @classmethod
     def same(cls, index: Tensor) -> Lookup:
@@ -132,7 +148,15 @@ class Lookup:
 
     def __call__(self, table: Tensor) -> Tensor:
         """(entries, dim) → (positions, dim), or (1, dim) for all."""
-        return table if self.choice is None else self.choice.to(table.dtype) @ table
+        if self.index is None:
+            return table
+        picked: Tensor = _Picked.apply(table, self.index)  # type: ignore[no-untyped-call]
+        return picked
+
+    @staticmethod
+    def flops(entries: int, dim: int, positions: float) -> float:
+        """Of the gradient of a table (entries, dim); to pick rows takes none."""
+        return 2.0 * entries * dim * positions
 
 
 class PreNet(nn.Module):

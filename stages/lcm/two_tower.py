@@ -146,6 +146,7 @@ class TwoTowerLcm(DrawnLcm):
         return (
             matmul_flops(contextualizer + denoiser + ends, sentences)
             + matmul_flops(timesteps, entries)
+            + Lookup.flops(entries, MODULATIONS * width, sentences) * card.denoiser_layers
             + attention_flops(width, visible_pairs(batch.lengths)) * layers
         )
 

@@ -24,13 +24,17 @@ import torch
 from stages.device import compute_dtype
 from stages.rvq.blocks import Blocks, blocks
 
-SCORES = 1 << 24  # rows · units of one block: in 16 bits they stay in a GPU's cache
+SCORES = 1 << 24  # rows · units of one block
 ROWS = 2048  # of a block at most
+GPU_ROWS = 16_384  # on a GPU: with 2048 rows launching the work takes longer than doing it
+GPU_SCORES = 1 << 27  # 256 MB in 16 bits
 CHUNK = 1 << 16  # rows whose residuals are held in float32
 
 
-def block_rows(units: int) -> int:
+def block_rows(units: int, device: str | torch.device) -> int:
     """Rows whose distances to all units are computed at once."""
+    if torch.device(device).type == "cuda":
+        return min(GPU_ROWS, max(1, GPU_SCORES // units))
     return min(ROWS, max(1, SCORES // units))
 
 
@@ -77,7 +81,7 @@ def take_nearest(
         residual[start:stop] = left
         squares[start:stop] = left.square().sum(dim=1)
 
-    each_block(take, len(residual), block_rows(len(centroids)))
+    each_block(take, len(residual), block_rows(len(centroids), centroids.device))
     return indices, squares
 
 

@@ -77,7 +77,7 @@ def fit_codebooks(
     residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device))
     centroids, errors = [], []
     with blocks(device) as each_block:
-        total = sum(each_block(lambda start, stop: _energy(residual[start:stop]), rows, block_rows(units)))
+        total = sum(each_block(lambda start, stop: _energy(residual[start:stop]), rows, block_rows(units, device)))
         for level in range(settings.codebooks):
             seed = settings.seed * settings.codebooks + level
             points = _points(residual, settings.points_per_unit * units, seed)

@@ -40,7 +40,7 @@ def cluster(points: torch.Tensor, settings: Recipe, seed: int, dtype: torch.dtyp
     def turn(first: int, stop: int) -> None:
         turned[first:stop] = ((points[first:stop].float() - mean) @ axes).half()
 
-    each_block(turn, len(points), block_rows(units))
+    each_block(turn, len(points), block_rows(units, points.device))
     dim = points.shape[1]
     early = max(1, len(points) // (EARLY * units))
     centroids = turned[start].float()
@@ -77,7 +77,9 @@ def _means(
     """
     units = len(centroids)
     nearest = Nearest(centroids, dtype)
-    labels = torch.cat(each_block(lambda start, stop: nearest(points[start:stop]), len(points), block_rows(units)))
+    labels = torch.cat(
+        each_block(lambda start, stop: nearest(points[start:stop]), len(points), block_rows(units, points.device))
+    )
     counts = torch.bincount(labels, minlength=units)
     order = torch.argsort(labels, stable=True)
     ends = [0, *counts.cumsum(0).tolist()]

@@ -17,7 +17,7 @@ from torch import Tensor
 from stages.batching import Indices
 from stages.segment.segmenter import Segmenter
 from stages.segment.settings import SegmentSettings
-from stages.sonar.generate import greedy
+from stages.sonar.greedy import Greedy
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 from stages.sonar.tokenizer import PAD, SonarTokenizer
 from stages.sonar.train_data import (
@@ -74,10 +74,10 @@ def decode(
 ) -> list[str]:
     """Greedy decodings into a language, each of at most its limit of tokens."""
     prefixes = torch.tensor([tokenizer.target_prefix(language)] * len(embeddings))
-    decoded: list[str] = []
+    search, decoded = Greedy(decoder), list[str]()
     for start in range(0, len(embeddings), 256):
         some = slice(start, start + 256)
-        decoded += tokenizer.decode(greedy(decoder, embeddings[some], prefixes[some], torch.tensor(limits[some])))
+        decoded += tokenizer.decode(search(embeddings[some], prefixes[some], torch.tensor(limits[some])))
     return decoded
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +16,8 @@ from pipeline.config import RunConfig, load_config
 from pipeline.errors import CorpusError
 from pipeline.inputs import Chunk, Document, InputSettings, Rejected, SplitSettings, plan_chunks, read_documents
 from pipeline.segmenting import ChunkSegmenter, Segmentation
-from pipeline.state.receipts import ChunkReceipt
+from pipeline.state.fingerprint import column_digest
+from pipeline.state.receipts import ChunkReceipt, Receipt
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 
@@ -180,3 +182,24 @@ def test_an_input_that_changes_under_a_run_is_noticed(make_config: MakeConfig, t
     write_jsonl(tmp_path / "in/libreoffice-eng.jsonl", list(reversed(sample_documents("libreoffice-eng", 3))))
     with pytest.raises(Exception, match="changed"):
         list(ChunkSegmenter(config).run(chunk))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "column", "said", "not_said"),
+    [
+        ("cpu", "cpu (2 threads)", "text", "the input changed during the run", "SaT"),
+        ("NVIDIA H100", "NVIDIA H100", "text", "; SaT cut the same text otherwise (on NVIDIA H100, now", "the input"),
+        ("cpu (2 threads)", "NVIDIA H100", "text", "; SaT cut the same text otherwise (on cpu (2", "the input"),
+        ("NVIDIA H100", "NVIDIA H100", "text_hash", "the input changed during the run, or a library did; or SaT", "?"),
+    ],
+)
+def test_a_part_that_comes_out_otherwise_says_why(then: str, now: str, column: str, said: str, not_said: str) -> None:
+    families = {"documents": pa.table({"text_hash": [1, 2]}), "sentences": pa.table({"text": ["a", "b"]})}
+    written = {f"{name}.{c}": column_digest(t[c]) for name, t in families.items() for c in t.column_names}
+    receipt = Receipt.model_construct(columns=written, device=then)
+    segmenting._same(families, receipt, "in.jsonl: part", now)
+    changed = {name: digest + "0" if name.endswith(f".{column}") else digest for name, digest in written.items()}
+    with pytest.raises(CorpusError) as error:
+        segmenting._same(families, receipt.model_copy(update={"columns": changed}), "in.jsonl: part", now)
+    assert said in str(error.value) and not_said not in str(error.value)
+    assert str(error.value).endswith("delete that file and run again")

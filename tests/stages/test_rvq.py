@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from stages.arrow import embedding_array
 from stages.encode.settings import NON_FINITE
 from stages.rvq import codebooks as codebooks_module
-from stages.rvq.codebooks import Codebooks, Nearest
+from stages.rvq.codebooks import Codebooks, Nearest, block_rows
 from stages.rvq.fit import fit_codebooks
 from stages.rvq.settings import RvqSettings
 
@@ -308,3 +308,8 @@ def test_on_a_gpu(backend: str) -> None:
     codes = codebooks.to("cuda").encode(x)
     assert abs(relative_error(x, codebooks.decode(codes).numpy()) - expected) < 0.01 * expected
     assert (codes == codebooks.encode(x)).mean() > 0.95
+
+
+def test_blocks_are_larger_on_gpus() -> None:
+    assert [block_rows(units, "cuda") for units in (256, 8192, 1 << 20)] == [16_384, 16_384, 128]
+    assert [block_rows(units, "cpu") for units in (256, 8192, 1 << 20)] == [2048, 2048, 16]

@@ -17,7 +17,7 @@ from wtpsplit import SaT
 
 from stages.segment.sat.card import LORA_FILES, SatCard, load_sat_card, shipped_sat_cards
 from stages.segment.sat.load import load
-from stages.segment.sat.runner import SatRunner, windows
+from stages.segment.sat.runner import SatRunner, mean_of_windows, windows
 from stages.sonar.card import CardError
 from stages.sonar.fetch import sha256_of
 from tests.conftest import sample_documents
@@ -80,6 +80,25 @@ def test_batches_do_not_matter() -> None:
     card = load_sat_card("sat-tiny")
     for one, other in zip(probabilities(card, texts(), 96), probabilities(card, texts(), 96, 600), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_logits_are_summed_from_the_first_window_to_the_last() -> None:
+    lengths = np.array([3, BLOCK + 20, 0, 2 * BLOCK - 1, 400])
+    start, length = windows(lengths, BLOCK, 17)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(start))  # in which they were computed
+    place = np.zeros(len(start), np.int64)
+    place[order] = np.cumsum(length[order]) - length[order]
+    logits = rng.standard_normal(int(length.sum())).astype(np.float32)
+    expected = np.zeros(int(lengths.sum()), np.float32)
+    count = np.zeros_like(expected)
+    for window in range(len(start)):
+        held = slice(start[window], start[window] + length[window])
+        expected[held] += logits[place[window] : place[window] + length[window]]
+        count[held] += 1
+    assert count.max() > 3
+    found = mean_of_windows(logits, place, start, length, len(expected))
+    assert np.array_equal(found, expected / count)
 
 
 def test_windows_cover_every_token_and_end_with_the_document() -> None:

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from stages.device import Budget, in_batches, to_host
+from stages.device import Budget, in_batches, to_host, with_room
 from stages.segment.sat.networks import BEGIN, END, SatNetwork
 
 Indices = NDArray[np.int64]
@@ -38,6 +39,26 @@ def windows(lengths: Indices, block: int, stride: int) -> tuple[Indices, Indices
     length = np.minimum(lengths[document], block)
     begin = np.cumsum(lengths) - lengths
     return begin[document] + np.minimum(turn * stride, lengths[document] - length), length
+
+
+def mean_of_windows(
+    logits: NDArray[np.float32], place: Indices, start: Indices, length: Indices, tokens: int
+) -> NDArray[np.float32]:
+    """The mean logit of each token, over the windows that hold it, summed from the first of them to the last.
+
+    start, length: of each window, in the order of `windows`; place: where in `logits` those of the window begin. The
+    order of a sum decides its last bit, and a GPU's own sums of what lies scattered have none.
+    """
+    token = np.arange(tokens)
+    first = np.searchsorted(start + length, token, side="right")
+    count = np.searchsorted(start, token, side="right") - first
+    total = np.zeros(tokens, np.float32)
+    for turn in range(int(count.max(initial=0))):
+        held = token[count > turn]
+        window = first[held] + turn
+        total[held] += logits[place[window] + held - start[window]]
+    mean: NDArray[np.float32] = np.divide(total, count, dtype=np.float32)
+    return mean
 
 
 class SatRunner:
@@ -70,23 +91,29 @@ class SatRunner:
         """The logit of each token. ids: (tokens,) int64, documents end to end; lengths: tokens of each document."""
         start, length = windows(lengths, self.network.block, self.stride)
         order = np.argsort(-length, kind="stable")
-        length = length[order]
-        ids, starts = ids.to(self.device), torch.from_numpy(start[order]).to(self.device)
-        steps = torch.arange(self.network.block, device=self.device)
-        total, count = torch.zeros((2, len(ids)), device=self.device)
+        place = np.zeros(len(order) + 1, np.int64)  # of each window's logits, in the order in which they are computed
+        np.cumsum(length[order], out=place[1:])
+
+        def tensors() -> list[Tensor]:
+            steps = torch.arange(self.network.block, device=self.device)
+            logits = torch.empty(int(place[-1]), device=self.device)
+            return [ids.to(self.device), torch.from_numpy(start[order]).to(self.device), steps, logits]
+
+        held, starts, steps, logits = with_room(
+            tensors, f"the {len(ids)} tokens of a call", "lower segment.batch_tokens"
+        )
 
         def compute(first: int, stop: int) -> None:
-            places = starts[first:stop, None] + steps[: length[first]]
-            rows = torch.nn.functional.pad(ids[places], (1, 1), value=END)
+            rows = F.pad(held[starts[first:stop, None] + steps[: length[order[first]]]], (1, 1), value=END)
             rows[:, 0] = BEGIN
-            found = self.network(rows)[:, 1:-1]
-            total.index_add_(0, places.flatten(), found.flatten())
-            count.index_add_(0, places.flatten(), torch.ones_like(found).flatten())
+            logits[place[first] : place[stop]] = self.network(rows)[:, 1:-1].flatten()
 
-        if in_batches(length + 2, self.budget, compute):
+        if in_batches(length[order] + 2, self.budget, compute):
             warnings.warn(
                 f"{self.device} ran out of memory: SaT goes on with {self.budget.limit} tokens at once; lower "
                 "segment.batch_tokens to start with that",
                 stacklevel=2,
             )
-        return to_host(total / count).numpy()
+        placed = np.empty(len(order), np.int64)
+        placed[order] = place[:-1]
+        return mean_of_windows(to_host(logits).numpy(), placed, start, length, len(ids))

@@ -141,7 +141,7 @@ def test_operations_are_what_pytorch_counts(kind: str) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.losses(batch).mean().backward()
     counted = counter.get_total_flops()
-    assert model.flops(batch) == pytest.approx(counted - hidden(model, batch) - picked(model, batch))
+    assert model.flops(batch) == pytest.approx(counted - hidden(model, batch))
 
 
 def hidden(model: Lcm, batch: Batch) -> int:
@@ -151,12 +151,3 @@ def hidden(model: Lcm, batch: Batch) -> int:
     if model.card.kind not in ("base", "two-tower"):  # clean and noisy
         pairs, seen = 4 * pairs, 2 * seen
     return len(model.blocks()) * (pairs - seen) * 12 * model.card.model_dim
-
-
-def picked(model: Lcm, batch: Batch) -> int:
-    """Operations of picking rows from tables, which stand for look-ups: of 11 timesteps, rounded up to 16, or of 3
-    codebooks and none, rounded up to 8."""
-    width, entries = model.card.model_dim, 8 if model.card.quantised else 16
-    if model.card.kind == "two-tower":
-        return 4 * batch.sentences * entries * 9 * width * (model.card.denoiser_layers or 0)
-    return 0 if model.card.kind == "base" else 4 * 2 * batch.sentences * entries * width

@@ -68,6 +68,17 @@ def test_the_denoiser_is_that_of_the_paper() -> None:
     torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)
 
 
+def test_a_look_up_and_its_gradient_are_those_of_a_product_with_a_one_hot_matrix() -> None:
+    torch.manual_seed(0)
+    index, table = torch.randint(0, 11, (300,)), torch.randn(16, 36, requires_grad=True)
+    lookup, weights = Lookup.over(index, 11), torch.randn(300, 36)
+    choice = torch.nn.functional.one_hot(index, 16).float()
+    (expected,) = torch.autograd.grad(((choice @ table) * weights).sum(), table)
+    found = lookup(table)
+    assert torch.equal(found, choice @ table)
+    assert torch.equal(torch.autograd.grad((found * weights).sum(), table)[0], expected)
+
+
 def test_a_fresh_denoiser_is_the_identity() -> None:
     torch.manual_seed(0)
     model = TwoTowerLcm(models.card("two-tower"), models.scaler())
