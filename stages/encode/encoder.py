@@ -25,6 +25,8 @@ from stages.sonar.embed import embed
 from stages.sonar.tokenizer import SonarTokenizer
 from stages.stage import Computed
 
+CPU_TOKENS, GPU_TOKENS = 16_384, 32_768  # of a batch, where the settings do not say
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -53,13 +55,15 @@ class Encode:
         self.tokenizer = SonarTokenizer(self.card)
         self.device = "cpu"
         self.network: Callable[[Tensor], Tensor]
-        remedy = "lower segment.max_tokens, or set encode.precision to float16"
-        self._budget = Budget(settings.batch_tokens, "batch_tokens", "tokens", remedy)
+        self._budget: Budget
 
     def setup(self, device: str) -> None:
         """Load the encoder."""
         self.device = device
         prepare_cuda(device)
+        limit = self.settings.batch_tokens or (GPU_TOKENS if device.startswith("cuda") else CPU_TOKENS)
+        remedy = "lower segment.max_tokens, or set encode.precision to float16"
+        self._budget = Budget(limit, "batch_tokens", "tokens", remedy)
         load = load_encoder if self.settings.backend == "native" else load_official_encoder
         self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 

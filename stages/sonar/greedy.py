@@ -52,6 +52,11 @@ ON_CPU = Pace(check=1, worth=0.9, blocks=False, captured=False)
 ON_GPU = Pace(check=4, worth=0.5, blocks=True, captured=True)
 
 
+def room(length: int) -> int:
+    """Tokens that the cache on a GPU has room for when it must hold so many."""
+    return -(-length // ROOM) * ROOM
+
+
 class Greedy:
     """Greedy decoding by one decoder. It keeps its memory from batch to batch, and on a GPU what was captured."""
 
@@ -93,7 +98,7 @@ class Greedy:
             return space
         self.release()
         if self.pace.blocks:
-            capacity = min(-(-capacity // ROOM) * ROOM, len(self.decoder.embedding.positions))
+            capacity = min(room(capacity), len(self.decoder.embedding.positions))
         self._space = _Space.of(self.decoder, needed, capacity)
         return self._space
 

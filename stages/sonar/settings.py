@@ -25,8 +25,11 @@ class DecodingSettings(StageSettings):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
         "auto", description="number format of the computation, as for encode"
     )
-    batch_rows: int = execution(
-        512, ge=1, description="hypotheses (sentences times beam) decoded together; halved if a GPU runs out of memory"
+    batch_rows: int | None = execution(
+        None,
+        ge=1,
+        description="hypotheses (sentences times beam) decoded together; left out: 512 on CPUs, on GPUs as many as "
+        "60 % of the memory hold, at most 2048; halved if a GPU runs out of memory",
     )
 
     def artifacts(self) -> dict[str, str]:

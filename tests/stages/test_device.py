@@ -1,6 +1,6 @@
 """Batches that do not fit into the device's memory are tried again, then halved; what cannot fit is an error.
 
-The last test fills a real GPU. The others must run without one: there a limit on the bytes of each tensor raises what
+One test fills a real GPU. The others must run without one: there a limit on the bytes of each tensor raises what
 PyTorch raises when a GPU's memory is full.
 """
 
@@ -27,6 +27,8 @@ from stages.autobleu.settings import AutobleuSettings
 from stages.device import CALM_PARTS, Budget, DeviceMemoryError, in_batches, with_room
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
+from stages.sonar.card import load_card
+from stages.sonar.decode import rows_that_fit
 from stages.stage import Computed
 from tests.conftest import TINY_CARD, sample_documents
 
@@ -311,3 +313,10 @@ def test_both_stages_go_on_when_a_gpu_is_full() -> None:
     pairs = [one.families["autobleu"]["decoded"].to_pylist() for one in (full, fits)]
     same = sum(ours == theirs for ours, theirs in zip(*pairs, strict=True))
     assert same > 0.9 * table.num_rows  # sums in another order decide near ties
+
+
+def test_a_gpu_decodes_as_many_rows_as_60_percent_of_its_memory_hold() -> None:
+    published = load_card("sonar")
+    sizes = [rows_that_fit(published, 175, memory << 30) for memory in (8, 24, 40, 79, 141)]
+    assert sizes == [128, 512, 1024, 2048, 2048]
+    assert rows_that_fit(published, 512, 80 << 30) == 512
