@@ -8,6 +8,7 @@ row of the published decoder at 128 tokens a sentence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,32 @@ def rows_that_fit(card: ModelCard, longest: int, memory: int) -> int:
     """Rows whose cache at this limit, and whose logits, take 60 % of a GPU's bytes, in 16 bits; a power of two."""
     row = 4 * card.decoder_layers * card.dim * room(longest + PREFIX - 1) + 8 * card.vocab_size
     return min(GPU_ROWS, max(LEAST_ROWS, 1 << max(1, memory * 6 // 10 // row).bit_length() - 1))
+
+
+class _Ahead:
+    """Makes what the next batch needs while this one is computed."""
+
+    def __init__(self, make: Callable[[int, int], tuple[Tensor, Tensor]]) -> None:
+        self._make = make
+        self._pool = ThreadPoolExecutor(1)
+        self._begun: tuple[tuple[int, int], Future[tuple[Tensor, Tensor]]] | None = None
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, start: int, stop: int) -> None:
+        """These rows will probably be next."""
+        self._begun = (start, stop), self._pool.submit(self._make, start, stop)
+
+    def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """What these rows need, made now if others were expected."""
+        begun, self._begun = self._begun, None
+        if begun and begun[0] == (start, stop):
+            return begun[1].result()
+        return self._make(start, stop)
 
 
 class BatchedDecoder:
@@ -84,19 +111,26 @@ class BatchedDecoder:
     ) -> tuple[list[list[int]], dict[str, float]]:
         """Ids of each row, and counts of what decoding took.
 
-        embeddings: rows → (rows, dim) on the device; asked for a batch at a time.
+        embeddings: rows → (rows, dim) on the device; asked for a batch at a time, by a thread of its own, while the
+        batch before is decoded.
         """
         ids: list[list[int]] = [[] for _ in limits]
         order = np.argsort(-limits, kind="stable")
 
-        def compute(start: int, stop: int) -> None:
+        def given_for(start: int, stop: int) -> tuple[Tensor, Tensor]:
             batch = order[start:stop]
-            given = embeddings(batch).to(self.dtype), torch.from_numpy(prefixes[batch]).to(self.device)
+            return embeddings(batch).to(self.dtype), torch.from_numpy(prefixes[batch]).to(self.device)
+
+        def compute(start: int, stop: int) -> None:
+            batch, given = order[start:stop], ahead.take(start, stop)
+            if stop < len(order):
+                ahead.begin(stop, min(2 * stop - start, len(order)))
             for index, found in zip(batch, self._search(*given, torch.from_numpy(limits[batch])), strict=True):
                 ids[index] = found
 
         budget = self._budget = self._budget or self._first_budget(int(limits.max(initial=1)))
-        failures = in_batches(np.full(len(order), self.beam), budget, compute)
+        with _Ahead(given_for) as ahead:
+            failures = in_batches(np.full(len(order), self.beam), budget, compute)
         return ids, budget.counts(failures)
 
     def _first_budget(self, longest: int) -> Budget:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import sacrebleu
+import torch
 
 from stages.arrow import embedding_array, embedding_matrix
 from stages.autobleu.bleu import corpus_bleu, sentence_bleu, sentence_statistics, tokenisation
 from stages.autobleu.scorer import Autobleu
 from stages.autobleu.settings import AutobleuSettings
+from stages.batching import Indices
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
+from stages.sonar.decode import BatchedDecoder
 from tests.conftest import TINY_CARD
 
 ENGLISH = (
@@ -130,3 +134,27 @@ def test_beam_search_decodes_as_the_official_generator_does() -> None:
         same = [ours[row] == theirs[row] for row in short]
         assert len(same) > 40 and sum(same) >= len(same) - 1  # embeddings are rounded to float16 here
     assert decoded[5, 512] != decoded[1, 512]
+
+
+def test_what_a_batch_needs_is_made_while_the_one_before_is_decoded() -> None:
+    decoder = BatchedDecoder(AutobleuSettings(model=str(TINY_CARD), batch_rows=4, precision="float32"))
+    decoder.setup("cpu")
+    limits, prefixes = np.full(10, 6), np.tile(decoder.prefixes(["eng_Latn"]), (10, 1))
+    made = torch.randn(10, decoder.card.dim, generator=torch.Generator().manual_seed(0))
+    asked: list[tuple[list[int], bool]] = []
+    fails_once = [True]
+
+    def embeddings(batch: Indices) -> torch.Tensor:
+        ahead = threading.current_thread() is not threading.main_thread()
+        asked.append((batch.tolist(), ahead))
+        if batch[0] == 4 and fails_once.pop():
+            fails_once.append(False)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return made[torch.from_numpy(batch)]
+
+    ids, counts = decoder.decode(embeddings, prefixes, limits)
+    assert asked == [([0, 1, 2, 3], False), ([4, 5, 6, 7], True), ([4, 5, 6, 7], False), ([8, 9], True)]
+    assert counts["out_of_memory"] == 1  # in the thread, as anywhere
+    for row in range(10):
+        alone, _ = decoder.decode(lambda batch, row=row: made[[row]], prefixes[[row]], limits[[row]])
+        assert alone == [ids[row]]
