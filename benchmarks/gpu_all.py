@@ -81,6 +81,12 @@ ROWS = (
                r"device busy: ([\d.]+)%", r"\1 %"),
         Figure("… its sentences/s", "≥ 97 % of the first row", r"from disk to disk: (\d+)", r"\1 sentences/s"),
     ), 90, "worker_gpu --small --parts 3"),
+    Row("beside", "beside", (
+        Figure("a decoding step of 64 sentences beside BLEU and token lists in other processes", "≤ 5 % above it alone",
+               r"a step beside processes: [\d.]+ ms, [+]?(-?[\d.]+)%", r"\1 %"),
+        Figure("… beside threads of the same process", "none",
+               r"a step beside threads: [\d.]+ ms, [+]?(-?[\d.]+)%", r"\1 %"),
+    ), 60, "beside --small --rows 4 --steps 8 --rounds 1 --workers 1"),
     Row("baseline", "encode_gpu --only baseline --baseline-batches 512 --rounds 1 --sentences 16384", (
         Figure("Hugging Face's M2M100 encoder, the same weights, sorted by length", "slower in the same run",
                r"Hugging Face M2M100 encoder.*?" + RATE, r"\1 sentences/s"),

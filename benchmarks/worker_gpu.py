@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_model(folder, size, tokenizer_of=TOKENIZER, seed=options.seed, fairseq2=False, device=options.device)
         config = _config(folder, options.batch_tokens)
         sizes = [200] * options.in_flight + [rows] * options.parts
-        refs = [segmented_part(config, one, _sentences(size, options.seed + one)) for one, size in enumerate(sizes)]
+        refs = [
+            segmented_part(config, one, made_up_sentences(size, options.seed + one)) for one, size in enumerate(sizes)
+        ]
         hosted = options.hosted == "yes" or (options.hosted == "auto" and options.device.startswith("cuda"))
         order = config, options.device, ("encode",)
         worker = HostedWorker(*order, module="benchmarks.host") if hosted else PartWorker(*order)
@@ -98,7 +100,7 @@ def _tokens_a_word() -> float:
     return (tokens - 2) / 5000
 
 
-def _sentences(rows: int, seed: int) -> list[str]:
+def made_up_sentences(rows: int, seed: int) -> list[str]:
     """Windows of words, about as many tokens long as `sentence_lengths` says, in random order."""
     words = _words()
     rng = np.random.default_rng(seed)
@@ -137,8 +139,8 @@ def _kernels(device: str) -> Iterator[list[tuple[float, float]]]:
         torch.cuda.synchronize()
     results: Any = taken.profiler
     for event in results.kineto_results.events():
-        if event.device_type().name == "CUDA" and not event.is_user_annotation():
-            spans.append((event.start_ns() / 1e9, event.end_ns() / 1e9))
+        if event.device_type().name == "CUDA":
+            spans.append((event.start_ns() / 1e9, (event.start_ns() + event.duration_ns()) / 1e9))
 
 
 def busy(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:

@@ -1,0 +1,171 @@
+"""A decoding step alone, and beside what the CPU does for other parts: in threads of the same process, and in others.
+
+    python -m benchmarks.beside                          24 layers, d=1024, ffn 8192; half a minute on a GPU
+    python -m benchmarks.beside --device cpu --small     tiny networks, whose steps are short as a GPU's
+
+Beside it two workers tokenise, make token lists, detokenise and compute BLEU, again and again, as `prepare` and
+`finish` of two parts do. Threads hold the interpreter while they do so, and Python takes it from them after its switch
+interval. The ways are timed in turns, so that what else the machine does meets all of them; figures are medians over
+the rounds of a step's time, and of its ratio to the step alone in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+
+import torch
+
+from benchmarks.encode_gpu import FORMATS, LANGUAGE, SMALL, Shape
+from benchmarks.flops import wait
+from benchmarks.worker_gpu import TOKENIZER, made_up_sentences
+from launchers.actors import SWITCH_SECONDS
+from stages.autobleu.bleu import sentence_bleu, sentence_statistics
+from stages.batching import Tokens
+from stages.device import describe, prepare_cuda
+from stages.sonar.card import load_card
+from stages.sonar.generate import greedy
+from stages.sonar.ids import END
+from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.tokenizer import SonarTokenizer
+
+LANG = "eng_Latn"
+DEFAULT_SECONDS = sys.getswitchinterval()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    options = _parser().parse_args(arguments)
+    if options.work:
+        _work(threading.Event(), lambda: print("ready", flush=True))
+        return
+    prepare_cuda(options.device)
+    shape, vocab_size = (SMALL, 1000) if options.small else (Shape(), 256_206)
+    decode = _decoder(options, shape, vocab_size)
+    ways: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+        "alone": contextlib.nullcontext,
+        "beside threads": lambda: _threads(options.workers, DEFAULT_SECONDS),
+        f"beside threads, switch interval {SWITCH_SECONDS * 1e6:.0f} µs": lambda: _threads(
+            options.workers, SWITCH_SECONDS
+        ),
+    }
+    times: dict[str, list[float]] = {}
+    with _processes(options.workers) as beside:
+        ways["beside processes"] = beside
+        decode()
+        for _ in range(options.rounds):
+            for name, way in ways.items():
+                with way():
+                    times.setdefault(name, []).append(decode())
+    print(f"{describe(options.device)}; torch {torch.__version__}; {shape}, {options.rows} sentences a step")
+    for name, seconds in times.items():
+        ratio = statistics.median(one / alone for one, alone in zip(seconds, times["alone"], strict=True))
+        print(f"a step {name}: {statistics.median(seconds) * 1e3:.2f} ms, {ratio - 1:+.1%}", flush=True)
+
+
+def _decoder(options: argparse.Namespace, shape: Shape, vocab_size: int) -> Callable[[], float]:
+    """What decodes a batch and returns the seconds of one step."""
+    torch.manual_seed(0)
+    with torch.device(options.device):
+        network = SonarTextDecoder(**asdict(shape), vocab_size=vocab_size, max_tokens=514)
+        embeddings = torch.randn(options.rows, shape.dim).to(FORMATS[options.format])
+    network = network.to(FORMATS[options.format]).eval().requires_grad_(False)
+    network.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
+    prefixes = torch.tensor([[END, LANGUAGE]] * options.rows, device=options.device)
+    limits = torch.full((options.rows,), options.steps)
+
+    def decode() -> float:
+        wait(options.device)
+        start = time.perf_counter()
+        greedy(network, embeddings, prefixes, limits)
+        wait(options.device)
+        seconds = time.perf_counter() - start
+        return seconds / int(options.steps)
+
+    return decode
+
+
+def _work(stop: threading.Event, started: Callable[[], object]) -> None:
+    """What the CPU does for parts of sentences, until it is told to stop."""
+    tokenizer, texts = SonarTokenizer(load_card(TOKENIZER)), made_up_sentences(1000, 0)
+    started()
+    while not stop.is_set():
+        lists = tokenizer.encode(texts, LANG)
+        Tokens.of(lists)
+        sentence_bleu(sentence_statistics(tokenizer.decode(lists), texts, LANG))
+
+
+@contextlib.contextmanager
+def _threads(count: int, interval: float) -> Iterator[None]:
+    stop, started = threading.Event(), threading.Barrier(count + 1)
+    threads = [threading.Thread(target=_work, args=(stop, started.wait)) for _ in range(count)]
+    sys.setswitchinterval(interval)
+    for thread in threads:
+        thread.start()
+    started.wait()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(DEFAULT_SECONDS)
+
+
+@contextlib.contextmanager
+def _processes(count: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Processes that work only while the context that this gives is entered."""
+    command = [sys.executable, "-m", "benchmarks.beside", "--work"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+
+    def tell(sign: signal.Signals) -> None:
+        for process in processes:
+            process.send_signal(sign)
+
+    @contextlib.contextmanager
+    def running() -> Iterator[None]:
+        tell(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            tell(signal.SIGSTOP)
+
+    try:
+        for process in processes:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+        tell(signal.SIGSTOP)
+        yield running
+    finally:
+        tell(signal.SIGKILL)
+        for process in processes:
+            process.wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.beside",
+        description="A decoding step alone, beside threads, and beside processes.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    parser.add_argument("--rows", type=int, default=64, help="sentences that are decoded together")
+    parser.add_argument("--steps", type=int, default=64, help="of one decoding")
+    parser.add_argument("--workers", type=int, default=2, help="threads or processes beside it")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--small", action="store_true", help="a very small network")
+    parser.add_argument("--work", action="store_true", help="only do what is done beside it, for ever")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
