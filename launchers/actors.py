@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ Visiting = Callable[[PartRef], Event]
 
 ITEMS = "items"
 FLUSH_SECONDS = 0.5
+SWITCH_SECONDS = 50e-6  # after which a thread lets another one have the interpreter: who computes must not wait
 SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
 
 
@@ -56,6 +58,7 @@ class Visit:
     """Part descriptors and `segmented` events → events; others go through. May be called from several threads."""
 
     def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
         if device == "cpu":
             import torch
 

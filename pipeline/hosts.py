@@ -3,7 +3,7 @@
 Beside a GPU there is Python to do for every sentence: token lists, BLEU, detokenising. Threads that do it hold the
 interpreter, and whoever feeds the device waits for them. So each part in flight has a host process that reads,
 prepares, finishes and writes (a `PartWorker`), and asks this process to compute. What goes between them are arrays,
-over a socket, as they lie in memory. A host takes 400 MB besides its part, and no GPU.
+over a socket, as they lie in memory. A host takes 350 MB besides its part, and no GPU.
 
 A host that dies ends only its own part's visit, which raises `HostDiedError`; the next part gets another host. Hosts
 end when this process does, however it ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,22 @@ def run(path: Path, *overrides: str) -> list[Event]:
     return list(launch(*planned(path, *overrides)))
 
 
+FORKS: list[int] = []
+os.register_at_fork(before=lambda: FORKS.append(os.getpid()))
+
+
+def test_forks_are_seen() -> None:
+    FORKS.clear()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert [os.getpid()] == FORKS
+
+
 def test_inline_and_local_give_the_same_bytes(make_config: MakeConfig) -> None:
+    """And without a fork: CUDA, once this process has looked for GPUs, would not work in a child that is forked."""
+    FORKS.clear()
     path = make_config()
     run(path, "launcher=inline")
     expected = data_digests(path.parent / "out")
@@ -38,6 +54,7 @@ def test_inline_and_local_give_the_same_bytes(make_config: MakeConfig) -> None:
     assert not [event for event in events if event.kind == "failed"], events
     assert [event.kind for event in events].count("part") == [event.kind for event in events].count("segmented")
     assert data_digests(path.parent / "out") == expected
+    assert not FORKS
 
 
 def test_a_part_that_kills_its_worker_is_set_aside(make_config: MakeConfig) -> None:

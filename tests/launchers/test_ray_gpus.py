@@ -36,14 +36,19 @@ WAIT = 300.0  # seconds for all actors to start, on a busy machine
 
 
 class OnCpu:
-    """Makes what `make` makes, on the CPU whatever device Ray's actors were told; writes down which GPU they have."""
+    """Makes what `make` makes for the device that Ray's actors were told, and then has it compute on the CPU after all.
+
+    Writes down which GPU they have.
+    """
 
     def __init__(self, make: partial[Segmenting] | partial[Visiting], marks: Path, kind: str) -> None:
         self.make, self.marks, self.kind = make, marks, kind
 
     def __call__(self, device: str) -> Segmenting | Visiting:
         write_mark(self.marks, self.kind, device)
-        return self.make("cpu")
+        made = self.make(device)
+        made._device = "cpu"  # type: ignore[union-attr]
+        return made
 
 
 def write_mark(marks: Path, kind: str, device: str) -> None:

@@ -118,8 +118,13 @@ def test_arrays_and_errors_arrive_as_they_were_sent() -> None:
         receive(there)
 
 
+FORKS: list[int] = []
+os.register_at_fork(before=lambda: FORKS.append(os.getpid()))
+
+
 def test_hosts_give_the_same_bytes(corpus: Segmented, worker: HostedWorker) -> None:
     corpus.forget()
+    FORKS.clear()
     refs = corpus.refs()
     with ThreadPoolExecutor(2) as pool:
         visits = list(pool.map(worker.visit, refs))
@@ -128,6 +133,7 @@ def test_hosts_give_the_same_bytes(corpus: Segmented, worker: HostedWorker) -> N
     receipt = visits[0].receipts["autobleu"]
     assert receipt.device.startswith("cpu (") and receipt.seconds["compute"] > 0
     assert 1 <= len(hosts()) <= 2
+    assert not FORKS, "CUDA, which this process would have initialised, does not work in a child that is forked"
 
 
 def test_errors_travel_and_the_host_goes_on(
