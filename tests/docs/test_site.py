@@ -62,7 +62,7 @@ def test_every_setting_is_in_the_reference(hooks: ModuleType) -> None:
             cells = re.split(r"(?<!\\) \| ", line.strip("| "))
             assert len(cells) == 5 and all(cells) and cells[3] in ("meaning", "execution"), line
     assert "| `max_chars` | integer ≥ 10 | `200` | meaning |" in page
-    assert "| `batch_tokens` | integer ≥ 1 | `16384` | execution |" in page
+    assert "| `parts_in_flight` | integer ≥ 1, ≤ 16 | `3` | execution |" in page
 
 
 def test_every_command_and_option_is_in_the_reference(hooks: ModuleType) -> None:
