@@ -21,6 +21,7 @@ run: .venv/installed
 test: .venv/tested
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
 	@.venv/bin/mypy >.venv/mypy.log 2>&1 & types=$$!; \
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"; tests=$$?; \
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests

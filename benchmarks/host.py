@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.hosts import main
+from pipeline.run.hosts import main
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))

@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
+from pipeline.config.train import LANES
 from pipeline.storage.store import Store
-from pipeline.train.data.loader import WINDOW
-from pipeline.train.data.order import Order, Rules
-from pipeline.train.data.pieces import Pieces
-from pipeline.train.data.run_files import RUN, Runs, RunsWriter
-from pipeline.train.data.runs import SplitBuilder
-from pipeline.train.settings import LANES
+from pipeline.training.data.loader import WINDOW
+from pipeline.training.data.order import DataOrder, OrderRules
+from pipeline.training.data.row_range_files import ROW_RANGE, RowRanges, RowRangeWriter
+from pipeline.training.data.row_ranges import SplitBuilder
+from pipeline.training.data.sequences import Sequences
 
 PART = 100_000  # sentences
 DIGEST, SPLIT = "0" * 32, "train"
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         files, spans = write(Path(name), options.documents)
         out.print(
             f"{describe_cpu()}; {sum(files):,} documents, {pc.sum(spans['sentences']).as_py():,} sentences in "
-            f"{len(spans):,} spans; {sum(files) * RUN.itemsize / 1e6:,.0f} MB in {len(files)} files"
+            f"{len(spans):,} spans; {sum(files) * ROW_RANGE.itemsize / 1e6:,.0f} MB in {len(files)} files"
         )
         table = Table("what", "CPU seconds", "MB of its own", "MB mapped")
         context = multiprocessing.get_context("spawn")
@@ -63,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
     """How many runs each file holds, and the spans."""
-    random, split = np.random.default_rng(0), SplitBuilder(RunsWriter(Store(str(folder)), DIGEST, SPLIT))
+    random, split = np.random.default_rng(0), SplitBuilder(RowRangeWriter(Store(str(folder)), DIGEST, SPLIT))
     part = 0
     while split.size[0] < documents:
         long = random.random(PART // 10) < 0.1
         rows = np.where(long, random.integers(100, 130, len(long)), random.integers(1, 18, len(long)))
         ends = np.cumsum(rows)
-        runs = np.zeros(min(int(np.searchsorted(ends, PART)), documents - split.size[0]), RUN)
+        runs = np.zeros(min(int(np.searchsorted(ends, PART)), documents - split.size[0]), ROW_RANGE)
         runs["part"], runs["doc"], runs["rows"] = part, np.arange(len(runs)), rows[: len(runs)]
         runs["first_row"] = (ends - rows)[: len(runs)]
         runs["answer"], runs["new"], runs["ends"] = -1, True, True
@@ -80,12 +80,12 @@ def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
 
 def measure(folder: str, files: list[int], spans: pa.Table, world: int, epochs: float) -> Measured:
     """One process of a training: it opens the index and plans micro-batches from `epochs` on."""
-    rules = Rules(128, 8192, seed=0, shuffle=True, epochs=None, lanes=LANES, window=WINDOW)
+    rules = OrderRules(128, 8192, seed=0, shuffle=True, epochs=None, lanes=LANES, window=WINDOW)
     first, sentences = (spans[name].to_numpy() for name in ("first_run", "sentences"))  # which imports pandas
     before, began = _memory(), time.process_time()
-    runs = Runs(Store(folder), DIGEST, SPLIT, files)
-    pieces = Pieces(runs, np.append(first, len(runs)), sentences)
-    order = Order([pieces], [1.0], rules)
+    runs = RowRanges(Store(folder), DIGEST, SPLIT, files)
+    pieces = Sequences(runs, np.append(first, len(runs)), sentences)
+    order = DataOrder([pieces], [1.0], rules)
     start = int(epochs * pieces.sentences / (0.97 * rules.micro_concepts))
     plans = list(islice(order.mine(0, world, start), 10))
     seconds, (own, mapped) = time.process_time() - began, _memory()

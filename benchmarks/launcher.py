@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.machine import describe_cpu
-from launchers.cluster import joined
 from launchers.local import ray_on_this_machine
+from launchers.ray_cluster import joined
 from launchers.ray_data import Item, Work, flow
+from pipeline.config.launcher import LauncherSettings
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.state.receipts import PartRef
-from pipeline.tasks import Event
 
 
 class NoSegmenter:

@@ -1,7 +1,7 @@
 """Training steps of a Large Concept Model on a GPU: concepts/s, TFLOP/s, MFU, and how long the paper's training takes.
 
-The trainer's own steps (pipeline/train/step.py) on random documents of 20 to 127 sentences, packed as the loader packs
-them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Needs torch,
+The trainer's own steps (pipeline/training/step.py) on random documents of 20 to 127 sentences, packed as the loader
+packs them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Needs torch,
 numpy, pyarrow, PyYAML, rich and safetensors; 26 GB of GPU memory for the 1.6B models, and activations.
 
     python -m benchmarks.lcm_gpu
@@ -18,15 +18,15 @@ import time
 import torch
 
 from benchmarks.machine import describe_cpu
-from pipeline.train.distributed import Processes, parallel
-from pipeline.train.optimizer import adamw
-from pipeline.train.peaks import peak_tflops
-from pipeline.train.settings import TrainSettings
-from pipeline.train.step import Stepper
+from pipeline.config.train import TrainSettings
+from pipeline.training.distributed import Processes, parallel
+from pipeline.training.optimizer import adamw
+from pipeline.training.peaks import peak_tflops
+from pipeline.training.step import Stepper
 from stages.device import prepare_cuda
 from stages.lcm.batch import Batch
+from stages.lcm.build import build
 from stages.lcm.card import load_lcm_card
-from stages.lcm.model import build
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 

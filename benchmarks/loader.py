@@ -35,21 +35,21 @@ from rich.table import Table
 from benchmarks.machine import console, describe_cpu
 from benchmarks.random_model import Size, make_model
 from benchmarks.storage import model_values
-from launchers import launch
+from launchers.launch import launch
 from pipeline import Corpus
-from pipeline.config import load_config
-from pipeline.export import Wishes, export_corpus
+from pipeline.config.run_config import load_config
+from pipeline.config.select import SelectSettings
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.receipts import commit
+from pipeline.corpus.recipes import SEGMENT, part_fingerprint
+from pipeline.corpus.runs import RunRecord
+from pipeline.export import ExportOptions, export_corpus
 from pipeline.export.lcm import EMBEDDINGS
-from pipeline.plan import make_plan
-from pipeline.select.settings import SelectSettings
-from pipeline.state.fingerprint import fingerprint
-from pipeline.state.receipts import commit
-from pipeline.state.recipes import SEGMENT, part_fingerprint
-from pipeline.state.runs import RunRecord
+from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
-from pipeline.train.data.index import Index, make_index
-from pipeline.train.data.loader import Loader, Source
-from pipeline.train.data.vectors import read_embeddings
+from pipeline.training.data.index import Index, make_index
+from pipeline.training.data.loader import Loader, TrainingSource
+from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_array
 
 DOCUMENT = 80  # sentences, about as many as in the LCM paper
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"bytes of embeddings; index made in {time.perf_counter() - started:.1f} s"
         )
         exported = Path(name, "lcm")
-        export_corpus(Console(file=io.StringIO()), corpus.url, corpus, Wishes("lcm", str(exported)))
+        export_corpus(Console(file=io.StringIO()), corpus.url, corpus, ExportOptions("lcm", str(exported)))
         table = Table(title=f"Thousand embeddings a second, median of {options.rounds} rounds")
         table.add_column("method")
         for threads in options.threads:
@@ -139,7 +139,7 @@ def methods(index: Index, files: Sequence[Path], exported: Path) -> dict[str, Me
 
     def ours(threads: int) -> int:
         loader = Loader(
-            [Source(index)], split="train", max_sentences=128, micro_concepts=8192, epochs=1, threads=threads
+            [TrainingSource(index)], split="train", max_sentences=128, micro_concepts=8192, epochs=1, threads=threads
         )
         return sum(batch.sentences for _, batch in loader)
 

@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from recipes.sonar.data import CorpusSource
+from recipes.sonar.scores import held_out_scores
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder, load_encoder
 from stages.sonar.tokenizer import SonarTokenizer
-from stages.sonar.train_data import Source
-from stages.sonar.train_scores import held_out_scores
 
 
 def main(
@@ -32,7 +32,7 @@ def main(
     card = load_card(model)
     tokenizer = SonarTokenizer(card)
     began = time.monotonic()
-    sources = [Source.parse(text) for text in corpus]
+    sources = [CorpusSource.parse(text) for text in corpus]
     scores = held_out_scores(load_encoder(card), load_decoder(card), tokenizer, sources, most=sentences)
     table = Table("score", *card.languages, title=f"{card.name}: {', '.join(corpus)}")
     for name, values in scores.items():

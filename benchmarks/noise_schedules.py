@@ -14,19 +14,23 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from stages.lcm.card import Diffusion
+from stages.lcm.card import DiffusionSettings
 from stages.lcm.schedule import alphas_squared, log_snr
 
 COLORS = ("#000000", "#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7")  # of Okabe and Ito
 
 
-def schedules(steps: int) -> dict[str, Diffusion]:
+def schedules(steps: int) -> dict[str, DiffusionSettings]:
     """Those of Table 5, under its names."""
-    found = {"Cosine": Diffusion(steps=steps)}
+    found = {"Cosine": DiffusionSettings(steps=steps)}
     for number, (first, last) in enumerate([(0.001, 0.0012), (0.02, 0.022)], 1):
-        found[f"Quadratic-{number}"] = Diffusion(schedule="quadratic", steps=steps, beta_first=first, beta_last=last)
+        found[f"Quadratic-{number}"] = DiffusionSettings(
+            schedule="quadratic", steps=steps, beta_first=first, beta_last=last
+        )
     for scale, shift in [(1.5, -1.0), (1.5, -2.0), (0.8, -1.0), (3.5, 0.0)]:
-        found[f"Sigmoid({scale:g}, {shift:g})"] = Diffusion(schedule="sigmoid", steps=steps, scale=scale, shift=shift)
+        found[f"Sigmoid({scale:g}, {shift:g})"] = DiffusionSettings(
+            schedule="sigmoid", steps=steps, scale=scale, shift=shift
+        )
     return found
 
 

@@ -26,16 +26,16 @@ import yaml
 from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
-from pipeline import layout
-from pipeline.config import RunConfig, load_config
+from pipeline.config.run_config import RunConfig, load_config
+from pipeline.corpus.counters import counters_of
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.ledger import row_of, write_rows
+from pipeline.corpus.receipts import ChunkReceipt, DataFile, PartRef, Receipt
+from pipeline.corpus.recipes import SEGMENT, part_fingerprint, segment_part_fingerprint
+from pipeline.corpus.runs import RunRecord
+from pipeline.corpus.view import View
 from pipeline.inputs import Chunk, order_chunks, plan_inputs
-from pipeline.state.fingerprint import fingerprint
-from pipeline.state.ledger import row_of, write_rows
-from pipeline.state.receipts import ChunkReceipt, DataFile, PartRef, Receipt
-from pipeline.state.recipes import SEGMENT, part_fingerprint, segment_part_fingerprint
-from pipeline.state.runs import RunRecord
-from pipeline.state.sums import sums_of
-from pipeline.state.view import View
+from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 CHUNKS_A_FILE = 1000
@@ -187,7 +187,7 @@ def _rows(view: View, entries: Iterator[tuple[Chunk, str]], parts: int) -> Itera
     if first is None:
         return
     receipt, every = _made_up(view, first, first_print, parts)
-    row = row_of(receipt, every, sums_of(receipt, ((part, ()) for part in every)))
+    row = row_of(receipt, every, counters_of(receipt, ((part, ()) for part in every)))
     yield row
     for chunk, print_ in entries:
         texts = row["receipts"].replace(first.id, chunk.id).replace(first_print, print_)
@@ -212,18 +212,18 @@ def measured(command: str, config: Path) -> tuple[float, float, float, str]:
 def _measure(command: str, path: str) -> None:
     config = load_config(Path(path))
     if command == "plan":
-        from pipeline.plan import make_plan
+        from pipeline.planning.plan import make_plan
 
         plan = make_plan(config)
         left = ", ".join(f"{stage} {work.done} done {work.left} left" for stage, work in plan.work.items())
         said = f"nothing to do: {plan.nothing_to_do}; {left}"
     else:
-        from pipeline.corpus import Corpus
-        from pipeline.state.books import keep_books
+        from pipeline.corpus.accounting import compute_accounting
+        from pipeline.corpus.reader import Corpus
 
         corpus = Corpus(config.output)
-        books = keep_books(corpus.store, corpus.chunks)
-        said = f"{books.parts} parts, {books.sentences} sentences, {len(books.problems)} problems"
+        accounting = compute_accounting(corpus.store, corpus.chunks)
+        said = f"{accounting.parts} parts, {accounting.sentences} sentences, {len(accounting.problems)} problems"
     with contextlib.suppress(ValueError):
         lines = Path("/proc/self/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

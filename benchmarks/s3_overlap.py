@@ -32,11 +32,11 @@ import yaml
 
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmented import LANG, segmented_part
-from pipeline.config import RunConfig, load_config
-from pipeline.networks import Networks
-from pipeline.state.receipts import PartRef
-from pipeline.storage.patience import take_repeated
-from pipeline.worker import PartWorker
+from pipeline.config.run_config import RunConfig, load_config
+from pipeline.corpus.receipts import PartRef
+from pipeline.run.networks import Networks
+from pipeline.run.worker import PartWorker
+from pipeline.storage.retry import take_retry_counts
 from stages.arrow import embedding_array
 from stages.stage import Computed
 from tests.faults.s3_proxy import elsewhere
@@ -93,7 +93,7 @@ def _measure(out: Any, config: RunConfig, encoder: SimulatedEncoder, refs: list[
     networks = Networks(config, "cpu")
     networks._stages["encode"] = encoder, []  # in the place of the network
     worker = PartWorker(config, "cpu", ("encode",), networks)
-    take_repeated()
+    take_retry_counts()
     with ThreadPoolExecutor(in_flight) as pool:
         start, cpu = time.perf_counter(), time.process_time()
         receipts = [visit.receipts["encode"] for visit in pool.map(worker.visit, refs)]
@@ -104,7 +104,7 @@ def _measure(out: Any, config: RunConfig, encoder: SimulatedEncoder, refs: list[
         lap: statistics.mean(receipt.seconds[lap] for receipt in receipts)
         for lap in ("read", "prepare", "wait", "compute", "finish", "commit")
     }
-    repeated = take_repeated().total() + sum(receipt.counts.get("storage_retries", 0) for receipt in receipts)
+    repeated = take_retry_counts().total() + sum(receipt.counts.get("storage_retries", 0) for receipt in receipts)
     out.print(
         f"{in_flight} in flight: device busy {busy / (end - start):.1%} of {end - start:.1f} s, {busy / steady:.1%} "
         f"steady; {cpu / len(refs):.2f} s of processor a part; {repeated:.0f} requests repeated; seconds a part: "

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.config import RunConfig
-from pipeline.state.receipts import PartRef, commit
-from pipeline.state.recipes import SEGMENT
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.receipts import PartRef, commit
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 LANG = "eng_Latn"

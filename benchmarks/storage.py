@@ -25,8 +25,8 @@ from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
 from benchmarks.sample import sample_sentences
-from pipeline import layout
-from pipeline.state.receipts import write_family
+from pipeline.corpus.receipts import write_family
+from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import embedding_array, embedding_matrix
 from stages.encode.encoder import Encode

@@ -35,9 +35,9 @@ from benchmarks.encode_gpu import SMALL, Shape, sentence_lengths
 from benchmarks.flops import encoder_flops
 from benchmarks.random_model import Size, make_model
 from benchmarks.segmented import LANG, segmented_part
-from pipeline.config import RunConfig, load_config
-from pipeline.hosts import HostedWorker
-from pipeline.worker import PartWorker, Visit
+from pipeline.config.run_config import RunConfig, load_config
+from pipeline.run.hosts import HostedWorker
+from pipeline.run.worker import PartVisit, PartWorker
 from stages.device import describe
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
@@ -157,7 +157,7 @@ def busy(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
 def _print(
     options: argparse.Namespace,
     shape: Shape,
-    visits: list[Visit],
+    visits: list[PartVisit],
     computing: list[tuple[float, float]],
     kernels: list[tuple[float, float]],
 ) -> None:

@@ -87,7 +87,7 @@ def copied(source: str) -> str:
 
 def configuration() -> str:
     """The configuration reference: every setting with its type, default, limits, and what a change of it does."""
-    from pipeline.config import RunConfig
+    from pipeline.config.run_config import RunConfig
 
     schema = RunConfig.model_json_schema()
     definitions: dict[str, Schema] = schema["$defs"]

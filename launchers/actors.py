@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
-from pipeline.state.receipts import PartRef
-from pipeline.tasks import Event
 
 Segmenting = Callable[[Chunk], Iterator[Event]]
 Visiting = Callable[[PartRef], Event]
@@ -30,7 +30,7 @@ SWITCH_SECONDS = 50e-6  # after which a thread lets another one have the interpr
 SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
 
 
-class Segment:
+class SegmentActor:
     """Chunk descriptors → events. `make` loads what segments."""
 
     def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
@@ -54,7 +54,7 @@ class Segment:
         yield from out.rest()
 
 
-class Visit:
+class VisitActor:
     """Part descriptors and `segmented` events → events; others go through. May be called from several threads."""
 
     def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launchers.devices import devices
-from pipeline.plan import Plan
-from pipeline.state.recipes import SEGMENT
-from pipeline.tasks import Event, PartTask, SegmentTask
+from pipeline.corpus.events import Event
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.planning.plan import Plan
+from pipeline.run.tasks import PartTask, SegmentTask
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:

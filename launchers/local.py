@@ -22,10 +22,10 @@ from typing import Any
 
 from launchers import ray_data
 from launchers.devices import devices
-from pipeline.errors import PipelineError
-from pipeline.interrupts import heed_sigterm
-from pipeline.plan import Plan
-from pipeline.tasks import Event
+from pipeline.base.errors import PipelineError
+from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.corpus.events import Event
+from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 STARTS, TOO_SLOW = 3, "timed out during startup"
@@ -59,7 +59,7 @@ def ray_on_this_machine() -> Iterator[None]:
         with _privacy():
             try:
                 _start(folder)
-                heed_sigterm()
+                install_sigterm_handler()
                 yield
             finally:
                 ray.shutdown()

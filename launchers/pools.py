@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.launcher_settings import LauncherSettings
+from pipeline.config.launcher import LauncherSettings
 
 VISITOR_SHARE = 0.8  # of the CPUs, where there are no GPUs
 SAT_SHARE = 0.2  # of each GPU, where SaT segments beside the encoder

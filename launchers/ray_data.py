@@ -20,17 +20,18 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from launchers.actors import Segment, Segmenting, Visit, Visiting, packed, unpacked
+from launchers.actors import SegmentActor, Segmenting, VisitActor, Visiting, packed, unpacked
 from launchers.gpu_bundles import GpuBundles
 from launchers.pools import Node, pools
-from pipeline.config import RunConfig
+from pipeline.base.errors import CorpusError
+from pipeline.config.launcher import LauncherSettings
+from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import Identity, identity
-from pipeline.errors import CorpusError
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.plan import Plan
-from pipeline.state.receipts import PartRef
-from pipeline.state.recipes import SEGMENT
-from pipeline.tasks import Event, PartTask, SegmentTask, failure
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import PartRef
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.planning.plan import Plan
+from pipeline.run.tasks import PartTask, SegmentTask, failed_event
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -141,12 +142,12 @@ def _wave(left: dict[str, Item], work: Work) -> Iterator[Event]:
                     seen.add(mark)
                     yield event
         except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
-            yield failure("Ray", error)
+            yield failed_event("Ray", error)
             return
         first = False
         if left and idle == ROUNDS:
             words = f"workers died {ROUNDS} times before any of {len(left)} parts and chunks was done; see Ray's logs"
-            yield failure("Ray", CorpusError(words))
+            yield failed_event("Ray", CorpusError(words))
             return
 
 
@@ -186,7 +187,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     if chunks:
         sources += [
             _source(chunks).map_batches(
-                Segment,
+                SegmentActor,
                 fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
                 batch_size=1,  # a block; with GPUs Ray takes no other way to say so
                 batch_format="pyarrow",
@@ -202,7 +203,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     if work.visit:
         expected = len(parts) + sum(1 + one.sentences // PART_SENTENCES for one in items if "chunk" in one.descriptor)
         data = data.map_batches(
-            Visit,
+            VisitActor,
             fn_constructor_args=(partial(work.visit, found.device), found.device, found.threads, at_once),
             batch_size=1,
             batch_format="pyarrow",

@@ -14,10 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launchers.cluster import TOKEN_HINT, checked_address
-from pipeline.config import RunConfig
-from pipeline.errors import ConfigError
-from pipeline.running import Wishes
+from launchers.ray_cluster import TOKEN_HINT, checked_address
+from pipeline.base.errors import ConfigError
+from pipeline.config.run_config import RunConfig
+from pipeline.run.run import RunOptions
 
 INTERRUPTED = 130
 _PIPELINE = ("python", "-m", "pipeline.cli")
@@ -63,13 +63,13 @@ def run_as_job(console: Console, config: RunConfig, command: list[str]) -> int:
     return 0 if str(info.status) == "SUCCEEDED" else info.driver_exit_code or 1
 
 
-def run_command(wishes: Wishes) -> list[str]:
+def run_command(options: RunOptions) -> list[str]:
     """`pipeline run`, as the cluster's head is to do it."""
-    options = ["--only", wishes.only] if wishes.only else []
-    options += ["--until", wishes.until] if wishes.until else []
-    options += [word for name in wishes.refit for word in ("--refit", name)]
-    options += ["--take-over"] if wishes.take_over else []
-    return [*_PIPELINE, "run", *_ON_CLUSTER, *options]
+    flags = ["--only", options.only] if options.only else []
+    flags += ["--until", options.until] if options.until else []
+    flags += [word for name in options.refit for word in ("--refit", name)]
+    flags += ["--take-over"] if options.take_over else []
+    return [*_PIPELINE, "run", *_ON_CLUSTER, *flags]
 
 
 def train_command(fresh: bool) -> list[str]:

@@ -21,16 +21,16 @@ from ray.train.v2.api.config import FailureConfig, LoggingConfig, RunConfig, Sca
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
 from rich.console import Console
 
-from launchers.cluster import check_nodes, checked_address, joined
 from launchers.pools import Node
+from launchers.ray_cluster import check_nodes, checked_address, joined
 from launchers.ray_data import nodes_of_ray
-from launchers.training import Patience
-from pipeline.config import RunConfig as Config
-from pipeline.errors import ConfigError, CorpusError, PipelineError
-from pipeline.storage.patience import filesystem
+from launchers.restart import RestartPolicy
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.config.run_config import RunConfig as Config
+from pipeline.config.train import TrainSettings
+from pipeline.storage.retry import filesystem
 from pipeline.storage.store import Store
-from pipeline.train.settings import TrainSettings
-from pipeline.train.standing import Standing, standing
+from pipeline.training.status import TrainingStatus, training_status
 
 LOG_WIDTH = 160  # of what workers print
 
@@ -43,19 +43,19 @@ def spread(config: Config, console: Console, url: str, run: str, processes: int 
     try:
         with joined(checked_address(config), show=True):
             check_nodes(config, run, ())
-            fit(partial(_work, url, run), Store(url), settings, partial(standing, Store(url), run))
+            fit(partial(_work, url, run), Store(url), settings, partial(training_status, Store(url), run))
     finally:
         signal.signal(signal.SIGINT, before)  # Ray takes it
 
 
 def _work(url: str, run: str) -> None:
     """In a worker."""
-    from pipeline.train.worker import work
+    from pipeline.training.worker import work
 
     work(Console(width=LOG_WIDTH), url, run)
 
 
-def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], Standing]) -> None:
+def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], TrainingStatus]) -> None:
     """Run `work` in the workers of the Ray that this process has joined, until it returns in all of them.
 
     work: importable on all nodes. Raises what it raises, if that is a `PipelineError`.
@@ -70,7 +70,7 @@ def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: C
         storage_filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs)),
         failure_config=FailureConfig(max_failures=-1),  # `_Judge` decides
         logging_config=LoggingConfig("ERROR"),
-        callbacks=[_Judge(Patience(look))],
+        callbacks=[_RestartJudge(RestartPolicy(look))],
     )
     trainer = TorchTrainer(
         work,
@@ -108,15 +108,15 @@ def scaling(nodes: Sequence[Node], processes: int | None) -> ScalingConfig:
     )
 
 
-class _Judge(UserCallback):
+class _RestartJudge(UserCallback):
     """In Ray's controller: ends a training that cannot go on, instead of starting its workers for ever."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
 
     def after_exception(self, run_context: object, worker_exceptions: dict[int, Exception]) -> None:
         for one in worker_exceptions.values():
             if isinstance(one, PipelineError):
                 raise one
         rank, first = next(iter(worker_exceptions.items()))
-        self._patience.lost(f"worker {rank}: {first}")
+        self._policy.lost(f"worker {rank}: {first}")

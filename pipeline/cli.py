@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.commands import following, keeping, looking, setting_up, training, working
+from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.commands import inspect, maintain, monitor, run, setup, train
 from pipeline.commands.options import err, out
-from pipeline.errors import ConfigError, PipelineError
-from pipeline.interrupts import heed_sigterm
-from stages.sonar.card import CardError
+from stages.cards import CardError
 
 app = typer.Typer(
     add_completion=False,
@@ -43,28 +43,28 @@ def top(
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows them
-    "Work on a corpus": (working.run, working.plan, following.status, following.logs, working.cancel, working.retry),
+    "Work on a corpus": (run.run, run.plan, monitor.status, monitor.logs, run.cancel, run.retry),
     "Look at it, and hand it over": (
-        looking.inspect,
-        looking.select,
-        looking.report,
-        looking.export,
-        looking.compare_segmenters,
+        inspect.inspect,
+        inspect.select,
+        inspect.report,
+        inspect.export,
+        inspect.compare_segmenters,
     ),
-    "Train and evaluate": (training.index, training.train, training.evaluate, training.generate),
-    "Keep it in order": (keeping.verify, keeping.gc, keeping.quarantine, keeping.purge),
-    "Set up": (setting_up.models, setting_up.doctor, setting_up.schema),
+    "Train and evaluate": (train.index, train.train, train.evaluate, train.generate),
+    "Keep it in order": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
+    "Set up": (setup.models, setup.doctor, setup.schema),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
-for command in (working.gate, working.worker, working.training):  # SLURM jobs call these
+for command in (run.gate, run.worker, run.training):  # SLURM jobs call these
     app.command(hidden=True)(command)
 
 
 def main() -> None:
     """Entry point: errors become words and exit codes; SIGTERM is heeded like Ctrl-C."""
-    heed_sigterm()
+    install_sigterm_handler()
     try:
         result: Any = app(standalone_mode=True)
     except (ConfigError, CardError) as error:

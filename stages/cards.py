@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+)
 
-from stages.sonar.card import CardError
-from stages.sonar.fetch import sha256_of
+from stages.fetch import sha256_of
 from stages.yaml_text import load_yaml
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -79,3 +84,7 @@ def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], 
             wrong.append(f"{path} has sha256 {found}, the card says {wanted}")
     if wrong:
         raise CardError(f"card {card}: {'; '.join(wrong)}; put the right files there, or correct the card")
+
+
+class CardError(ValueError):
+    """A card that is not there, is not valid, or does not fit its files."""

@@ -1,16 +1,15 @@
 """What every stage has: settings that know their role, a name, a version, the columns it reads and writes.
 
 A stage is a function of tables: it knows no path, no Ray and no SLURM. Its settings describe it without loading
-anything heavy (no torch), so that a plan is made in milliseconds; `settings.build(fits)` gives the stage itself. The
-worker (`pipeline/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`, checks the
-result against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part is on the
-device.
+anything heavy (no torch), so that a plan is made in milliseconds; `build_stage` (`registry.py`) gives the stage itself.
+The worker (`pipeline/run/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`,
+checks the result against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part
+is on the device.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -100,7 +99,5 @@ class StageSettings(Settings, ABC):
         """Digests of the models, tokenizers and fits that the result depends on."""
         ...
 
-    @abstractmethod
-    def build(self, fits: Mapping[str, bytes]) -> Stage:
-        """The stage itself; heavy imports happen here. `fits`: the files of the artifacts that it needs, by name."""
-        ...
+
+OK, TRUNCATED, NON_FINITE = 0, 1, 2  # the column `status`

@@ -17,8 +17,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-from pipeline.state.states import View, read_state
-from pipeline.storage.patience import take_repeated
+from pipeline.corpus.states import View, read_state
+from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from tests.support.s3 import forget_all, moto
 
@@ -66,7 +66,7 @@ def _sees_a_gpu() -> bool:
 def _repeated_requests_are_this_tests_own() -> Iterator[None]:
     """A process counts repeated requests until a receipt tells of them: none of this test go into the next one's."""
     yield
-    take_repeated()
+    take_retry_counts()
 
 
 def sample_documents(name: str, count: int) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def make_config(tmp_path: Path) -> MakeConfig:
 
 def data_digests(output: Path | str, view: View | None = None) -> dict[str, str]:
     """family/part → digest of the bytes, of everything that the newest run's receipts vouch for."""
-    from pipeline.state.runs import newest_view
+    from pipeline.corpus.runs import newest_view
 
     store = Store(str(output))
     found: dict[str, str] = {}

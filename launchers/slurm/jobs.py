@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchers.slurm.sbatch import Script, check_options, options
+from launchers.slurm.sbatch import SbatchScript, check_options, options
 from launchers.slurm.site import Site, SlurmError, ask, site
-from pipeline.errors import ConfigError
-from pipeline.launcher_settings import LauncherSettings, seconds_of
+from pipeline.base.errors import ConfigError
+from pipeline.config.launcher import LauncherSettings, seconds_of
 
 _end: float | None = None  # by the monotonic clock, when this job's time is over; None: not asked yet
 
@@ -47,7 +47,7 @@ def check(settings: LauncherSettings) -> None:
         tasks = None if small else min(settings.tasks, found.max_array_size)
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "check.sh"
-            script.write_text(Script(["true"], Path(folder), "check", asked, tasks=tasks).text())
+            script.write_text(SbatchScript(["true"], Path(folder), "check", asked, tasks=tasks).text())
             try:
                 ask("sbatch", "--test-only", str(script))
             except SlurmError as error:
@@ -117,8 +117,8 @@ def submit(
         at_once = settings.array_parallelism
         if size and tasks and at_once:  # of all arrays together
             at_once = max(1, at_once * size // tasks)
-        script = Script(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once, after=after,
-                        to_steps=bool(nodes))  # fmt: skip
+        script = SbatchScript(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once,
+                        after=after, to_steps=bool(nodes))  # fmt: skip
         try:
             jobs.append(script.send())
         except SlurmError:

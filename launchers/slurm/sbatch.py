@@ -21,8 +21,8 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from launchers.slurm.site import Site, SlurmError, inherited, words
-from pipeline.errors import ConfigError
-from pipeline.launcher_settings import LauncherSettings, seconds_of
+from pipeline.base.errors import ConfigError
+from pipeline.config.launcher import LauncherSettings, seconds_of
 
 WARNING = signal.SIGUSR2  # the time limit is near: release what you hold, `requeue`, end
 WARNING_SECONDS = 120.0  # before the time limit; SLURM may be up to a minute early
@@ -59,7 +59,7 @@ def options(settings: LauncherSettings, found: Site, small: bool = False) -> dic
     return {key: value for key, value in asked.items() if value is not None} | passed
 
 
-class Script(submitit.SlurmExecutor):
+class SbatchScript(submitit.SlurmExecutor):
     """submitit's way to sbatch, for a command line in place of a pickle."""
 
     def __init__(

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from pipeline.errors import ConfigError, PipelineError
-from pipeline.launcher_settings import seconds_of
+from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.config.launcher import seconds_of
 
 TIMEOUT = 120.0  # seconds; the commands themselves wait for a busy controller
 OF_A_JOB = ("SLURM_", "SLURMD_", "SUBMITIT_", "SQUEUE_", "SINFO_", "SACCT_")

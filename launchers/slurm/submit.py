@@ -15,48 +15,48 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launchers.slurm import jobs
-from pipeline.config import RunConfig
+from pipeline.base.errors import ConfigError
+from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import check_identity, identity
 from pipeline.coordination.leases import Lease
-from pipeline.coordination.lock import hold, me
-from pipeline.errors import ConfigError
-from pipeline.running import Submit, Wishes
-from pipeline.state.runs import RunRecord
+from pipeline.coordination.lock import holder_info, set_holder
+from pipeline.corpus.runs import RunRecord
+from pipeline.run.run import RunOptions, Submit
 from pipeline.storage.remote import is_remote
 from pipeline.storage.store import Store
 
-WISHES = "wishes.json"
+OPTIONS_FILE = "wishes.json"
 
 
-def submission(config: RunConfig, wishes: Wishes) -> Submit:
+def submission(config: RunConfig, options: RunOptions) -> Submit:
     """What hands a run over. Raises `ConfigError` in words if SLURM is not here, or refuses these settings."""
     jobs.check(config.launcher)
     root = jobs_root(config.launcher.folder, config.output)
 
     def submit(record: RunRecord, lease: Lease) -> None:
         asked = {
-            "only": wishes.only, "until": wishes.until, "refit": list(wishes.refit), "identity": identity(config)
+            "only": options.only, "until": options.until, "refit": list(options.refit), "identity": identity(config)
         }  # fmt: skip
-        record.store.write(f"{record.folder}/{WISHES}", json.dumps(asked).encode())
-        submit_gate(config, record.store, record.folder, 1, jobs_folder(root, record.folder), (), lease)
+        record.store.write(f"{record.folder}/{OPTIONS_FILE}", json.dumps(asked).encode())
+        submit_scheduler(config, record.store, record.folder, 1, jobs_folder(root, record.folder), (), lease)
 
     return submit
 
 
-def read_wishes(store: Store, run: str, config: RunConfig) -> Wishes:
+def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
     """The options of the command that a run was submitted by. Raises `StartError` where code or models are others."""
-    asked = json.loads(store.read(f"{run}/{WISHES}"))
+    asked = json.loads(store.read(f"{run}/{OPTIONS_FILE}"))
     check_identity(asked["identity"], config)
-    return Wishes(asked["only"], asked["until"], tuple(asked["refit"]))
+    return RunOptions(asked["only"], asked["until"], tuple(asked["refit"]))
 
 
-def submit_gate(
+def submit_scheduler(
     config: RunConfig, store: Store, run: str, number: int, folder: Path, after: Sequence[str], lock: Lease
 ) -> tuple[str, ...]:
     """Queue the gate that decides what phase `number` is; the run's lock is held by these jobs from now on."""
     command = pipeline_command("gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path)
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
-    hold(lock, me(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
+    set_holder(lock, holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
     return ids
 
 

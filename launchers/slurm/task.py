@@ -21,26 +21,27 @@ from typing import Any
 
 from rich.console import Console
 
-from launchers import launch
 from launchers.devices import devices
+from launchers.launch import launch
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
-from launchers.slurm.submit import read_wishes
-from pipeline.coordination.heart import Heart
+from launchers.slurm.submit import read_options
+from pipeline.base.errors import CorpusError, PipelineError
+from pipeline.config.launcher import seconds_of
+from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.identity import check_identity
 from pipeline.coordination.leases import BEATS, Lease, Leases
-from pipeline.coordination.lock import CANCEL, me
-from pipeline.coordination.phase import Done, after_losses, plan_of_range, read_order
-from pipeline.coordination.steps import decide, next_step
-from pipeline.errors import CorpusError, PipelineError
-from pipeline.launcher_settings import seconds_of
-from pipeline.running import plan_run
-from pipeline.state.books import sweep
-from pipeline.state.ledger import compact
-from pipeline.state.runs import SUMMARY, newest_view
-from pipeline.state.states import fold, read_state
+from pipeline.coordination.lock import CANCEL, holder_info
+from pipeline.corpus.events import Event
+from pipeline.corpus.ledger import compact
+from pipeline.corpus.leftovers import sweep
+from pipeline.corpus.runs import SUMMARY, newest_view
+from pipeline.corpus.states import fold, read_state
+from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_phase
+from pipeline.run.run import plan_run
+from pipeline.run.steps import decide, next_step
+from pipeline.run.tasks import attempts_at, clear_attempts
 from pipeline.storage.store import Store
-from pipeline.tasks import Event, forgive, marks
 
 NEAR = 64  # claims that are tried for, in random order, so that tasks that start together do not meet
 COMPACT_EVERY = 64  # ranges, each of which leaves a ledger
@@ -55,14 +56,14 @@ class Task:
         self.store = Store(url)
         self.folder = folder
         self.run = folder.rpartition("/")[0]
-        self.order = read_order(self.store, folder)
-        self.config = self.order.resolved()
+        self.spec = read_phase(self.store, folder)
+        self.config = self.spec.resolved()
         self.seconds = self.config.launcher.lease_seconds
-        self.name = jobs.this_task() or f"{socket.gethostname()}-{me()['pid']}"
+        self.name = jobs.this_task() or f"{socket.gethostname()}-{holder_info()['pid']}"
         self.out_of_time = False
         self._lost = False  # the claim in work, to another worker
         self._progress = 0  # chunks and parts finished since this process began
-        self._state: dict[str, Any] = me(worker=self.name, range=None, parts=0, sentences=0, last_error="")
+        self._state: dict[str, Any] = holder_info(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
         self._lease: Lease | None = None
         self._after_losses = after_losses(self.store, folder)
@@ -77,8 +78,8 @@ class Task:
         if mine and jobs.restarts():
             self._interrupted = mine.name
         try:
-            check_identity(self.order.identity, self.config)
-            with Heart(self._beat, self.seconds / BEATS) as heart:
+            check_identity(self.spec.identity, self.config)
+            with Heartbeat(self._beat, self.seconds / BEATS) as heart:
                 try:
                     self._claim_and_do(mine)
                 except KeyboardInterrupt:
@@ -104,7 +105,7 @@ class Task:
 
     def _engine(self) -> contextlib.AbstractContextManager[None]:
         """What stays up over all ranges."""
-        if self.order.kind == "fit" or self.config.launcher.inside == "inline":
+        if self.spec.kind == "fit" or self.config.launcher.inside == "inline":
             return contextlib.nullcontext()
         from launchers.local import ray_on_this_machine
 
@@ -118,8 +119,8 @@ class Task:
         if any(self.store.exists(f"{self.run}/{end}") for end in (CANCEL, SUMMARY)):
             return None
         leases = Leases(self.store, f"{self.folder}/claims", self.seconds)
-        leases.look()
-        names = [name for name in map(name_of, range(self.order.ranges)) if f"{name}.done" not in leases.files]
+        leases.poll()
+        names = [name for name in map(name_of, range(self.spec.ranges)) if f"{name}.done" not in leases.files]
         left = jobs.seconds_left()
         spare = min(SPARE_SECONDS, seconds_of(self.config.launcher.time) / 4)
         if names and left is not None and left < spare:
@@ -127,7 +128,7 @@ class Task:
             return None
         near = names[:NEAR]
         rng.shuffle(near)
-        return leases.first_free([*near, *names[NEAR:]], me(worker=self.name), mine)
+        return leases.first_free([*near, *names[NEAR:]], holder_info(worker=self.name), mine)
 
     def _do(self, lease: Lease) -> None:
         started = time.monotonic()
@@ -138,7 +139,7 @@ class Task:
         failures: list[dict[str, str]] = []
         fitted: list[str] = []
         chunks = parts = sentences = 0
-        if self.order.kind == "fit":
+        if self.spec.kind == "fit":
             fitted = self._fit()
         else:
             with contextlib.closing(self._events_of(int(lease.name), lease.generation)) as events:
@@ -159,7 +160,7 @@ class Task:
                     elif event.kind == "part":
                         parts += 1
                         sentences += event.rows
-        done = Done(worker=self.name, chunks=chunks, parts=parts, sentences=sentences, failures=failures,
+        done = ShardResult(worker=self.name, chunks=chunks, parts=parts, sentences=sentences, failures=failures,
                     fitted=fitted, seconds=round(time.monotonic() - started, 3), ended=time.time())  # fmt: skip
         self._tell()
         self.store.create(f"{self.folder}/claims/{lease.name}.done", done.model_dump_json().encode())
@@ -167,10 +168,10 @@ class Task:
             self._lease = None
 
     def _events_of(self, number: int, generation: int) -> Generator[Event]:
-        plan = plan_of_range(self.store, self.folder, self.order, number)
+        plan = plan_of_shard(self.store, self.folder, self.spec, number)
         self._chunks = {one.chunk.id for one in plan.chunks}
         if self._interrupted == name_of(number):  # by preemption, a limit or a lost node: no part's fault
-            forgive(self.store, self.run, self._chunks)
+            clear_attempts(self.store, self.run, self._chunks)
         self._interrupted = ""
         for event in launch(plan, self.run):
             with self._writing:
@@ -183,7 +184,9 @@ class Task:
                     self._state["last_error"] = f"{event.where}: {event.error}"
             yield event
         state = read_state(self.store, plan.view, ledgers=False)
-        if generation or self._after_losses or marks(self.store, self.run, self._chunks):  # somebody wrote and was lost
+        if (
+            generation or self._after_losses or attempts_at(self.store, self.run, self._chunks)
+        ):  # somebody wrote and was lost
             sweep(self.store, state, whole=False)
         fold(self.store, state)
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
@@ -191,9 +194,9 @@ class Task:
 
     def _fit(self) -> list[str]:
         chunks = newest_view(self.store).listed.chunks
-        plan, _ = plan_run(self.config, read_wishes(self.store, self.run, self.config), self.order.refit, chunks)
+        plan, _ = plan_run(self.config, read_options(self.store, self.run, self.config), self.spec.refit, chunks)
         step = next_step(plan, "")
-        return decide(self.console, step, self.order.refit, lambda: devices()[0]) if step.kind == "fit" else []
+        return decide(self.console, step, self.spec.refit, lambda: devices()[0]) if step.kind == "fit" else []
 
     def _beat(self) -> str | None:
         if self.store.exists(f"{self.run}/{CANCEL}"):
@@ -219,7 +222,7 @@ class Task:
         self._tell()
         lease, self._lease = self._lease, None
         if lease:
-            forgive(self.store, self.run, self._chunks)
+            clear_attempts(self.store, self.run, self._chunks)
             lease.release()
 
     def _before(self) -> Lease | None:

@@ -16,26 +16,28 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from launchers.restart import RestartPolicy
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import ask
-from launchers.training import Patience
-from pipeline.errors import CorpusError
-from pipeline.train.standing import Standing
+from pipeline.base.errors import CorpusError
+from pipeline.training.status import TrainingStatus
 
 SHUTDOWN_SECONDS = 300  # that torchrun gives its processes after SIGTERM; SLURM gives less
 # torchrun would die of the warning, and its processes with it; what is ignored stays so until a process heeds it
 _DEAF = f"trap '' {WARNING.name.removeprefix('SIG')}; exec \"$@\""
 
 
-def run_in_job(console: Console, program: Sequence[str], processes: int | None, look: Callable[[], Standing]) -> None:
+def run_in_job(
+    console: Console, program: Sequence[str], processes: int | None, look: Callable[[], TrainingStatus]
+) -> None:
     """Run `-m module arguments …` in so many processes a node (default: one a GPU) until `look` says it is finished.
 
     Returns early where SLURM ends this job. Raises `CorpusError` if starting again and again brings no step.
     """
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))  # the processes get it, too
-    patience = Patience(look)
+    policy = RestartPolicy(look)
     while True:
         before = look()
         code = subprocess.call(srun(program, processes))
@@ -43,7 +45,7 @@ def run_in_job(console: Console, program: Sequence[str], processes: int | None, 
         if now.finished or ended:
             return
         if code:
-            now = patience.lost(f"srun ended with code {code}")
+            now = policy.lost(f"srun ended with code {code}")
             console.print(f"a process was lost; starting again from step {now.steps}", highlight=False)
         elif now.steps == before.steps:
             raise CorpusError(f"launcher.time is too short for a step and its checkpoint, at step {now.steps}")

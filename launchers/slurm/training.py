@@ -14,12 +14,12 @@ from rich.console import Console
 from launchers.slurm import jobs
 from launchers.slurm.submit import jobs_root, pipeline_command
 from launchers.slurm.torchrun import run_in_job
-from pipeline.config import RunConfig
+from pipeline.base.errors import CorpusError, PipelineError, StartError
+from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest
-from pipeline.corpus import Corpus
-from pipeline.errors import CorpusError, PipelineError, StartError
+from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
-from pipeline.train.standing import Job, gave_up, read_job, standing, write_job
+from pipeline.training.status import Job, read_job, record_failure, training_status, write_job
 
 POLL_SECONDS = 3.0
 _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.json is there
@@ -33,7 +33,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
 
     Raises `ConfigError` if SLURM refuses these settings, `CorpusError` if a job trains it already.
     """
-    from pipeline.train.run import alone, prepare, say_purged, settings_of
+    from pipeline.training.run import alone, prepare, say_purged, settings_of
 
     settings, store = settings_of(config), Corpus(config.output).store
     root = jobs_root(config.launcher.folder, config.output)
@@ -41,7 +41,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
     check_free(store, settings.folder)
     with alone(store, settings):
         run = prepare(console, config, fresh)
-        if standing(store, run).finished:
+        if training_status(store, run).finished:
             console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
             say_purged(console, store, run)
             return None
@@ -69,20 +69,20 @@ def check_free(store: Store, run: str) -> None:
 def train_in_job(console: Console, url: str, run: str) -> None:
     """What the job does. Raises `PipelineError` if the model cannot be trained."""
     from launchers.devices import devices
-    from pipeline.train.evaluation.evaluate import evaluate_trained
-    from pipeline.train.record import read_started
+    from pipeline.training.evaluation.evaluate import evaluate_trained
+    from pipeline.training.record import read_started
 
     store = Store(url)
     found = read_job(store, run)
     try:
         if found and found.code != code_digest():
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
-        program = ["-m", "pipeline.train.worker", url, run]
-        run_in_job(console, program, read_started(store, run).settings.processes, partial(standing, store, run))
+        program = ["-m", "pipeline.training.worker", url, run]
+        run_in_job(console, program, read_started(store, run).settings.processes, partial(training_status, store, run))
     except PipelineError as error:
-        gave_up(store, run, str(error))
+        record_failure(store, run, str(error))
         raise
-    if standing(store, run).finished:
+    if training_status(store, run).finished:
         evaluate_trained(console, url, run, lambda: devices()[0])
 
 
@@ -92,7 +92,7 @@ def follow(console: Console, url: str, run: str) -> bool:
     while True:
         found = read_job(store, run)
         over = not found or not jobs.alive([found.id])
-        now = standing(store, run)
+        now = training_status(store, run)
         if now.steps != shown:
             shown = now.steps
             console.print(f"{run}: step {now.steps} of {now.of} is saved", markup=False, highlight=False)

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from pipeline.config import RunConfig
-    from pipeline.corpus import Corpus
-    from pipeline.watch.run_seen import Cluster
+    from pipeline.config.run_config import RunConfig
+    from pipeline.corpus.reader import Corpus
+    from pipeline.monitor.run_status import Cluster
 
 LOG_WIDTH = 160  # where the output is no terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -34,7 +34,7 @@ Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after thi
 
 def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
     """The configuration of a file, with what the command line overrides."""
-    from pipeline.config import load_config
+    from pipeline.config.run_config import load_config
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
     return load_config(config, [*(overrides or []), *chosen])
@@ -42,14 +42,14 @@ def load(config: Path, overrides: list[str] | None = None, launcher: str | None 
 
 def open_corpus(where: str) -> Corpus:
     """The corpus in a folder, or that of a YAML file; says so if that has been edited since the newest run."""
-    from pipeline.corpus import Corpus
-    from pipeline.state.runs import changed_since
+    from pipeline.corpus.reader import Corpus
+    from pipeline.corpus.runs import changed_settings
 
     if not where.endswith((".yaml", ".yml")):
         return Corpus(where)
     config = load(Path(where))
     corpus = Corpus(config.output)
-    if changed := changed_since(corpus.store, config):
+    if changed := changed_settings(corpus.store, config):
         told = f"{where} has changed since the newest run ({', '.join(changed)}); this is what that run made"
         err.print(told, markup=False, highlight=False, style="yellow")
     return corpus
@@ -57,8 +57,8 @@ def open_corpus(where: str) -> Corpus:
 
 def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:
     """Watch a run to its end: exit code 0 if that was good, 1 if not, 130 if somebody stopped watching."""
+    from pipeline.monitor.follow import follow
     from pipeline.storage.store import Store
-    from pipeline.watch.follow import follow
 
     try:
         done = follow(out, Store(url), cluster, run)

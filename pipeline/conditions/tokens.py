@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 
 from rich.cells import cell_len
 
-from pipeline.errors import ConfigError, visible
+from pipeline.base.errors import ConfigError, visible
 
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null"})
 _TOKEN = re.compile(

@@ -1,1 +1,1 @@
-"""Many processes, one corpus: the lock, leases with heartbeats, phases, and who works with which code."""
+"""Many processes, one corpus: the lock, leases with heartbeats, and who works with which code."""

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import fsspec
 
-from pipeline.config import RunConfig
-from pipeline.errors import PipelineError, StartError
-from pipeline.state.fingerprint import fingerprint
-from pipeline.state.recipes import Recipes
+from pipeline.base.errors import PipelineError, StartError
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.recipes import Recipes
 from pipeline.storage.store import Store
 
 PACKAGES = ("pipeline", "stages", "launchers")

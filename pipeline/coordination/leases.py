@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.errors import MissingError
+from pipeline.base.errors import MissingError
 from pipeline.storage.store import Store
 
 _FILE = re.compile(r"(?P<name>.+)-(?P<generation>[0-9]{3,})\.(?P<kind>lease|released)")
@@ -79,7 +79,7 @@ class Leases:
     held: dict[str, Held] = field(default_factory=dict)
     files: set[str] = field(default_factory=set)  # names of all files in the folder
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the folder and the store's clock."""
         probe = f"{self.folder}/.now-{secrets.token_hex(4)}"
         self.store.write(probe, b"")

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.coordination.heart import Heart
+from pipeline.base.errors import CorpusError
+from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease, Leases
-from pipeline.errors import CorpusError
 from pipeline.storage.store import Store
 
 FOLDER = "lock"
@@ -28,7 +28,7 @@ LOCKED_SECONDS = 120.0  # that a lock lasts without a heartbeat, if it is no run
 CANCEL = "cancel"  # a file in the run's folder
 
 
-def me(**more: Any) -> dict[str, Any]:
+def holder_info(**more: Any) -> dict[str, Any]:
     """Who this process is, for leases."""
     return {
         "user": getpass.getuser(),
@@ -53,11 +53,11 @@ def take_lock(
     """
     name = _name(training)
     leases = Leases(store, FOLDER, seconds)
-    leases.look()
+    leases.poll()
     held = leases.held.get(name)
     if held and not held.released and not take_over:
         holder = leases.holder(name)
-        if holds(holder, leases.alive(name), jobs_alive):
+        if is_held(holder, leases.alive(name), jobs_alive):
             raise CorpusError(_held_by(store, training, holder, leases.now - held.beat))
     lease = leases.take(name, who)
     if not lease:
@@ -73,30 +73,30 @@ def locked(
     store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, training: str = ""
 ) -> Iterator[None]:
     """`take_lock` for something that is no run of the corpus. Raises `CorpusError` if somebody has it."""
-    lease = take_lock(store, LOCKED_SECONDS, me(launcher=doing), jobs_alive=jobs_alive, training=training)
+    lease = take_lock(store, LOCKED_SECONDS, holder_info(launcher=doing), jobs_alive=jobs_alive, training=training)
     try:
-        with Heart(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
+        with Heartbeat(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
             yield
     finally:
         lease.release()
 
 
-def trainer_of(store: Store, training: str) -> dict[str, Any]:
+def training_holder(store: Store, training: str) -> dict[str, Any]:
     """Who trains in the folder train/NAME, by the clock of this machine; {} if nobody. Only reads."""
     name = _name(training)
     leases = Leases(store, FOLDER, LOCKED_SECONDS)
     leases.see(store.listing(FOLDER), time.time())
     held = leases.held.get(name)
     holder = leases.holder(name) if held and not held.released else {}
-    return holder if holder and holds(holder, leases.alive(name), lambda jobs: True) else {}
+    return holder if holder and is_held(holder, leases.alive(name), lambda jobs: True) else {}
 
 
-def hold(lease: Lease, who: dict[str, Any]) -> None:
+def set_holder(lease: Lease, who: dict[str, Any]) -> None:
     """Say anew who holds a lock."""
     lease.store.write(lease.path, json.dumps(who, ensure_ascii=False).encode())
 
 
-def holds(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
+def is_held(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
     """Whether someone is alive behind a lock. `beating`: by its heartbeats."""
     if holder.get("jobs"):
         return jobs_alive(holder["jobs"])

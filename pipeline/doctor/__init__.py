@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.config import RunConfig, load_config
+from pipeline.base.errors import ConfigError
+from pipeline.config.launcher import LauncherSettings
+from pipeline.config.run_config import RunConfig, load_config
 from pipeline.doctor import corpus, machine
 from pipeline.doctor.checks import Check, Level, room
 from pipeline.doctor.stores import credentials
-from pipeline.errors import ConfigError
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.plan import check_select, check_train
-from stages.sonar.card import CardError
-from stages.sonar.fetch import cache_folder
+from pipeline.planning.plan import check_select, check_train
+from stages.cards import CardError
+from stages.fetch import cache_folder
 
 MARKS: dict[Level, tuple[str, str]] = {
     "good": ("✓", "green"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.errors import PipelineError
-from pipeline.show import number, size
+from pipeline.base.errors import PipelineError
+from pipeline.base.formats import number, size
 from pipeline.storage.remote import is_remote
 from pipeline.storage.store import Store
 

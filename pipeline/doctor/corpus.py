@@ -11,20 +11,21 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from pipeline.config import RunConfig
+from pipeline.base.errors import CorpusError, PipelineError
+from pipeline.base.formats import counted, plain, size
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.runs import check_corpus
 from pipeline.doctor.checks import Check, existing, installed, pip_extra, room, writable
-from pipeline.errors import CorpusError, PipelineError
+from pipeline.doctor.models import FileState, files_of
 from pipeline.inputs import Document, InputSettings, list_files, nearest_languages, plan_chunks, read_documents
 from pipeline.inputs.chunk import UNREADABLE
-from pipeline.models import FileState, files_of
-from pipeline.show import counted, plain, size
-from pipeline.state.runs import check_corpus
-from pipeline.storage.remote import in_words, is_remote
+from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.store import Store
+from stages.cards import CardError
+from stages.fetch import cache_folder
 from stages.fragility.card import load_external_card
 from stages.segment.sat.card import load_sat_card
-from stages.sonar.card import CardError, FileRole, ModelCard, load_card, shipped_cards
-from stages.sonar.fetch import cache_folder
+from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
 
 RECORDS = 100  # read of each input
 ENCODER: FileRole = "encoder"
@@ -68,7 +69,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
     kept, langs = 0, Counter[str]()
     refused: dict[str, list[str]] = {}
     try:
-        with in_words(one.path):
+        with translate_errors(one.path):
             files = list_files(one)
             first = next(file for file in files if file.format != UNREADABLE)
             sample = one.model_copy(update={"path": first.url, "limit": min(RECORDS, one.limit or RECORDS)})

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pipeline.base.errors import PipelineError
+from pipeline.base.formats import number, size
+from pipeline.config.launcher import LauncherSettings
 from pipeline.doctor.checks import PACKAGE, Check, installed, pip_extra, requirements
-from pipeline.errors import PipelineError
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.show import number, size
 
 NATIVE = ("torch", "pyarrow", "spacy", "sentencepiece")  # compiled: may be installed and still not load
 PURPOSE = {"s3": "s3:// URLs", "gcs": "gs:// URLs", "azure": "az:// URLs", "sonar-space": "backend: sonar-space"}

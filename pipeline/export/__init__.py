@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import counted, size
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.part_reader import no_column
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
 from pipeline.export.lcm import write_lcm
 from pipeline.export.pieces import Written
-from pipeline.export.target import Target
-from pipeline.part_reader import no_column
-from pipeline.select.command import Rules, selection_of, show_selection, unfinished
+from pipeline.export.target import ExportTarget
+from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
-from pipeline.show import counted, size
-from pipeline.state.runs import newest_config
-from pipeline.watch.progress import RowProgress
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
@@ -31,28 +31,28 @@ FORMATS = ("lcm", "sonar-llm")
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ExportOptions:
     """The options of the command, as `pipeline/cli.py` explains them."""
 
     format: str
     to: str
-    rules: Rules = field(default_factory=Rules)
+    rules: SelectOptions = field(default_factory=SelectOptions)
 
 
 def export_corpus(
-    console: Console, place: str, corpus: Corpus, wishes: Wishes, scaler: RobustScaler | None = None
+    console: Console, place: str, corpus: Corpus, options: ExportOptions, scaler: RobustScaler | None = None
 ) -> None:
     """Write the selection of a corpus. scaler: for the format lcm, whose release calls it a normalizer.
 
     Raises `ConfigError` for a format, a place or a condition that is not possible, `CorpusError` for a corpus that is
     not finished or of which nothing is selected.
     """
-    if wishes.format not in FORMATS:
-        raise ConfigError(f"--format {wishes.format}: allowed are {' and '.join(FORMATS)}")
-    if scaler is not None and wishes.format != "lcm":
-        raise ConfigError(f"--format {wishes.format} has no place for a scaler; the format lcm has")
-    target = Target(wishes.to, corpus.url)
-    selection = selection_of(place, corpus, wishes.rules)
+    if options.format not in FORMATS:
+        raise ConfigError(f"--format {options.format}: allowed are {' and '.join(FORMATS)}")
+    if scaler is not None and options.format != "lcm":
+        raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
+    target = ExportTarget(options.to, corpus.url)
+    selection = selection_of(place, corpus, options.rules)
     _whole(corpus)
     with RowProgress(console, corpus.rows) as progress:
         counts = selection.count(progress)
@@ -62,14 +62,14 @@ def export_corpus(
             "the selection keeps no sentence; the table above tells what removes them; nothing is written"
         )
     with RowProgress(console, counts.kept, "sentences", "written") as progress:
-        if wishes.format == "lcm":
+        if options.format == "lcm":
             written = write_lcm(selection, target, progress, scaler)
         else:
             from pipeline.export.sonar_llm import write_sonar_llm  # torch
 
             written = write_sonar_llm(selection, newest_config(corpus.store), target, progress)
     _balance(counts, written)
-    target.write_json("export.json", _about(wishes.format, selection, counts, written))
+    target.write_json("export.json", _about(options.format, selection, counts, written))
     console.print(
         f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
         f"({counted(written.files, 'file')}, {size(written.bytes)})",

@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from pipeline import layout
-from pipeline.export.pieces import Pieces, Written, pieces_of
-from pipeline.export.target import Target
+from pipeline.console.progress import RowProgress
+from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
+from pipeline.export.target import ExportTarget
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import PartSelection, Selection
+from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
-from pipeline.watch.progress import RowProgress
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
@@ -38,7 +38,7 @@ TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
 
 
 def write_lcm(
-    selection: Selection, target: Target, progress: RowProgress, scaler: RobustScaler | None = None
+    selection: Selection, target: ExportTarget, progress: RowProgress, scaler: RobustScaler | None = None
 ) -> Written:
     """Every selected piece; the scaler, if there is one, in the form of the release's `SonarNormalizer`."""
     written = Written()
@@ -67,13 +67,13 @@ def write_lcm(
 
 
 def _write_part(
-    selection: Selection, chosen: PartSelection, target: Target, written: Written, progress: RowProgress
+    selection: Selection, chosen: PartSelection, target: ExportTarget, written: Written, progress: RowProgress
 ) -> None:
     documents = selection.corpus.documents(chosen.part)
     splits = np.asarray(documents["split"].to_pylist(), dtype=object)
     with contextlib.ExitStack() as closing:  # the files appear together, when the part is done
         writers: dict[str, _RowGroups] = {}
-        for pieces in pieces_of(selection, chosen):
+        for pieces in exported_sequences(selection, chosen):
             table = _table(pieces, documents)
             written.dim = pieces.embeddings.shape[1]
             of_split = splits[pieces.doc]
@@ -88,7 +88,7 @@ def _write_part(
             progress.add(len(pieces.text))
 
 
-def _table(pieces: Pieces, documents: pa.Table) -> pa.Table:
+def _table(pieces: ExportedSequences, documents: pa.Table) -> pa.Table:
     offsets = pa.array(pieces.offsets, pa.int32())
     dim = pieces.embeddings.shape[1]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(pieces.embeddings.reshape(-1)), dim)
@@ -140,7 +140,7 @@ class _RowGroups:
         self._waiting, self._sentences = [], 0
 
 
-def _normalizer_card(name: str, target: Target, scaler: RobustScaler, dim: int) -> dict[str, Any]:
+def _normalizer_card(name: str, target: ExportTarget, scaler: RobustScaler, dim: int) -> dict[str, Any]:
     place = target.url if is_remote(target.url) else f"file://{target.url}"
     return {
         "name": f"{name}_normalizer",

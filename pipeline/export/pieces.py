@@ -36,7 +36,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ExportedSequences:
     """Whole pieces in the order of the corpus. All lists are as long.
 
     doc: number of the document in the part; piece: number in its document; offsets: (pieces + 1) into the sentences.
@@ -49,7 +49,7 @@ class Pieces:
     embeddings: npt.NDArray[np.float16]  # (sentences, dim)
 
 
-def pieces_of(selection: Selection, chosen: PartSelection) -> Iterator[Pieces]:
+def exported_sequences(selection: Selection, chosen: PartSelection) -> Iterator[ExportedSequences]:
     """The pieces of a part, some thousand sentences at a time."""
     rows, starts = chosen.row_numbers, chosen.piece_starts
     ends = np.cumsum(chosen.piece_rows)  # in numbers of kept sentences
@@ -71,7 +71,7 @@ def pieces_of(selection: Selection, chosen: PartSelection) -> Iterator[Pieces]:
             table = pa.concat_tables(waiting).combine_chunks()
             size = int(ends[whole - 1]) - given
             block = table.slice(0, size)
-            yield Pieces(
+            yield ExportedSequences(
                 doc=doc[done:whole],
                 piece=piece[done:whole],
                 offsets=np.concatenate([[0], ends[done:whole] - given]),

@@ -22,14 +22,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.errors import ConfigError
-from pipeline.export.pieces import Pieces, Written, pieces_of
-from pipeline.export.target import Target
+from pipeline.base.errors import ConfigError
+from pipeline.console.progress import RowProgress
+from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
+from pipeline.export.target import ExportTarget
 from pipeline.select.selection import Selection
-from pipeline.watch.progress import RowProgress
 from stages.arrow import embedding_matrix
+from stages.cards import CardError
 from stages.encode.settings import EncodeSettings
-from stages.sonar.card import CardError
+from stages.registry import build_stage
 
 BUCKETS = 100
 PREFIX = "tiny_stories_sonar_embeddings"
@@ -39,7 +40,9 @@ END_OF_SEQUENCE, END_LANG = "End of sequence.", "eng_Latn"
 Item = dict[str, Any]
 
 
-def write_sonar_llm(selection: Selection, config: dict[str, Any], target: Target, progress: RowProgress) -> Written:
+def write_sonar_llm(
+    selection: Selection, config: dict[str, Any], target: ExportTarget, progress: RowProgress
+) -> Written:
     """Every selected piece. config: that of the run, whose encoder embeds the end of sequence."""
     end = _end_of_sequence(config)
     written = Written(dim=len(end))
@@ -47,7 +50,7 @@ def write_sonar_llm(selection: Selection, config: dict[str, Any], target: Target
     others: dict[str, list[Item]] = {"validation": [], "test": []}
     for chosen in selection:
         splits = selection.corpus.documents(chosen.part)["split"].to_pylist()
-        for pieces in pieces_of(selection, chosen):
+        for pieces in exported_sequences(selection, chosen):
             for doc, item in zip(pieces.doc, _items(pieces), strict=True):
                 if splits[doc] == "train":
                     train.add(item)
@@ -66,7 +69,7 @@ def write_sonar_llm(selection: Selection, config: dict[str, Any], target: Target
 class _Buckets:
     """Shares out the training items evenly: the trainer takes five buckets at a time, and none may be without any."""
 
-    def __init__(self, target: Target, written: Written, pieces: int) -> None:
+    def __init__(self, target: ExportTarget, written: Written, pieces: int) -> None:
         self._target, self._written = target, written
         self._ends = [(number + 1) * pieces // BUCKETS for number in range(BUCKETS)]
         self._bucket = self._seen = 0
@@ -93,7 +96,7 @@ def _train_pieces(selection: Selection) -> int:
     return total
 
 
-def _items(pieces: Pieces) -> list[Item]:
+def _items(pieces: ExportedSequences) -> list[Item]:
     items = []
     for low, high in pairwise(pieces.offsets.tolist()):
         sentences = pieces.text[low:high].to_pylist()
@@ -107,7 +110,7 @@ def _end_of_sequence(config: dict[str, Any]) -> list[float]:
     settings = EncodeSettings.model_validate(config["encode"])
     table = pa.table({"sentences.text": [END_OF_SEQUENCE], "sentences.lang": [END_LANG]})
     try:
-        stage = settings.build({})
+        stage = build_stage(settings, {})
     except CardError as error:
         raise ConfigError(f"the end of sequence needs the encoder of the corpus: {error}") from error
     stage.setup("cpu")
@@ -116,7 +119,7 @@ def _end_of_sequence(config: dict[str, Any]) -> list[float]:
     return vector
 
 
-def _save(target: Target, name: str, value: Any, written: Written) -> None:
+def _save(target: ExportTarget, name: str, value: Any, written: Written) -> None:
     with target.file(name) as file:
         torch.save(value, file)
         written.bytes += file.tell()

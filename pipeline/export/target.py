@@ -10,19 +10,19 @@ from typing import IO, Any
 
 import fsspec
 
-from pipeline.errors import ConfigError
-from pipeline.storage.remote import in_words, is_remote
-from pipeline.storage.replacing import replaced
+from pipeline.base.errors import ConfigError
+from pipeline.storage.remote import is_remote, translate_errors
+from pipeline.storage.replacing import replacing_file
 
 
-class Target:
+class ExportTarget:
     """Raises `ConfigError` if something is there already, or if it is a folder of the corpus."""
 
     def __init__(self, url: str, corpus: str) -> None:
         self.url = _absolute(url)
         if f"{self.url}/".startswith(f"{_absolute(corpus)}/"):
             raise ConfigError(f"--to {url} lies inside the corpus, whose files are never changed; give another place")
-        with in_words(url):
+        with translate_errors(url):
             fs, path = fsspec.core.url_to_fs(self.url)
             fs.invalidate_cache()
             if fs.isfile(path):
@@ -36,7 +36,7 @@ class Target:
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
         """A file of the folder that appears when it is whole. Folders are made."""
-        with replaced(f"{self.url}/{name}") as file:
+        with replacing_file(f"{self.url}/{name}") as file:
             yield file
 
     def write_text(self, name: str, text: str) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.base.parallel import in_parallel
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
@@ -26,8 +27,7 @@ from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
 from pipeline.inputs.table import ChunkTable, batches
-from pipeline.parallel import in_parallel
-from pipeline.storage.remote import in_words
+from pipeline.storage.remote import translate_errors
 
 CHUNK_BYTES = 64 << 20
 
@@ -46,7 +46,7 @@ def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES)
 def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int) -> Iterator[pa.RecordBatch]:
     owners: dict[tuple[str, str], str] = {}
     for settings in inputs:
-        with in_words(settings.path):
+        with translate_errors(settings.path):
             last = ""
             for batch in batches(_chunks_of(settings, chunk_bytes)):
                 for url, kind in zip(batch["url"].to_pylist(), batch["format"].to_pylist(), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from pipeline.errors import starting
+from pipeline.base.errors import starting
 from pipeline.inputs.documents import BadRecordError
 from pipeline.inputs.settings import DetectSettings
 from stages.language import identifier

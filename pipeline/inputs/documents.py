@@ -7,7 +7,7 @@ import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import visible
+from pipeline.base.errors import visible
 
 PAYLOAD = 4 << 10  # bytes kept of a rejected record: the whole of it stands in the input, where `record` says
 ERROR = 500  # characters

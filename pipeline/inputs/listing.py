@@ -24,7 +24,7 @@ from fsspec.utils import glob_translate
 
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
-from pipeline.storage.patience import FIRST_PATIENCE, filesystem, may_pass, patiently
+from pipeline.storage.retry import FIRST_RETRY_SECONDS, filesystem, is_transient, with_retries
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -64,7 +64,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     if "file" in _protocols(fs):
         fs = _LocalFiles(settings.follow_links)
     fs.invalidate_cache()
-    root, infos = patiently("list input", lambda: _find(fs, path), FIRST_PATIENCE)
+    root, infos = with_retries("list input", lambda: _find(fs, path), FIRST_RETRY_SECONDS)
     files = []
     for full, info in infos.items():
         relative = full[len(root) :].lstrip("/")
@@ -217,7 +217,7 @@ def _file_at(fs: Any, path: str) -> dict[str, Any] | None:
     try:
         info: dict[str, Any] = fs.info(path)
     except Exception as error:  # whatever a store says of a pattern, or of what is not there
-        if may_pass(error):
+        if is_transient(error):
             raise
         return None
     return info if info["type"] == "file" else None

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, StringConstraints, Tag, model_validator
 
-from pipeline.errors import ConfigError, visible
+from pipeline.base.errors import ConfigError, visible
 from stages.stage import Settings, execution, meaning
 
 

@@ -21,7 +21,7 @@ from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text
 from pipeline.inputs.settings import InputError
-from pipeline.storage.patience import PATIENCE, filesystem, patiently
+from pipeline.storage.retry import RETRY_SECONDS, filesystem, with_retries
 
 BLOCK = 1 << 20
 PIECE = 1 << 16  # compressed bytes that are lost to a break at most
@@ -60,7 +60,9 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     """
     fs, path, _ = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
-    file = patiently("open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache), PATIENCE)
+    file = with_retries(
+        "open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache), RETRY_SECONDS
+    )
     return cast(IO[bytes], _Patient(file))
 
 
@@ -77,7 +79,7 @@ class _Patient:
             self._file.seek(at)
             return self._file.read(size)
 
-        return patiently("read input", read, PATIENCE)
+        return with_retries("read input", read, RETRY_SECONDS)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -94,7 +96,7 @@ def head_of(chunk: Chunk) -> bytes:
     fs, path, size = _as_planned(chunk)
     if not size:  # stores refuse a range of nothing
         return b""
-    return patiently("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), PATIENCE)
+    return with_retries("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), RETRY_SECONDS)
 
 
 def check_lines(chunk: Chunk, head: bytes) -> None:
@@ -113,7 +115,7 @@ def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
     fs.invalidate_cache(path)
     size = 0
     try:
-        info = patiently("look at input", lambda: fs.info(path), PATIENCE)
+        info = with_retries("look at input", lambda: fs.info(path), RETRY_SECONDS)
         now, size = stamp(fs, path, info), int(info["size"] or 0)
     except FileNotFoundError:
         now = "gone"

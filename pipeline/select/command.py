@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.config import load_config
-from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import counted, number, plain
+from pipeline.config.run_config import load_config
+from pipeline.config.select import SelectSettings
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
 from pipeline.select.selection import Counts, Selection
-from pipeline.select.settings import SelectSettings
-from pipeline.show import counted, number, plain
-from pipeline.state.runs import newest_config
-from pipeline.watch.progress import RowProgress
 
 
 @dataclass(frozen=True)
-class Rules:
+class SelectOptions:
     """The options of the command line that replace single settings of the section."""
 
     where: str | None = None
@@ -34,7 +34,7 @@ class Rules:
     min_sentences: int | None = None
 
 
-def selection_of(place: str, corpus: Corpus, rules: Rules) -> Selection:
+def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
     """The selection of a corpus: the rules, and for what they leave open the section `select`.
 
     place: what the user named: a YAML file, whose section counts, or the corpus. Raises `ConfigError` for a value that
@@ -62,7 +62,7 @@ def selection_of(place: str, corpus: Corpus, rules: Rules) -> Selection:
     return Selection(corpus, settings, "--where" if rules.where is not None else "select.where")
 
 
-def select_corpus(console: Console, place: str, corpus: Corpus, rules: Rules) -> None:
+def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions) -> None:
     """Show what each clause removes, and what is left."""
     selection = selection_of(place, corpus, rules)
     with RowProgress(console, corpus.rows) as progress:

@@ -22,15 +22,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import layout
-from pipeline.corpus import Corpus
-from pipeline.errors import ConfigError, CorpusError
-from pipeline.parallel import ahead
-from pipeline.part_reader import ROW, PartReader
-from pipeline.select.settings import SelectSettings
-from pipeline.state.fingerprint import fingerprint
-from pipeline.watch.progress import RowProgress
-from stages.encode.settings import NON_FINITE
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.parallel import prefetch
+from pipeline.config.select import SelectSettings
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.part_reader import ROW, PartReader
+from pipeline.corpus.reader import Corpus
+from pipeline.storage import layout
+from stages.stage import NON_FINITE
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -180,7 +180,7 @@ class Selection:
 
     def __iter__(self) -> Iterator[PartSelection]:
         """Part after part, in the order of the corpus; some are read ahead."""
-        return ahead(self._opened, map(self.reader, self.corpus.parts))
+        return prefetch(self._opened, map(self.reader, self.corpus.parts))
 
     def _opened(self, reader: PartReader) -> PartSelection:
         with reader:

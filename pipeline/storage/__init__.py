@@ -1,1 +1,1 @@
-"""Files on any fsspec filesystem: whole-object writes, create-if-absent, patience with object stores."""
+"""Files on any fsspec file system: whole-object writes, create-if-absent, retries; and a corpus's layout."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pipeline.errors import CorpusError
+from pipeline.base.errors import CorpusError
 
 _SHOWN = 120  # characters of a path in a message
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.errors import CorpusError
+from pipeline.base.errors import CorpusError
 from pipeline.storage.store import Store
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.errors import ConfigError, PipelineError, StorageError
+from pipeline.base.errors import ConfigError, PipelineError, StorageError
 
 _CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "requests", "s3fs"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -52,7 +52,7 @@ def is_remote(url: str) -> bool:
 
 
 @contextmanager
-def in_words(url: str, kind: type[RemoteError] = RemoteError) -> Iterator[None]:
+def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterator[None]:
     """Turn what a store's client raises while it works on `url` into a `RemoteError`.
 
     A client that is not installed, or a protocol that no one knows, becomes `ConfigError`. Errors of local files and of
@@ -64,7 +64,7 @@ def in_words(url: str, kind: type[RemoteError] = RemoteError) -> Iterator[None]:
         raise
     except Exception as error:
         protocol = url.partition("://")[0]
-        what = f"{public(url)}: {public(_first_line(error))}"
+        what = f"{without_credentials(url)}: {without_credentials(_first_line(error))}"
         if isinstance(error, ImportError) and is_remote(url):
             extra = _EXTRAS.get(protocol)
             todo = f"pip install 'sonar-pipeline[{extra}]'" if extra else "install the package that it names"
@@ -93,7 +93,7 @@ def _first_line(error: Exception) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 
-def public(text: str) -> str:
+def without_credentials(text: str) -> str:
     """Text whose URLs have no `user:password@` and no query, which can hold a signature."""
     return re.sub(r"(//[^\s'\"?]+)\?[^\s'\"]+", r"\1?…", re.sub(r"//[^\s/@:]*:[^\s/@]+@", "//", text))
 

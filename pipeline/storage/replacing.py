@@ -11,14 +11,14 @@ from typing import IO
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import ConfigError, PipelineError
-from pipeline.storage.remote import in_words
+from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.storage.remote import translate_errors
 
 
 @contextlib.contextmanager
-def replaced(url: str) -> Iterator[IO[bytes]]:
+def replacing_file(url: str) -> Iterator[IO[bytes]]:
     """A file to write that takes its name when all went well. Any fsspec URL; folders are made."""
-    with in_words(url):
+    with translate_errors(url):
         fs, path = fsspec.core.url_to_fs(url)
         if fs.isdir(path):
             raise ConfigError(f"{url} is a folder; give the name of a file")

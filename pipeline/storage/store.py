@@ -31,10 +31,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import CorpusError, MissingError, StorageError
-from pipeline.storage import patience
+from pipeline.base.errors import CorpusError, MissingError, StorageError
+from pipeline.storage import retry
 from pipeline.storage.paths import leaves
-from pipeline.storage.remote import CorpusStoreError, in_words
+from pipeline.storage.remote import CorpusStoreError, translate_errors
 
 _REMEDIES = {
     errno.ENOSPC: "make space on that disk",
@@ -55,7 +55,7 @@ def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[St
     def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if store.local:
             return method(store, *args, **kwargs)
-        with in_words(store.url, CorpusStoreError):
+        with translate_errors(store.url, CorpusStoreError):
             return store._patiently(method.__name__, lambda: method(store, *args, **kwargs))
 
     return call
@@ -69,8 +69,8 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        with in_words(url, CorpusStoreError):
-            fs, root = patience.filesystem(url)
+        with translate_errors(url, CorpusStoreError):
+            fs, root = retry.filesystem(url)
         self._fs: Any = fs
         self._root = root.rstrip("/")
         self._answered = False
@@ -80,7 +80,9 @@ class Store:
         return Store, (self.url,)
 
     def _patiently(self, operation: str, ask: Callable[[], R]) -> R:
-        result = patience.patiently(operation, ask, patience.PATIENCE if self._answered else patience.FIRST_PATIENCE)
+        result = retry.with_retries(
+            operation, ask, retry.RETRY_SECONDS if self._answered else retry.FIRST_RETRY_SECONDS
+        )
         self._answered = True
         return result
 
@@ -156,7 +158,7 @@ class Store:
         except (
             OSError
         ) as error:  # stores word a refused condition differently: what counts is whether the file is there
-            if patience.may_pass(error) or not self._fs.exists(self._full(path)):
+            if retry.is_transient(error) or not self._fs.exists(self._full(path)):
                 raise
             return False
         return True

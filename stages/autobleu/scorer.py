@@ -24,7 +24,7 @@ from stages.stage import Computed
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedDecoding:
     """The distinct sentences to decode. `row[i]`: place of part row `rows[i]` among them."""
 
     part_rows: int
@@ -38,10 +38,10 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedRows:
     """ids: what came back of each distinct sentence; counts: what decoding took."""
 
-    prepared: Prepared
+    prepared: PreparedDecoding
     ids: list[list[int]]
     counts: dict[str, float]
 
@@ -57,7 +57,7 @@ class Autobleu:
         """Load the decoder."""
         self.decoder.setup(device)
 
-    def prepare(self, part: pa.Table) -> Prepared:
+    def prepare(self, part: pa.Table) -> PreparedDecoding:
         """Choose the rows to score and bound each decoding by the length of its source."""
         scored = sampled_rows(part, rate(self.settings.sample, "autobleu.sample"))
         chosen = part.select(["sentences.text", "sentences.lang"]).take(pa.array(scored))
@@ -65,7 +65,7 @@ class Autobleu:
         first = pa.array(distinct.first)
         texts = chosen["sentences.text"].take(first).to_pylist()
         langs = chosen["sentences.lang"].take(first).to_pylist()
-        return Prepared(
+        return PreparedDecoding(
             part_rows=part.num_rows,
             rows=scored,
             row=distinct.inverse,
@@ -76,15 +76,15 @@ class Autobleu:
             max_new=self.decoder.limits(texts),
         )
 
-    def compute(self, prepared: Prepared) -> Decoded:
+    def compute(self, prepared: PreparedDecoding) -> DecodedRows:
         """Decode, sentences of like length together."""
 
         def embeddings(batch: Indices) -> torch.Tensor:
             return torch.from_numpy(prepared.embeddings[batch]).to(self.decoder.device)
 
-        return Decoded(prepared, *self.decoder.decode(embeddings, prepared.prefixes, prepared.max_new))
+        return DecodedRows(prepared, *self.decoder.decode(embeddings, prepared.prefixes, prepared.max_new))
 
-    def finish(self, computed: Decoded) -> Computed:
+    def finish(self, computed: DecodedRows) -> Computed:
         """Text of the decodings, their BLEU, and the statistics of corpus BLEU by language."""
         prepared, ids = computed.prepared, computed.ids
         texts = self.decoder.tokenizer.decode(ids)

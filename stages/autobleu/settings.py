@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from stages.sampling import Sample
 from stages.sonar.settings import DecodingSettings
-from stages.stage import Stage, meaning
+from stages.stage import meaning
 
 
 class AutobleuSettings(DecodingSettings):
@@ -28,9 +27,3 @@ class AutobleuSettings(DecodingSettings):
     def meaningful(self) -> dict[str, Any]:
         """As for all settings; a length penalty means nothing to greedy decoding."""
         return {key: value for key, value in super().meaningful().items() if self.beam > 1 or key != "length_penalty"}
-
-    def build(self, fits: Mapping[str, bytes]) -> Stage:
-        """The stage, with torch."""
-        from stages.autobleu.scorer import Autobleu
-
-        return Autobleu(self)

@@ -18,18 +18,18 @@ from stages.arrow import embedding_array
 from stages.batching import Distinct, Tokens, distinct_rows
 from stages.device import Budget, compute_dtype, prepare_cuda
 from stages.encode.official import load_official_encoder
-from stages.encode.settings import NON_FINITE, OK, TRUNCATED, EncodeSettings
+from stages.encode.settings import EncodeSettings
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
 from stages.sonar.embed import embed
 from stages.sonar.tokenizer import SonarTokenizer
-from stages.stage import Computed
+from stages.stage import NON_FINITE, OK, TRUNCATED, Computed
 
 CPU_TOKENS, GPU_TOKENS = 16_384, 32_768  # of a batch, where the settings do not say
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSentences:
     """Tokens of the distinct sentences, and which of them lost their end."""
 
     distinct: Distinct
@@ -41,7 +41,7 @@ class Prepared:
 class Encoded:
     """embeddings: (distinct sentences, dim) float16 on the host; counts: what computing them took."""
 
-    prepared: Prepared
+    prepared: PreparedSentences
     embeddings: npt.NDArray[np.float16]
     counts: dict[str, float]
 
@@ -67,7 +67,7 @@ class Encode:
         load = load_encoder if self.settings.backend == "native" else load_official_encoder
         self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 
-    def prepare(self, part: pa.Table) -> Prepared:
+    def prepare(self, part: pa.Table) -> PreparedSentences:
         """Tokenise the distinct sentences."""
         text, lang = part["sentences.text"], part["sentences.lang"]
         distinct = distinct_rows(text, lang)
@@ -83,9 +83,9 @@ class Encode:
         full = np.flatnonzero(tokens.lengths >= self.card.max_tokens)
         if len(full):
             truncated[full] = np.asarray(self.tokenizer.count([texts[i] for i in full])) > self.card.max_tokens
-        return Prepared(distinct, tokens, truncated)
+        return PreparedSentences(distinct, tokens, truncated)
 
-    def compute(self, prepared: Prepared) -> Encoded:
+    def compute(self, prepared: PreparedSentences) -> Encoded:
         """The network over all batches."""
         dim = self.card.dim
         embeddings, failures = embed(self.network, prepared.tokens, self._budget, dim=dim, device=self.device)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stages.sonar.card import CardError, ModelCard
+from stages.cards import CardError
+from stages.sonar.card import ModelCard
 
 INSTALL = (
     "install it, with the PyTorch that its compiled part was built for, in a virtual environment of its own (pip "

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from stages.sonar.card import load_card
-from stages.stage import Stage, StageSettings, execution, meaning
-
-OK, TRUNCATED, NON_FINITE = 0, 1, 2  # the column `status`
+from stages.stage import StageSettings, execution, meaning
 
 
 class EncodeSettings(StageSettings):
@@ -44,9 +41,3 @@ class EncodeSettings(StageSettings):
         """The encoder's and the tokenizer's weights."""
         card = load_card(self.model)
         return {"encoder": card.encoder_digest, "tokenizer": card.tokenizer_digest}
-
-    def build(self, fits: Mapping[str, bytes]) -> Stage:
-        """The stage, with torch."""
-        from stages.encode.encoder import Encode
-
-        return Encode(self)

@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from stages.cards import read_card, shipped
-from stages.placed import PlacedCard
+from stages.hub_card import HubCard
 
 
-class ExternalCard(PlacedCard):
+class ExternalCard(HubCard):
     """One text encoder. Frozen; made by `load_external_card`."""
 
     setting: ClassVar[str] = "fragility.external"

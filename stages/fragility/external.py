@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.batching import Tokens
+from stages.cards import CardError
 from stages.device import Budget
 from stages.fragility.card import ExternalCard
-from stages.sonar.card import CardError
 from stages.sonar.embed import embed
 
 

@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedNoise:
     """The sampled rows of a part; `rows`: where they stand in it."""
 
     part_rows: int
@@ -46,10 +46,10 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedNoise:
     """texts: of each row at each level, row after row; cosine: (rows, levels); counts: what it took."""
 
-    prepared: Prepared
+    prepared: PreparedNoise
     texts: list[str]
     cosine: Floats
     counts: dict[str, float]
@@ -82,12 +82,12 @@ class Fragility:
             batch_tokens=self.settings.external_batch_tokens,
         )
 
-    def prepare(self, part: pa.Table) -> Prepared:
+    def prepare(self, part: pa.Table) -> PreparedNoise:
         """Choose the rows to score and bound each decoding by the length of its source."""
         rows = sampled_rows(part, self.rate)
         chosen = part.select(["sentences.text", "sentences.lang", "sentences.u"]).take(pa.array(rows))
         texts, langs = chosen["sentences.text"].to_pylist(), chosen["sentences.lang"].to_pylist()
-        return Prepared(
+        return PreparedNoise(
             part_rows=part.num_rows,
             rows=rows,
             texts=texts,
@@ -98,7 +98,7 @@ class Fragility:
             max_new=self.decoder.limits(texts),
         )
 
-    def compute(self, prepared: Prepared) -> Decoded:
+    def compute(self, prepared: PreparedNoise) -> DecodedNoise:
         """Decode every row at every level, then encode all texts outside SONAR."""
         count, device = len(self.levels), self.decoder.device
 
@@ -114,7 +114,7 @@ class Fragility:
         cosine, taken = self._cosine(prepared.texts, texts)
         counts["out_of_memory"] += taken.pop("out_of_memory")
         counts |= taken | {"stopped_at_length": float(stopped_at_limit(ids, limits).sum())}
-        return Decoded(prepared, texts, cosine, counts)
+        return DecodedNoise(prepared, texts, cosine, counts)
 
     def _cosine(self, originals: list[str], decoded: list[str]) -> tuple[Floats, dict[str, float]]:
         """(originals, levels) in [0, 1], equal texts encoded once; and counts."""
@@ -130,7 +130,7 @@ class Fragility:
         counts = self.external.budget.counts(failures) | {"external_texts": float(len(vectors))}
         return found.clip(0, 1).reshape(len(originals), len(self.levels)), counts
 
-    def finish(self, computed: Decoded) -> Computed:
+    def finish(self, computed: DecodedNoise) -> Computed:
         """BLEU of every decoding, the means, the columns."""
         prepared, cosine, levels = computed.prepared, computed.cosine, len(self.levels)
         bleu = np.zeros(cosine.size, np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
@@ -10,7 +9,7 @@ from pydantic import Field, field_validator
 from stages.fragility.card import load_external_card
 from stages.sampling import Rows, Sample
 from stages.sonar.settings import DecodingSettings
-from stages.stage import Stage, execution, meaning
+from stages.stage import execution, meaning
 
 
 class FragilitySettings(DecodingSettings):
@@ -59,9 +58,3 @@ class FragilitySettings(DecodingSettings):
     def artifacts(self) -> dict[str, str]:
         """The weights of decoder, tokenizer and external encoder; from the cards, no file is read."""
         return super().artifacts() | {"external": load_external_card(self.external).digest}
-
-    def build(self, fits: Mapping[str, bytes]) -> Stage:
-        """The stage, with torch."""
-        from stages.fragility.scorer import Fragility
-
-        return Fragility(self, fits["scaler"])

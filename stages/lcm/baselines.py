@@ -14,7 +14,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.model import Sampling
 
 
-class Predictor(Protocol):
+class SentencePredictor(Protocol):
     """Whatever predicts sentences, as `Lcm.predict` does."""
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:

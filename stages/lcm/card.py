@@ -18,7 +18,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 PREFIX = "lcm-"  # of their files, which lie among those of SONAR
 
 
-class Diffusion(BaseModel):
+class DiffusionSettings(BaseModel):
     """The noise schedule and the loss weights of a diffusion model, LCM 2.3.2."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -33,7 +33,7 @@ class Diffusion(BaseModel):
     snr_max: float | None = Field(default=None, gt=0, description="clamped SNR weights: λmax of eq. 17")
 
     @model_validator(mode="after")
-    def _complete(self) -> Diffusion:
+    def _complete(self) -> DiffusionSettings:
         for schedule, names in (("quadratic", ("beta_first", "beta_last")), ("sigmoid", ("scale", "shift"))):
             given = [name for name in names if getattr(self, name) is not None]
             if self.schedule == schedule and len(given) < len(names):
@@ -60,7 +60,7 @@ class LcmCard(Card):
     context: Count = Field(default=128, description="sentences that a document is wrapped at")
     dropout: Rate = 0.1
     unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")
-    diffusion: Diffusion | None = Field(default=None, description="one-tower, two-tower")
+    diffusion: DiffusionSettings | None = Field(default=None, description="one-tower, two-tower")
 
     @model_validator(mode="after")
     def _complete(self) -> LcmCard:

@@ -26,7 +26,7 @@ class Diffusion(nn.Module):
 
     table: Tensor
 
-    def __init__(self, settings: card.Diffusion) -> None:
+    def __init__(self, settings: card.DiffusionSettings) -> None:
         super().__init__()
         self.settings = settings
         self.alpha_squared = alphas_squared(settings)

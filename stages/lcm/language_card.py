@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from stages.cards import read_card, shipped
-from stages.placed import FILES, PlacedCard
+from stages.hub_card import FILES, HubCard
 
 
-class LanguageCard(PlacedCard):
+class LanguageCard(HubCard):
     """One causal language model. Frozen; made by `load_language_card`."""
 
     setting: ClassVar[str] = "--language-model"

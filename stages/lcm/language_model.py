@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.batching import Tokens
+from stages.cards import CardError
 from stages.device import prepare_cuda
 from stages.lcm.language_card import LanguageCard
-from stages.sonar.card import CardError
 
 CONTEXT = 10  # k, sentences
 NEWLINE = "\n"

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from stages.lcm.batch import Batch
 from stages.lcm.card import Kind, LcmCard
-from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
 
@@ -90,25 +89,3 @@ class Lcm(nn.Module, ABC):
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """Its Transformer blocks, in order: FSDP shards each, activation checkpointing repeats it."""
-
-
-def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = None) -> Lcm:
-    """A model with fresh weights, from PyTorch's global generator. Raises ValueError if `card` needs codebooks."""
-    if card.quantised and codebooks is None:
-        raise ValueError(f"{card.name} models codes: give the codebooks (corpus.yaml: a section rvq)")
-    if card.kind == "base":
-        from stages.lcm.base import BaseLcm
-
-        return BaseLcm(card, scaler)
-    if card.kind == "two-tower":
-        from stages.lcm.two_tower import TwoTowerLcm
-
-        return TwoTowerLcm(card, scaler)
-    if card.kind == "one-tower":
-        from stages.lcm.one_tower import OneTowerLcm
-
-        return OneTowerLcm(card, scaler)
-    from stages.lcm.quant import QuantLcmC, QuantLcmD
-
-    assert codebooks is not None
-    return (QuantLcmC if card.kind == "quant-c" else QuantLcmD)(card, scaler, codebooks)

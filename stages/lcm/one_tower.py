@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
-from stages.lcm.drawn import DrawnLcm
+from stages.lcm.generative import GenerativeLcm
 from stages.lcm.interleaved import InterleavedTransformer
 from stages.lcm.layers import FREQUENCIES, Scaling, TimestepEmbedding, matmul_flops
 from stages.lcm.model import Sampling
@@ -21,7 +21,7 @@ from stages.lcm.sampler import sample
 from stages.scaler.robust import RobustScaler
 
 
-class OneTowerLcm(DrawnLcm):
+class OneTowerLcm(GenerativeLcm):
     """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from stages.lcm.attention import Cache
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
-from stages.lcm.choose import choose
-from stages.lcm.drawn import DrawnLcm
+from stages.lcm.generative import GenerativeLcm
 from stages.lcm.interleaved import InterleavedTransformer
 from stages.lcm.layers import Scaling
 from stages.lcm.model import Sampling
 from stages.lcm.packing import Packing, check_lengths
+from stages.lcm.unit_sampler import sample_unit
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
@@ -49,7 +49,7 @@ def residual_logits(centroids: Tensor, residual: Tensor) -> Tensor:
     return -torch.cdist(residual, centroids.float(), compute_mode="use_mm_for_euclid_dist")
 
 
-class QuantLcm(DrawnLcm):
+class QuantLcm(GenerativeLcm):
     """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is that of the context."""
 
     centroids: Tensor
@@ -100,7 +100,7 @@ class QuantLcm(DrawnLcm):
         for number, centroids in enumerate(self.centroids, 1):
             output = self._guided(sums, number, caches, queries, sampling.guidance)
             logits = self._logits(output, sums, centroids)
-            sums = sums + centroids[choose(logits, sampling.temperature, sampling.top_k, sampling.top_p)].float()
+            sums = sums + centroids[sample_unit(logits, sampling.temperature, sampling.top_k, sampling.top_p)].float()
         return sums
 
     def _guided(self, sums: Tensor, number: int, caches: list[Cache], queries: Packing, guidance: float) -> Tensor:

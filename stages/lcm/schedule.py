@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stages.lcm.card import Diffusion
+from stages.lcm.card import DiffusionSettings
 
 Doubles = npt.NDArray[np.float64]
 COSINE_OFFSET = 0.008  # s of eq. 12
 
 
-def alphas_squared(settings: Diffusion) -> Doubles:
+def alphas_squared(settings: DiffusionSettings) -> Doubles:
     """α² at the timesteps 0 … T, (steps + 1,): from 1 (no noise) down to exactly 0 (nothing else), eq. 9.
 
     Raises ValueError if it does not fall at every timestep, as float64 tells numbers apart.

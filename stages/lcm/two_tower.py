@@ -17,7 +17,7 @@ from stages.lcm.attention import Cache, CrossAttention, Rotations, SelfAttention
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
-from stages.lcm.drawn import DrawnLcm
+from stages.lcm.generative import GenerativeLcm
 from stages.lcm.layers import (
     FREQUENCIES,
     Block,
@@ -92,7 +92,7 @@ class DenoiserBlock(nn.Module):
         return F.pad(seen, (0, 0, 0, len(x) - placed))
 
 
-class TwoTowerLcm(DrawnLcm):
+class TwoTowerLcm(GenerativeLcm):
     """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:

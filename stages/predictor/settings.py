@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from stages.stage import FitSettings, Stage, StageSettings, meaning
+from stages.stage import FitSettings, StageSettings, meaning
 
 
 class PredictorSettings(FitSettings, StageSettings):
@@ -47,9 +46,3 @@ class PredictorSettings(FitSettings, StageSettings):
     def artifacts(self) -> dict[str, str]:
         """Nothing but the fit."""
         return {}
-
-    def build(self, fits: Mapping[str, bytes]) -> Stage:
-        """The stage, with torch."""
-        from stages.predictor.stage import Predict
-
-        return Predict(self, fits["predictor"])

@@ -9,16 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stages.arrow import embedding_matrix
-from stages.encode.settings import NON_FINITE
 from stages.predictor.network import SCORES, Predictor
 from stages.predictor.settings import PredictorSettings
-from stages.stage import Computed
+from stages.stage import NON_FINITE, Computed
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedPrediction:
     """embeddings: (rows, dim) float16; broken: rows that have none."""
 
     embeddings: npt.NDArray[np.float16]
@@ -29,7 +28,7 @@ class Prepared:
 class Predicted:
     """fragility: (rows, 2)."""
 
-    prepared: Prepared
+    prepared: PreparedPrediction
     fragility: Floats
 
 
@@ -46,7 +45,7 @@ class Predict:
         self.device = device
         self.predictor.network.to(device)
 
-    def prepare(self, part: pa.Table) -> Prepared:
+    def prepare(self, part: pa.Table) -> PreparedPrediction:
         """Raises ValueError if the embeddings are not of the kind that the predictor was fitted on."""
         embeddings = embedding_matrix(part["embeddings.embedding"])
         if embeddings.shape[1] != self.predictor.dim:
@@ -54,9 +53,9 @@ class Predict:
                 f"the predictor was fitted on embeddings of {self.predictor.dim} dimensions, these have "
                 f"{embeddings.shape[1]}; fit it anew on this corpus (--refit)"
             )
-        return Prepared(embeddings, part["status.status"].to_numpy() == NON_FINITE)
+        return PreparedPrediction(embeddings, part["status.status"].to_numpy() == NON_FINITE)
 
-    def compute(self, prepared: Prepared) -> Predicted:
+    def compute(self, prepared: PreparedPrediction) -> Predicted:
         """The network, by blocks from the part's first row on."""
         return Predicted(prepared, self.predictor.predict(prepared.embeddings, self.device))
 

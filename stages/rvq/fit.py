@@ -12,7 +12,6 @@ with a GPU can run it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,33 +21,13 @@ from stages.device import compute_dtype, prepare_cuda
 from stages.rvq import fit_torch
 from stages.rvq.blocks import blocks
 from stages.rvq.codebooks import Codebooks, block_rows, take_nearest
+from stages.rvq.recipe import RvqRecipe
 
 Progress = Callable[[int, int], None]  # codebooks done, of how many
 
 
-class Recipe(Protocol):
-    """What a fit needs to know; `RvqSettings` has it, with defaults and explanations."""
-
-    @property
-    def codebooks(self) -> int: ...
-    @property
-    def units(self) -> int: ...
-    @property
-    def initialization(self) -> Literal["progressive", "kmeans"]: ...
-    @property
-    def backend(self) -> Literal["torch", "faiss"]: ...
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def points_per_unit(self) -> int: ...
-    @property
-    def precision(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-
-
 def fit_codebooks(
-    embeddings: npt.NDArray[np.float16], settings: Recipe, device: str, progress: Progress
+    embeddings: npt.NDArray[np.float16], settings: RvqRecipe, device: str, progress: Progress
 ) -> tuple[Codebooks, dict[str, float | list[float]]]:
     """Codebooks of (rows, dim) float16, and numbers: `relative_error` Σ|x − x̂|² / Σ|x|² by number of codebooks, `rows`.
 

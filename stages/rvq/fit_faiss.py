@@ -15,10 +15,10 @@ import faiss
 import torch
 
 if TYPE_CHECKING:
-    from stages.rvq.fit import Recipe
+    from stages.rvq.recipe import RvqRecipe
 
 
-def cluster(points: torch.Tensor, settings: Recipe, seed: int) -> torch.Tensor:
+def cluster(points: torch.Tensor, settings: RvqRecipe, seed: int) -> torch.Tensor:
     """points: (n, dim) float16 on the host → centroids (units, dim) float32."""
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -28,7 +28,7 @@ def cluster(points: torch.Tensor, settings: Recipe, seed: int) -> torch.Tensor:
         faiss.omp_set_num_threads(threads)
 
 
-def _cluster(points: torch.Tensor, settings: Recipe, seed: int) -> torch.Tensor:
+def _cluster(points: torch.Tensor, settings: RvqRecipe, seed: int) -> torch.Tensor:
     x = points.float().numpy()
     rows, dim = x.shape
     if settings.initialization == "kmeans":
@@ -43,7 +43,7 @@ def _cluster(points: torch.Tensor, settings: Recipe, seed: int) -> torch.Tensor:
     return torch.from_numpy(faiss.vector_to_array(found).reshape(settings.units, dim))
 
 
-def _set(parameters: Any, rows: int, settings: Recipe, seed: int) -> Any:
+def _set(parameters: Any, rows: int, settings: RvqRecipe, seed: int) -> Any:
     parameters.niter = settings.iterations
     parameters.seed = seed
     parameters.min_points_per_centroid = 1  # the caller has judged that

@@ -19,7 +19,7 @@ from stages.rvq.blocks import Blocks
 from stages.rvq.codebooks import Nearest, block_rows
 
 if TYPE_CHECKING:
-    from stages.rvq.fit import Recipe
+    from stages.rvq.recipe import RvqRecipe
 
 STEPS = 10  # progressive: from two dimensions or so to all
 EARLY = 64  # points a unit while less than a quarter of the dimensions is in use
@@ -27,7 +27,9 @@ NEXT_TO = 1 / 64  # how far a moved unit lies from the fullest, relative to its 
 UNITS = 256  # whose points are gathered at once
 
 
-def cluster(points: torch.Tensor, settings: Recipe, seed: int, dtype: torch.dtype, each_block: Blocks) -> torch.Tensor:
+def cluster(
+    points: torch.Tensor, settings: RvqRecipe, seed: int, dtype: torch.dtype, each_block: Blocks
+) -> torch.Tensor:
     """points: (n, dim) float16 → centroids (units, dim) float32, on the points' device."""
     units, passes = settings.units, settings.iterations
     generator = torch.Generator().manual_seed(seed)

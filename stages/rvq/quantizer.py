@@ -15,14 +15,13 @@ import pyarrow as pa
 
 from stages.arrow import embedding_matrix
 from stages.device import prepare_cuda
-from stages.encode.settings import NON_FINITE
 from stages.rvq.codebooks import Codebooks
 from stages.rvq.settings import RvqSettings
-from stages.stage import Computed
+from stages.stage import NON_FINITE, Computed
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRows:
     """embeddings: (rows, dim) float16; finite: (rows,) bool."""
 
     embeddings: npt.NDArray[np.float16]
@@ -55,11 +54,13 @@ class Rvq:
         prepare_cuda(device)
         self.codebooks = self.codebooks.to(device)
 
-    def prepare(self, part: pa.Table) -> Prepared:
+    def prepare(self, part: pa.Table) -> PreparedRows:
         """The matrix of embeddings, not copied."""
-        return Prepared(embedding_matrix(part["embeddings.embedding"]), part["status.status"].to_numpy() != NON_FINITE)
+        return PreparedRows(
+            embedding_matrix(part["embeddings.embedding"]), part["status.status"].to_numpy() != NON_FINITE
+        )
 
-    def compute(self, prepared: Prepared) -> Quantised:
+    def compute(self, prepared: PreparedRows) -> Quantised:
         """The nearest centroids, codebook after codebook."""
         codes, errors = self.codebooks.quantise(prepared.embeddings, self.settings.precision)
         finite = prepared.embeddings[prepared.finite]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from stages.stage import FitSettings, Stage, StageSettings, meaning
+from stages.stage import FitSettings, StageSettings, meaning
 
 
 class RvqSettings(FitSettings, StageSettings):
@@ -45,10 +44,3 @@ class RvqSettings(FitSettings, StageSettings):
     def artifacts(self) -> dict[str, str]:
         """Nothing but the fit."""
         return {}
-
-    def build(self, fits: Mapping[str, bytes]) -> Stage:
-        """The stage, with torch."""
-        from stages.rvq.codebooks import Codebooks
-        from stages.rvq.quantizer import Rvq
-
-        return Rvq(self, Codebooks.from_bytes(fits["rvq"]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stages.segment.sat.runner import SatRunner
 
 
-class Found(Protocol):
+class FoundCuts(Protocol):
     """What a method found in a text."""
 
     cut: Flags  # (ink,) whether a sentence ends
@@ -35,7 +35,7 @@ class Found(Protocol):
 
 
 class Method(Protocol):
-    def find(self, text: Text, langs: Sequence[str]) -> Found:
+    def find(self, text: Text, langs: Sequence[str]) -> FoundCuts:
         """Where the sentences of documents end; langs: a SONAR code for each."""
 
 

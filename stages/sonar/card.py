@@ -4,7 +4,7 @@ A card is a small YAML file; the ones that ship are in `conf/models/`. A card th
 it does not state from that card: three lines name a local copy of a file, or another decoder. Reading a card opens no
 file of the model, fetches nothing and imports no torch, so that planning a run stays quick: the digests that go into
 fingerprints come from the card alone. Where no sha256 is published for a URL, the URL itself stands for the file, and
-`stages/sonar/fetch.py` sees to it that it keeps meaning the same bytes.
+`stages/fetch.py` sees to it that it keeps meaning the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from pydantic import (
     model_validator,
 )
 
-from stages.sonar.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
+from stages.cards import CardError
+from stages.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
 from stages.yaml_text import load_yaml
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
@@ -37,10 +38,6 @@ ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
-
-
-class CardError(ValueError):
-    """A card that is not there, is not valid, or does not fit its files."""
 
 
 class ModelFile(BaseModel):

@@ -20,8 +20,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from stages.sonar.card import CardError, FileRole, ModelCard
-from stages.sonar.layouts import CONTROL_ROWS, OUTPUT, TABLE, Target, targets
+from stages.cards import CardError
+from stages.sonar.card import FileRole, ModelCard
+from stages.sonar.layouts import CONTROL_ROWS, OUTPUT, TABLE, TensorTarget, targets
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, linear, sinusoids
 
 _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
@@ -89,7 +90,7 @@ def _fill(
     network.embedding.positions.copy_(sinusoids(card.max_tokens, card.dim))
     wanted = {name: parameter.data for name, parameter in network.named_parameters()}
     missing, unexpected, misshapen = set(wanted), [], []
-    filled: set[Target] = set()
+    filled: set[TensorTarget] = set()
     for source, target in weights.targets.items():
         if target.name not in wanted:
             unexpected.append(source)
@@ -104,7 +105,7 @@ def _fill(
         if target.control_rows:
             place[: len(CONTROL_ROWS)] = value[list(CONTROL_ROWS)].to(place)
         filled.add(target)
-        if target.third is None or all(Target(target.name, third) in filled for third in range(3)):
+        if target.third is None or all(TensorTarget(target.name, third) in filled for third in range(3)):
             missing.discard(target.name)
     problems = [
         f"{what}: {', '.join(sorted(names))}"
@@ -124,7 +125,7 @@ class _Weights:
     """An open weight file: where each of its tensors goes, and how to read one (a view of the mapped file)."""
 
     path: Path
-    targets: dict[str, Target]
+    targets: dict[str, TensorTarget]
     read: Callable[[str], Tensor]
 
     @classmethod

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from stages.batching import Indices
 from stages.device import Budget, compute_dtype, in_batches, prepare_cuda
-from stages.encode.settings import NON_FINITE
 from stages.sonar.card import ModelCard, load_card
 from stages.sonar.checkpoint import load_decoder
 from stages.sonar.generate import beam_search
@@ -26,6 +25,7 @@ from stages.sonar.greedy import LEAST_ROWS, PREFIX, Greedy, room
 from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.settings import DecodingSettings
 from stages.sonar.tokenizer import SonarTokenizer
+from stages.stage import NON_FINITE
 
 CPU_ROWS, GPU_ROWS = 512, 2048  # of a batch, where the settings do not say
 

@@ -50,7 +50,7 @@ _WITHOUT_EFFECT = (
 
 
 @dataclass(frozen=True)
-class Target:
+class TensorTarget:
     """Where a tensor of a file goes: a parameter of ours, or the `third` of a fused projection, its rows reordered."""
 
     name: str
@@ -58,10 +58,10 @@ class Target:
     control_rows: bool = False  # the first four rows are in fairseq's order
 
 
-def targets(layout: Layout, role: FileRole, names: Collection[str]) -> dict[str, Target]:
+def targets(layout: Layout, role: FileRole, names: Collection[str]) -> dict[str, TensorTarget]:
     """Name in the file → where it goes. Names without effect are left out; unknown ones get a name that is not ours."""
     if layout == "native":
-        return {name: Target(name) for name in names}
+        return {name: TensorTarget(name) for name in names}
     if layout == "fairseq2" and f"{role}_frontend.embed.weight" in names:
         found = {name: _fairseq2(name, role) for name in names}
     else:
@@ -70,7 +70,7 @@ def targets(layout: Layout, role: FileRole, names: Collection[str]) -> dict[str,
     return _one_table(wanted)
 
 
-def _one_table(found: dict[str, Target]) -> dict[str, Target]:
+def _one_table(found: dict[str, TensorTarget]) -> dict[str, TensorTarget]:
     """Of shared tables only one is read: the network's own, else the shared one, else the output projection."""
     tables = sorted((name for name, target in found.items() if target.name == TABLE), key=lambda name: "shared" in name)
     for name in tables[1:]:
@@ -78,24 +78,24 @@ def _one_table(found: dict[str, Target]) -> dict[str, Target]:
     if not tables:
         for name, target in found.items():
             if target.name == OUTPUT:
-                found[name] = Target(TABLE, control_rows=target.control_rows)
+                found[name] = TensorTarget(TABLE, control_rows=target.control_rows)
     return found
 
 
-def _fairseq2(name: str, role: FileRole) -> Target | None:
+def _fairseq2(name: str, role: FileRole) -> TensorTarget | None:
     if any(part in name for part in _WITHOUT_EFFECT):
         return None
     if name == f"{role}_frontend.embed.weight":
-        return Target(TABLE)
+        return TensorTarget(TABLE)
     if name == "final_proj.weight":
-        return Target(OUTPUT)
+        return TensorTarget(OUTPUT)
     module, _, kind = name.rpartition(".")
     if module in ("layer_norm", f"{role}.layer_norm"):
-        return Target(f"norm.{kind}")
+        return TensorTarget(f"norm.{kind}")
     return _in_layer(name, name.removeprefix(f"{role}."), FAIRSEQ2_MODULES)
 
 
-def _m2m100(name: str, role: FileRole) -> Target | None:
+def _m2m100(name: str, role: FileRole) -> TensorTarget | None:
     inner = name.removeprefix("model.")
     other = "decoder." if role == "encoder" else "encoder."
     if inner.startswith(other):  # of a whole translation model
@@ -105,20 +105,20 @@ def _m2m100(name: str, role: FileRole) -> Target | None:
     if any(part in name for part in _WITHOUT_EFFECT) or module == "embed_positions" or inner == "version":
         return None
     if module in ("embed_tokens", "shared"):
-        return Target(TABLE, control_rows=True)
+        return TensorTarget(TABLE, control_rows=True)
     if module in ("lm_head", "output_projection"):
-        return None if role == "encoder" else Target(OUTPUT, control_rows=True)
+        return None if role == "encoder" else TensorTarget(OUTPUT, control_rows=True)
     if module == "layer_norm":
-        return Target(f"norm.{kind}")
+        return TensorTarget(f"norm.{kind}")
     return _in_layer(name, inner, M2M100_MODULES)
 
 
-def _in_layer(name: str, inner: str, modules: dict[str, str]) -> Target:
+def _in_layer(name: str, inner: str, modules: dict[str, str]) -> TensorTarget:
     """`inner`: layers.N.MODULE.KIND"""
     module, _, kind = inner.rpartition(".")
     number, _, module = module.removeprefix("layers.").partition(".")
     if module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
-        return Target(f"layers.{number}.attention.qkv_proj.{kind}", third="qkv".index(module[-6]))
+        return TensorTarget(f"layers.{number}.attention.qkv_proj.{kind}", third="qkv".index(module[-6]))
     if module not in modules:
-        return Target(f"? {name}")
-    return Target(f"layers.{number}.{modules[module]}.{kind}")
+        return TensorTarget(f"? {name}")
+    return TensorTarget(f"layers.{number}.{modules[module]}.{kind}")

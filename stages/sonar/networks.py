@@ -80,7 +80,7 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-class SelfAttention(nn.Module):
+class SonarSelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself; one matmul makes queries, keys and values."""
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -106,7 +106,7 @@ class SelfAttention(nn.Module):
         return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
 
 
-class FeedForward(nn.Module):
+class SonarFeedForward(nn.Module):
     def __init__(self, dim: int, ffn_dim: int) -> None:
         super().__init__()
         self.inner_proj = Linear(dim, ffn_dim)
@@ -129,9 +129,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(dim, heads)
+        self.attention = SonarSelfAttention(dim, heads)
         self.ffn_norm = nn.LayerNorm(dim)
-        self.ffn = FeedForward(dim, ffn_dim)
+        self.ffn = SonarFeedForward(dim, ffn_dim)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), mask)
@@ -181,10 +181,10 @@ class DecoderLayer(nn.Module):
     def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(dim, heads)
+        self.attention = SonarSelfAttention(dim, heads)
         self.cross = CrossConstant(dim)
         self.ffn_norm = nn.LayerNorm(dim)
-        self.ffn = FeedForward(dim, ffn_dim)
+        self.ffn = SonarFeedForward(dim, ffn_dim)
 
     def forward(self, x: Tensor, constant: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), causal=True) + constant

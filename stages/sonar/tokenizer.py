@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from sentencepiece import SentencePieceProcessor
 
-from stages.sonar.card import CardError, ModelCard
+from stages.cards import CardError
+from stages.sonar.card import ModelCard
 from stages.sonar.ids import BEGIN, END, PAD, UNKNOWN
 
 __all__ = ["BEGIN", "END", "PAD", "UNKNOWN", "SonarTokenizer"]

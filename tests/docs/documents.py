@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.config import RunConfig
+from pipeline.config.run_config import RunConfig
 from tests.conftest import ROOT
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))

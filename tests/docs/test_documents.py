@@ -16,7 +16,7 @@ import pytest
 from typer.main import get_command
 
 from pipeline.cli import app
-from pipeline.config import RunConfig, load_config
+from pipeline.config.run_config import RunConfig, load_config
 from tests.conftest import ROOT
 from tests.docs.documents import PAGES, Block, blocks, commands, keys, settings
 from tests.support.cli import pipeline

@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 from pipeline.cli import app
-from pipeline.config import RunConfig
+from pipeline.config.run_config import RunConfig
 from tests.conftest import ROOT
 
 

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from launchers import launch
+from launchers.launch import launch
 from pipeline.cli import main
-from pipeline.config import load_config
-from pipeline.corpus import Corpus
-from pipeline.plan import make_plan
-from pipeline.state.books import Books, keep_books
-from pipeline.state.runs import RunRecord
+from pipeline.config.run_config import load_config
+from pipeline.corpus.accounting import Accounting, compute_accounting
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import RunRecord
+from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
 from tests.conftest import data_digests
 from tests.end_to_end.bad_corpus import (
@@ -85,9 +85,9 @@ def quarantine(output: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.read_table(output / file.path).to_pylist()]
 
 
-def books_of(output: Path) -> Books:
+def books_of(output: Path) -> Accounting:
     corpus = Corpus(str(output))
-    return keep_books(corpus.store, corpus.chunks)
+    return compute_accounting(corpus.store, corpus.chunks)
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +132,14 @@ def test_the_good_come_out_whole_and_the_bad_are_accounted_for(
         if row["stage"] == "input":
             assert row["payload_bytes"] == len(line) + 1 and (line + b"\r").startswith(row["payload"])
 
-    books = books_of(output)
-    assert books.complete and not books.problems
-    assert books.dropped == {"no text": 2, "blank line": 2}
+    accounting = books_of(output)
+    assert accounting.complete and not accounting.problems
+    assert accounting.dropped == {"no text": 2, "blank line": 2}
     undecoded = [file.data for file in BAD_FILES.values() if file.quarantined == UNREADABLE and not file.good]
     undecoded += [*BAD_FILES["latin-1.jsonl"].data.splitlines(), BAD_LINES[0][0] + b"\r", some("name")]
-    assert books.bytes_unreadable == sum(map(len, undecoded))
-    assert books.documents_in == books.kept + sum(books.dropped.values()) + sum(expected.values())
-    assert re.search(rf"= {books.kept} kept \+ 4 .*dropped \+ {sum(expected.values())} ", shown), shown
+    assert accounting.bytes_unreadable == sum(map(len, undecoded))
+    assert accounting.documents_in == accounting.kept + sum(accounting.dropped.values()) + sum(expected.values())
+    assert re.search(rf"= {accounting.kept} kept \+ 4 .*dropped \+ {sum(expected.values())} ", shown), shown
 
 
 def test_texts_of_every_script_come_out_whole(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_text_files(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_bytes(data)
     code, shown = run(tmp_path, "in", input=[{"path": "in", "lang": "eng_Latn"}], encode=None)
     assert code == 0, shown
-    books = books_of(tmp_path / "out/in")
-    assert (books.documents_in, books.kept, books.dropped) == (7, 1, {"no text": 2})
-    assert books.quarantined == {"not UTF-8": 2, "unreadable": 2}
+    accounting = books_of(tmp_path / "out/in")
+    assert (accounting.documents_in, accounting.kept, accounting.dropped) == (7, 1, {"no text": 2})
+    assert accounting.quarantined == {"not UTF-8": 2, "unreadable": 2}
     assert {row["record"]: row["payload"] for row in quarantine(tmp_path / "out/in")}["latin-1.txt"] == b"Fra\xeeche."
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.corpus import Corpus
+from pipeline.corpus.reader import Corpus
 from tests.conftest import TINY_CARD
 from tests.end_to_end.bad_corpus import lines, record
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.corpus import Corpus
-from pipeline.state.books import keep_books
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.reader import Corpus
 from tests.conftest import MakeConfig, data_digests
 from tests.support.cli import PIPELINE, pipeline
 from tests.support.runs import bring_up_to_date
@@ -45,8 +45,8 @@ def check_resumed(path: Path, output: Path, whole: Path) -> None:
     bring_up_to_date(path, f"output={whole}")
     assert data_digests(output) == data_digests(whole)
     corpus = Corpus(str(output))
-    books = keep_books(corpus.store, corpus.chunks)
-    assert books.complete and not books.problems
+    accounting = compute_accounting(corpus.store, corpus.chunks)
+    assert accounting.complete and not accounting.problems
     assert not list(output.rglob("*.tmp"))
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.state.runs import newest_view
-from pipeline.state.states import read_state
+from pipeline.corpus.runs import newest_view
+from pipeline.corpus.states import read_state
 from pipeline.storage.store import Store
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 from tests.conftest import MakeConfig, data_digests

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.corpus import Corpus
-from pipeline.errors import StorageError
+from pipeline.base.errors import StorageError
+from pipeline.corpus.accounting import Accounting, compute_accounting
+from pipeline.corpus.reader import Corpus
 from pipeline.inputs import list_files
-from pipeline.state.books import Books, keep_books
-from pipeline.storage import patience
+from pipeline.maintenance.verify import check
+from pipeline.run.tasks import failed_event
+from pipeline.storage import retry
 from pipeline.storage.store import Store
-from pipeline.tasks import failure
-from pipeline.verify.check import check
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
 from tests.support.cli import pipeline
@@ -52,11 +52,11 @@ def bad(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., 
         proxy.__exit__()
 
 
-def books_of(url: str) -> Books:
+def books_of(url: str) -> Accounting:
     corpus = Corpus(url)
-    books = keep_books(corpus.store, corpus.chunks)
-    assert books.complete and not books.problems, books.problems
-    return books
+    accounting = compute_accounting(corpus.store, corpus.chunks)
+    assert accounting.complete and not accounting.problems, accounting.problems
+    return accounting
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,15 @@ def test_the_same_corpus_and_every_repetition_counted(
     faults = proxy.faults.total()
     proxy.shares.clear()
     assert data_digests(f"{bucket}/corpus") == expected
-    books = books_of(f"{bucket}/corpus")
+    accounting = books_of(f"{bucket}/corpus")
     (summary,) = (one for one in Store(f"{bucket}/corpus").find("runs") if one.endswith("summary.json"))
     of_driver = json.loads(Store(f"{bucket}/corpus").read(summary)).get("storage_retries", {})
-    counted = books.repeated + sum(of_driver.values())
+    counted = accounting.repeated + sum(of_driver.values())
     # every fault brings one repetition; not told: what a process repeated after its last receipt
     assert 0.3 * faults < counted <= faults, (counted, proxy.faults)
-    assert f"storage     {books.repeated} requests had to be repeated" in " ".join(run.stdout.split("\n")), run.stdout
+    assert f"storage     {accounting.repeated} requests had to be repeated" in " ".join(run.stdout.split("\n")), (
+        run.stdout
+    )
 
 
 def test_a_store_that_goes_away_for_a_while(
@@ -181,7 +183,7 @@ def test_a_store_that_cannot_be_used(
     run = pipeline("run", make_config(output=f"s3://{bucket_name}/corpus"))
     shown = " ".join((run.stdout + run.stderr).split())
     assert run.returncode in (1, 2) and words in shown and "Traceback" not in shown, run
-    assert not patience.take_repeated(), "it asked again, in vain"
+    assert not retry.take_retry_counts(), "it asked again, in vain"
 
 
 def test_whose_answer_was_lost_knows_its_own_file(bucket: str, bad: Callable[..., S3Proxy]) -> None:
@@ -232,10 +234,10 @@ def test_inputs_are_read_though_bodies_break_off(bucket: str, bad: Callable[...,
     pq.write_table(pa.table({"text": values}), tmp_path / "c.parquet", row_group_size=20)
     fs.put_file(str(tmp_path / "c.parquet"), "corpus/in/c.parquet")
     proxy = bad(refused=0.06, lost=0.06, broken=0.15)
-    patience.take_repeated()
+    retry.take_retry_counts()
     assert texts(read_all(entry(f"{bucket}/in"), chunk_bytes=2000)) == values * 3
     assert all(proxy.faults.values()) and len(proxy.faults) == 3, proxy.faults
-    assert patience.take_repeated().total() == proxy.faults.total()
+    assert retry.take_retry_counts().total() == proxy.faults.total()
 
 
 def test_no_folder_of_an_input_is_passed_over(bucket: str, bad: Callable[..., S3Proxy]) -> None:
@@ -255,13 +257,13 @@ def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: py
     proxy = bad()
     store = Store(f"{bucket}/corpus")
     store.write("a", b"1")
-    patience.take_repeated()
-    monkeypatch.setattr(patience, "PATIENCE", 1.0)
+    retry.take_retry_counts()
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 1.0)
     proxy.go_away(60)
     with pytest.raises(StorageError, match="check the network and try again: what is finished is kept") as caught:
         store.read("a")
-    assert failure("part", caught.value).fatal
-    assert patience.take_repeated()["read"] >= 1
+    assert failed_event("part", caught.value).fatal
+    assert retry.take_retry_counts()["read"] >= 1
 
 
 def started(path: Path, proxy: S3Proxy) -> Process:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.corpus import Corpus
-from pipeline.state.books import keep_books
-from pipeline.state.runs import newest_view
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_view
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
@@ -63,8 +63,8 @@ def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Pat
     assert data_digests(output) == data_digests(tmp_path / "whole"), logs(output)
     store = Store(str(output))
     corpus = Corpus(str(output), newest_view(store))
-    books = keep_books(store, corpus.chunks)
-    assert books.complete and not books.problems
+    accounting = compute_accounting(store, corpus.chunks)
+    assert accounting.complete and not accounting.problems
     families = {name.partition("/")[0] for name in data_digests(output)}
     assert sum(len(store.find(family)) for family in families) == len(data_digests(output)), (
         "killed attempts left files"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from launchers.cluster import check_nodes, checked_address, joined
+from launchers.ray_cluster import check_nodes, checked_address, joined
 from launchers.ray_data import flow, items_of
 from tests.launchers.test_launchers import planned
 from tests.launchers.test_ray_gpus import on_cpu

@@ -8,10 +8,10 @@ import time
 import ray
 
 from launchers.ray_data import Item, Work, flow
+from pipeline.config.launcher import LauncherSettings
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.state.receipts import PartRef
-from pipeline.tasks import Event
 
 
 class NoSegmenter:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import yaml
 
-from launchers import launch
 from launchers.devices import devices
-from pipeline.config import load_config
-from pipeline.plan import Plan, make_plan
-from pipeline.state.runs import RunRecord
+from launchers.launch import launch
+from pipeline.config.run_config import load_config
+from pipeline.corpus.events import Event
+from pipeline.corpus.runs import RunRecord
+from pipeline.planning.plan import Plan, make_plan
+from pipeline.run.tasks import MAX_STARTS, PartTask
 from pipeline.storage.store import Store
-from pipeline.tasks import MAX_STARTS, Event, PartTask
 from stages.sonar.card import load_card
 from tests.conftest import TINY_CARD, MakeConfig, data_digests
 

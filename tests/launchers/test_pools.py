@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launchers.pools import Node, pools
-from pipeline.launcher_settings import LauncherSettings
+from pipeline.config.launcher import LauncherSettings
 
 CLUSTERS = {
     "a laptop": [Node(2)],

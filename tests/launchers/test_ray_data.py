@@ -13,10 +13,10 @@ import pytest
 
 from launchers.local import ray_on_this_machine
 from launchers.ray_data import Item, Work, flow
+from pipeline.config.launcher import LauncherSettings
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.state.receipts import PartRef
-from pipeline.tasks import Event
 
 PARTS = 3  # of a chunk
 pytestmark = pytest.mark.slow

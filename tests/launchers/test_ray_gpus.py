@@ -22,11 +22,11 @@ import ray
 from launchers.actors import Segmenting, Visiting
 from launchers.local import ENVIRONMENT, OBJECT_STORE
 from launchers.ray_data import Work, flow, items_of, work_of
+from pipeline.config.launcher import LauncherSettings
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
-from pipeline.launcher_settings import LauncherSettings
-from pipeline.plan import Plan
-from pipeline.state.receipts import PartRef
-from pipeline.tasks import Event
+from pipeline.planning.plan import Plan
 from tests.conftest import MakeConfig, data_digests
 from tests.launchers.ray_cluster import running_cluster
 from tests.launchers.test_launchers import planned, run

@@ -16,8 +16,8 @@ import pytest
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import SlurmError, ask, site
-from pipeline.errors import ConfigError
-from pipeline.launcher_settings import LauncherSettings
+from pipeline.base.errors import ConfigError
+from pipeline.config.launcher import LauncherSettings
 
 pytestmark = pytest.mark.usefixtures("slurm")
 WORKER = f"""
@@ -167,7 +167,7 @@ def test_options_and_lines_reach_the_job_and_not_the_gate(submit: Submit, tmp_pa
 def test_a_job_submits_another_with_none_of_its_own_resources(tmp_path: Path) -> None:
     inner = (
         "import sys; from pathlib import Path; from launchers.slurm import jobs\n"
-        "from pipeline.launcher_settings import LauncherSettings\n"
+        "from pipeline.config.launcher import LauncherSettings\n"
         "settings = LauncherSettings(kind='slurm', time='5', sbatch={'mem-per-cpu': '50M'})\n"
         "print(*jobs.submit(['env'], settings, Path(sys.argv[1]) / 'inner', 'inner', tasks=1))"
     )

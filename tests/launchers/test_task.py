@@ -11,30 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import load_config
+from pipeline.config.run_config import load_config
 from pipeline.coordination.leases import Leases
-from pipeline.coordination.phase import (
-    failures_of,
-    last_errors,
-    phase_folder,
-    ranges_of,
-    read_done,
-    read_order,
-    write_phase,
-)
-from pipeline.plan import make_plan
+from pipeline.planning.plan import make_plan
+from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, shards_of, write_phase
 from tests.conftest import MakeConfig, data_digests
 from tests.support.runs import bring_up_to_date
 from tests.support.workers import LEASE_SECONDS, SLURM, order_phase, start_worker
 
 
 def test_ranges_become_smaller_towards_the_end() -> None:
-    cuts = ranges_of(1000, 50, 4)
+    cuts = shards_of(1000, 50, 4)
     assert cuts[0] == (0, 50) and cuts[-1][1] == 1000
     assert all(one[1] == two[0] for one, two in pairwise(cuts))
     sizes = [end - start for start, end in cuts]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
-    assert ranges_of(0, 50, 4) == []
+    assert shards_of(0, 50, 4) == []
 
 
 def many_chunks(make_config: MakeConfig) -> Path:
@@ -64,8 +56,8 @@ def test_two_workers_share_the_ranges(make_config: MakeConfig, tmp_path: Path) -
     workers = [start_worker(store, folder) for _ in range(2)]
     shown = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], shown
-    order, done = read_order(store, folder), list(read_done(store, folder))
-    assert len(done) == order.ranges >= 2 and not failures_of(done)
+    spec, done = read_phase(store, folder), list(read_results(store, folder))
+    assert len(done) == spec.ranges >= 2 and not failures_of(done)
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
     assert sum(one.parts for one in done) == len(store.listing("documents"))
     assert not store.listing(f"{run}/starts")
@@ -84,7 +76,7 @@ def test_a_worker_that_lost_its_claim_goes_on_with_others(make_config: MakeConfi
         silent.send_signal(signal.SIGSTOP)
         time.sleep(LEASE_SECONDS + 0.1)
         leases = Leases(store, f"{folder}/claims", LEASE_SECONDS)
-        leases.look()
+        leases.poll()
         (held,) = (name for name in leases.held if f"{name}.done" not in leases.files)
         assert not leases.alive(held)
         taken = leases.take(held, {"worker": "another"})
@@ -96,8 +88,8 @@ def test_a_worker_that_lost_its_claim_goes_on_with_others(make_config: MakeConfi
     taken.release()
     last = start_worker(store, folder)
     assert last.wait(600) == 0
-    done = list(read_done(store, folder))
-    assert len(done) == read_order(store, folder).ranges > 1
+    done = list(read_results(store, folder))
+    assert len(done) == read_phase(store, folder).ranges > 1
     assert sum(one.worker.endswith(f"-{silent.pid}") for one in done) >= len(done) - 1
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
@@ -122,7 +114,7 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
     last = start_worker(store, folder)
     shown, _ = last.communicate(timeout=600)
     assert last.returncode == 0, shown
-    if len(list(read_done(store, folder))) < read_order(store, folder).ranges:  # its lease had not expired yet
+    if len(list(read_results(store, folder))) < read_phase(store, folder).ranges:  # its lease had not expired yet
         assert sign == signal.SIGKILL
         time.sleep(LEASE_SECONDS)
         assert start_worker(store, folder).wait(600) == 0
@@ -131,8 +123,8 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
 
 def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None:
     store, _, folder = order_phase(many_chunks(make_config))
-    order = read_order(store, folder)
-    changed = order.model_copy(update={"identity": order.identity | {"torch": "1.0"}})
+    spec = read_phase(store, folder)
+    changed = spec.model_copy(update={"identity": spec.identity | {"torch": "1.0"}})
     store.write(f"{folder}/order.json", changed.model_dump_json().encode())
     worker = start_worker(store, folder)
     shown, _ = worker.communicate(timeout=600)

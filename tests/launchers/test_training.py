@@ -15,18 +15,18 @@ import pytest
 import yaml
 from rich.console import Console
 
-from launchers import cluster, train
+from launchers.dispatch import slurm_cluster, train
+from launchers.restart import FRUITLESS, RestartPolicy
 from launchers.slurm import jobs
 from launchers.slurm.site import ask
 from launchers.slurm.torchrun import srun
 from launchers.slurm.training import submit
-from launchers.training import FRUITLESS, Patience
-from pipeline.config import load_config
-from pipeline.errors import CorpusError
+from pipeline.base.errors import CorpusError
+from pipeline.config.run_config import load_config
+from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
-from pipeline.train.run import prepare
-from pipeline.train.standing import Standing, gave_up, read_job, standing
-from pipeline.watch.trainings import show_trainings
+from pipeline.training.run import prepare
+from pipeline.training.status import TrainingStatus, read_job, record_failure, training_status
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.launchers.ray_cluster import processes_of, running_cluster
 from tests.support.cli import PIPELINE
@@ -89,8 +89,8 @@ class Job:
     def log(self) -> str:
         return "".join(log.read_text() for log in jobs.log_files(self.folder, self.id))
 
-    def standing(self) -> Standing:
-        return standing(self.store, self.run)
+    def standing(self) -> TrainingStatus:
+        return training_status(self.store, self.run)
 
     def over(self) -> bool:
         return not jobs.alive([self.id])
@@ -132,7 +132,7 @@ def test_a_lost_process_is_started_again_in_the_same_job(
 ) -> None:
     job = submitted("robbed", "train.checkpoint_every=50")
     until(lambda: job.standing().steps)
-    os.kill(processes_of("pipeline.train.worker", job.run)[-1], signal.SIGKILL)
+    os.kill(processes_of("pipeline.training.worker", job.run)[-1], signal.SIGKILL)
     until(job.over)
     assert job.standing().finished and "starting again from step" in job.log, job.log
     assert losses(corpus, "robbed") == uninterrupted
@@ -145,7 +145,7 @@ def test_what_srun_starts_on_two_nodes_meets_and_trains(
     run, url = prepare(Console(), load_config(corpus, ["train.name=nodes"]), False), str(corpus.parent / "out")
     for name, value in (("NODELIST", "localhost,127.0.0.1"), ("ID", "4321")):
         monkeypatch.setenv(f"SLURM_JOB_{name}", value)
-    command = srun(["-m", "pipeline.train.worker", url, run], processes=1)
+    command = srun(["-m", "pipeline.training.worker", url, run], processes=1)
     assert command[:2] == ["srun", "--nodes=2"]
     on_each = command[command.index("bash") :]
     nodes = [subprocess.Popen(on_each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
@@ -177,7 +177,7 @@ def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> 
     job = read_job(Store(str(output)), "train/card")
     assert job
     until(lambda: not jobs.alive([job.id]))
-    assert standing(Store(str(output)), "train/card").finished
+    assert training_status(Store(str(output)), "train/card").finished
     shown = subprocess.run([PIPELINE, "status", output], capture_output=True, text=True)
     assert "train/card: trained, 20 steps" in shown.stdout and shown.returncode == 0, shown
 
@@ -187,13 +187,17 @@ def test_ray_starts_its_workers_again_when_one_is_lost(
     corpus: Path, uninterrupted: list[tuple[int, float, float]]
 ) -> None:
     run, store = "train/over-ray", Store(str(corpus.parent / "out"))
-    with running_cluster() as cluster:
-        process = cluster.python(
-            "-m", "pipeline.cli", "train", str(corpus), "--launcher", "ray", "--address", cluster.address,
+    with running_cluster() as slurm_cluster:
+        process = slurm_cluster.python(
+            "-m", "pipeline.cli", "train", str(corpus), "--launcher", "ray", "--address", slurm_cluster.address,
             "--set", "train.name=over-ray", "--set", "train.checkpoint_every=50",
         )  # fmt: skip
-        until(lambda: process.poll() is not None or (store.exists(f"{run}/run.json") and standing(store, run).steps))
-        os.kill(processes_of(cluster.token["RAY_AUTH_TOKEN"], "RayTrainWorker")[-1], signal.SIGKILL)
+        until(
+            lambda: (
+                process.poll() is not None or (store.exists(f"{run}/run.json") and training_status(store, run).steps)
+            )
+        )
+        os.kill(processes_of(slurm_cluster.token["RAY_AUTH_TOKEN"], "RayTrainWorker")[-1], signal.SIGKILL)
         shown, _ = process.communicate(timeout=600)
     assert process.returncode == 0 and "trained in 600 steps" in shown and f"{store.url}/{run}" in shown, shown
     assert losses(corpus, "over-ray") == uninterrupted
@@ -202,14 +206,14 @@ def test_ray_starts_its_workers_again_when_one_is_lost(
 
 def test_patience_ends_with_starts_that_bring_nothing(tmp_path: Path) -> None:
     steps = iter([0, 0, 10, 10, 20, *[20] * FRUITLESS])
-    patience = Patience(lambda: Standing("train/x", next(steps), 100, False))
+    policy = RestartPolicy(lambda: TrainingStatus("train/x", next(steps), 100, False))
     for _ in range(4 + FRUITLESS - 1):
-        patience.lost("killed")
+        policy.lost("killed")
     with pytest.raises(CorpusError, match=f"lost {FRUITLESS} times before a checkpoint beyond step 20 .*: killed"):
-        patience.lost("killed")
+        policy.lost("killed")
     store = Store(str(tmp_path))
     store.write("train/x/run.json", json.dumps({"settings": {"steps": 5}}).encode())
-    gave_up(store, "train/x", "the loss is NaN")
+    record_failure(store, "train/x", "the loss is NaN")
     with pytest.raises(CorpusError, match="the loss is NaN"):
-        Patience(lambda: standing(store, "train/x")).lost("code 1")
-    assert not show_trainings(Console(quiet=True), store, cluster())
+        RestartPolicy(lambda: training_status(store, "train/x")).lost("code 1")
+    assert not show_trainings(Console(quiet=True), store, slurm_cluster())

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from stages.arrow import embedding_matrix
+from stages.cards import CardError
 from stages.encode.encoder import Encode
 from stages.encode.official import BackendError
 from stages.encode.settings import EncodeSettings
-from stages.sonar.card import CardError
 from stages.stage import Computed
 from tests.conftest import TINY_CARD, sample_documents
 

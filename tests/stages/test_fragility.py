@@ -14,17 +14,19 @@ import torch
 import yaml
 
 from stages.arrow import embedding_matrix
+from stages.cards import CardError
 from stages.encode.encoder import Encode
-from stages.encode.settings import NON_FINITE, EncodeSettings
+from stages.encode.settings import EncodeSettings
+from stages.fetch import sha256_of
 from stages.fragility.card import load_external_card, shipped_external_cards
 from stages.fragility.external import ExternalEncoder
 from stages.fragility.noise import noise, perturbed
 from stages.fragility.settings import FragilitySettings
+from stages.registry import build_stage
 from stages.sampling import Rows
 from stages.scaler.robust import RobustScaler, ScalerFit
-from stages.sonar.card import CardError, load_card
-from stages.sonar.fetch import sha256_of
-from stages.stage import Computed
+from stages.sonar.card import load_card
+from stages.stage import NON_FINITE, Computed
 from tests.conftest import TINY_CARD
 
 TEXTS = ["Drinks red mat bird red water sees green river but.", "Green dog blue city but because green and mat."]
@@ -57,7 +59,7 @@ def scaler(part: pa.Table) -> bytes:
 
 
 def scored(part: pa.Table, scaler: bytes, **settings: Any) -> Computed:
-    stage = FragilitySettings(**{"model": str(TINY_CARD), "sample": 1.0, **settings}).build({"scaler": scaler})
+    stage = build_stage(FragilitySettings(**{"model": str(TINY_CARD), "sample": 1.0, **settings}), {"scaler": scaler})
     stage.setup("cpu")
     return stage.finish(stage.compute(stage.prepare(part)))
 
@@ -124,7 +126,7 @@ def test_scores_are_those_of_the_reference_implementations(part: pa.Table, scale
 
     levels = (0.1, 0.4, 0.8)
     settings = FragilitySettings(model=str(TINY_CARD), sample=1.0, noise_levels=levels, precision="float32")
-    stage: Any = settings.build({"scaler": scaler})
+    stage: Any = build_stage(settings, {"scaler": scaler})
     stage.setup("cpu")
     computed = stage.compute(stage.prepare(part))
     result = stage.finish(computed)
@@ -175,10 +177,10 @@ def test_samples_nest_and_rows_without_an_embedding_are_null(part: pa.Table, sca
 
 def test_what_does_not_fit_is_refused_in_words(part: pa.Table, scaler: bytes) -> None:
     with pytest.raises(ValueError, match=r"fragility\.sample is \{rows: 50000000\}, which is no rate yet"):
-        FragilitySettings(model=str(TINY_CARD)).build({"scaler": scaler})
+        build_stage(FragilitySettings(model=str(TINY_CARD)), {"scaler": scaler})
     small = RobustScaler(torch.zeros(3), torch.ones(3)).to_bytes({})
     with pytest.raises(ValueError, match=r"scaler was fitted on 3 dimensions, the decoder .* takes \d+; .*--refit"):
-        FragilitySettings(model=str(TINY_CARD), sample=1.0).build({"scaler": small})
+        build_stage(FragilitySettings(model=str(TINY_CARD), sample=1.0), {"scaler": small})
     klingon = part.set_column(1, "sentences.lang", pa.array(["deu_Latn"] * 11 + ["eng_Latm"]))
     with pytest.raises(
         ValueError, match=r"does not know the language 'eng_Latm'; nearest .*eng_Latn.*fragility\.model"

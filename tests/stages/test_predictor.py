@@ -13,13 +13,12 @@ import torch
 
 from stages.arrow import embedding_array
 from stages.artifact import to_bytes
-from stages.encode.settings import NON_FINITE, OK
 from stages.predictor.fit import correlations, fit_predictor, split_numbers
 from stages.predictor.network import Predictor
 from stages.predictor.settings import PredictorSettings
 from stages.predictor.stage import Predict
 from stages.scaler.robust import RobustScaler, ScalerFit
-from stages.stage import Computed
+from stages.stage import NON_FINITE, OK, Computed
 
 DIM = 32
 Half, Single = npt.NDArray[np.float16], npt.NDArray[np.float32]

@@ -14,11 +14,12 @@ import torch
 from pydantic import ValidationError
 
 from stages.arrow import embedding_array
-from stages.encode.settings import NON_FINITE
+from stages.registry import build_stage
 from stages.rvq import codebooks as codebooks_module
 from stages.rvq.codebooks import Codebooks, Nearest, block_rows
 from stages.rvq.fit import fit_codebooks
 from stages.rvq.settings import RvqSettings
+from stages.stage import NON_FINITE
 
 Matrix = npt.NDArray[np.float16]
 BACKENDS = ("faiss", "torch")
@@ -246,7 +247,7 @@ def test_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     x[5] = 0
     codebooks, errors = fitted(np.delete(x, 5, axis=0), backend="torch")
     settings = RvqSettings(codebooks=4, units=16)
-    stage = settings.build({"rvq": codebooks.to_bytes({})})
+    stage = build_stage(settings, {"rvq": codebooks.to_bytes({})})
     stage.setup("cpu")
     status = np.zeros(900, np.uint8)
     status[5] = NON_FINITE

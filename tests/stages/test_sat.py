@@ -15,11 +15,11 @@ import yaml
 from numpy.typing import NDArray
 from wtpsplit import SaT
 
+from stages.cards import CardError
+from stages.fetch import sha256_of
 from stages.segment.sat.card import LORA_FILES, SatCard, load_sat_card, shipped_sat_cards
 from stages.segment.sat.load import load
 from stages.segment.sat.runner import SatRunner, mean_of_windows, windows
-from stages.sonar.card import CardError
-from stages.sonar.fetch import sha256_of
 from tests.conftest import sample_documents
 
 TINY = Path(str(shipped_sat_cards()["sat-tiny"])).parent / "sat-tiny"

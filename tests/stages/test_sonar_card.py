@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.sonar.card import ROLES, CardError, load_card, shipped_cards
+from stages.cards import CardError
+from stages.sonar.card import ROLES, load_card, shipped_cards
 
 FIXTURE = Path(__file__).parent / "fixtures/sonar-space-tiny/card.yaml"
 

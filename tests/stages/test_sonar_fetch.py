@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.sonar import fetch as module
-from stages.sonar.card import CardError, load_card
-from stages.sonar.fetch import FetchError, Lines, UnavailableError, cache_path, fetch, public
+from stages import fetch as module
+from stages.cards import CardError
+from stages.fetch import FetchError, Lines, UnavailableError, cache_path, fetch, public
+from stages.sonar.card import load_card
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB: several blocks
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -245,7 +246,7 @@ def test_any_fsspec_url(scheme: str, tmp_path: Path) -> None:
 
 
 def test_two_processes_at_once_fetch_it_once(server: Server, cache: Path) -> None:
-    code = "import sys; from stages.sonar.fetch import fetch; fetch(sys.argv[1], sha256=sys.argv[2], size=None)"
+    code = "import sys; from stages.fetch import fetch; fetch(sys.argv[1], sha256=sys.argv[2], size=None)"
     environment = os.environ | {"PIPELINE_CACHE": str(cache)}
     command = [sys.executable, "-c", code, server.url, SHA256]
     running = [subprocess.Popen(command, cwd=ROOT, env=environment) for _ in range(4)]

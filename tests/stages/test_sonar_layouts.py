@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from stages.sonar.card import CardError, FileRole, ModelCard, ModelFile, load_card
+from stages.cards import CardError
+from stages.sonar.card import FileRole, ModelCard, ModelFile, load_card
 from stages.sonar.checkpoint import load_decoder, load_encoder, save
 from stages.sonar.generate import greedy
 from stages.sonar.layouts import CONTROL_ROWS

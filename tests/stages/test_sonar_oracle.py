@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from stages.cards import CardError
 from stages.sonar import checkpoint
-from stages.sonar.card import CardError, ModelCard, load_card
+from stages.sonar.card import ModelCard, load_card
 from stages.sonar.checkpoint import load_decoder, load_encoder
 from stages.sonar.generate import beam_search, greedy
 from stages.sonar.networks import SonarTextDecoder

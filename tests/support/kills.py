@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipeline.corpus import Corpus
-from pipeline.state.books import keep_books
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.reader import Corpus
 from tests.conftest import data_digests
 from tests.support.cli import pipeline
 
@@ -23,7 +23,7 @@ def check_resumed(path: Path, output: Path, expected: dict[str, str], launcher: 
     assert last.returncode == 0, last
     assert data_digests(output) == expected
     corpus = Corpus(str(output))
-    books = keep_books(corpus.store, corpus.chunks)
-    assert books.complete and not books.problems
+    accounting = compute_accounting(corpus.store, corpus.chunks)
+    assert accounting.complete and not accounting.problems
     families = {name.partition("/")[0] for name in expected}
     assert sum(len(corpus.store.find(family)) for family in families) == len(expected), "killed attempts left files"

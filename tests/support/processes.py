@@ -39,7 +39,7 @@ class Process:
 
     def poll(self) -> int | None:
         """Its exit code, once it has ended."""
-        _server().look()
+        _server().poll()
         return self.returncode
 
     def wait(self, timeout: float = 600) -> int:
@@ -47,7 +47,7 @@ class Process:
         while self.poll() is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("pipeline", timeout)
-            _server().look(0.05)
+            _server().poll(0.05)
         assert self.returncode is not None
         return self.returncode
 
@@ -107,12 +107,12 @@ class _Server:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         while not self._started:
-            self.look(1)
+            self.poll(1)
         process = Process(self._started.pop(), out, err)
         self._running[process.pid] = process
         return process
 
-    def look(self, seconds: float = 0) -> None:
+    def poll(self, seconds: float = 0) -> None:
         """Take note of what it says, for so long at most."""
         assert self._process.stdout
         while select.select([self._process.stdout], [], [], seconds)[0]:

@@ -7,17 +7,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launchers import launch, train
-from pipeline.config import load_config
-from pipeline.plan import Plan, make_plan
-from pipeline.running import Where, Wishes
-from pipeline.running import run as run_corpus
-from pipeline.state.runs import RunRecord
+from launchers.dispatch import train
+from launchers.launch import launch
+from pipeline.config.run_config import load_config
+from pipeline.corpus.runs import RunRecord
+from pipeline.planning.plan import Plan, make_plan
+from pipeline.run.run import Backend, RunOptions
+from pipeline.run.run import run as run_corpus
 from pipeline.storage.store import Store
 
 RVQ = {"codebooks": 3, "units": 32}
 FITS = {"fit": {"rows": 100}, "scaler": {}, "rvq": RVQ, "autobleu": None}
-NO_WISHES = Wishes()
+NO_WISHES = RunOptions()
 
 
 def bring_up_to_date(path: Path, *overrides: str) -> Plan:
@@ -29,10 +30,10 @@ def bring_up_to_date(path: Path, *overrides: str) -> Plan:
     return plan
 
 
-def run(path: Path, *overrides: str, wishes: Wishes = NO_WISHES) -> str:
+def run(path: Path, *overrides: str, options: RunOptions = NO_WISHES) -> str:
     """`pipeline run` in this process; what it printed."""
     shown = io.StringIO()
     run_corpus(
-        Console(file=shown, width=160), load_config(path, overrides), wishes, Where(launch, lambda: "cpu", train)
+        Console(file=shown, width=160), load_config(path, overrides), options, Backend(launch, lambda: "cpu", train)
     )
     return shown.getvalue()

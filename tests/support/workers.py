@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import load_config
-from pipeline.coordination.phase import (
-    phase_folder,
-    write_phase,
-)
-from pipeline.plan import make_plan
-from pipeline.state.runs import RunRecord
+from pipeline.config.run_config import load_config
+from pipeline.corpus.runs import RunRecord
+from pipeline.monitor.run_status import RunState, RunWatcher
+from pipeline.planning.plan import make_plan
+from pipeline.run.phases import phase_folder, write_phase
 from pipeline.storage.store import Store
-from pipeline.watch.run_seen import RunState, Watcher
 from tests.conftest import MakeConfig
 from tests.support.processes import Process, start
 
@@ -44,11 +41,11 @@ def light(make_config: MakeConfig) -> Path:
     return make_config(launcher=SLURM | {"chunks_per_claim": 1}, autobleu=None, segment=SHORT)
 
 
-def until(watcher: Watcher, what: Callable[[RunState], Any]) -> RunState:
+def until(watcher: RunWatcher, what: Callable[[RunState], Any]) -> RunState:
     """What is seen once it is so."""
     deadline = time.monotonic() + 600  # of a busy machine
     while True:
-        state = watcher.look()
+        state = watcher.poll()
         if state and what(state):
             return state
         assert time.monotonic() < deadline, state

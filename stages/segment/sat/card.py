@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.cards import Card, Digest, is_folder, read_card, shipped, verify_files
-from stages.sonar.card import CardError
+from stages.cards import Card, CardError, Digest, is_folder, read_card, shipped, verify_files
 
 XLM_R = "facebookAI/xlm-roberta-base"  # the tokenizer of all published SaT models
 ORGANISATION = "segment-any-text"  # of the published SaT models on Hugging Face

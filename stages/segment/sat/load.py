@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from stages.cards import CardError
 from stages.segment.sat.card import XLM_R, SatCard, hub_name
 from stages.segment.sat.networks import SatNetwork
-from stages.sonar.card import CardError
 
 
 def load(card: SatCard, dtype: torch.dtype, device: str) -> tuple[SatNetwork, Tokenizer]:

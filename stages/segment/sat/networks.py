@@ -27,7 +27,7 @@ class Embeddings(nn.Module):
         return found
 
 
-class SelfAttention(nn.Module):
+class SatSelfAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -58,7 +58,7 @@ class Sublayer(nn.Module):
 class Layer(nn.Module):
     def __init__(self, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SelfAttention(dim, heads), "output": Sublayer(dim, dim, eps)})
+        self.attention = nn.ModuleDict({"self": SatSelfAttention(dim, heads), "output": Sublayer(dim, dim, eps)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(dim, ffn_dim)})
         self.output = Sublayer(ffn_dim, dim, eps)
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from stages.lcm.batch import Batch, of_documents
+from stages.lcm.build import build
 from stages.lcm.card import LcmCard
-from stages.lcm.model import Lcm, build
+from stages.lcm.model import Lcm
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 

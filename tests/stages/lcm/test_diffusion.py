@@ -16,7 +16,7 @@ T = 100
 
 @pytest.fixture
 def diffusion() -> Diffusion:
-    return Diffusion(card.Diffusion())
+    return Diffusion(card.DiffusionSettings())
 
 
 def test_noised_is_eq_8_with_variance_preserved(diffusion: Diffusion) -> None:
@@ -46,7 +46,7 @@ def test_timesteps_are_uniform_from_1_up(diffusion: Diffusion) -> None:
 
 @pytest.mark.parametrize(("least", "most"), [(0.0, 10.0), (0.001, 5.0)])
 def test_weights_are_the_clamped_snr_of_eq_17(least: float, most: float) -> None:
-    diffusion = Diffusion(card.Diffusion(snr_min=least, snr_max=most))
+    diffusion = Diffusion(card.DiffusionSettings(snr_min=least, snr_max=most))
     found = diffusion.weight(torch.arange(1, T + 1)).tolist()
     assert found[0] == most
     assert found[-1] == pytest.approx(least)
@@ -68,7 +68,7 @@ def test_leaves_nothing_in_a_checkpoint_and_nothing_to_train(diffusion: Diffusio
 def test_stays_exact_whatever_its_model_is_moved_to(diffusion: Diffusion) -> None:
     exact = diffusion.table.clone()
     with torch.device("meta"):
-        on_meta = Diffusion(card.Diffusion())
+        on_meta = Diffusion(card.DiffusionSettings())
     for moved in (
         copy.deepcopy(diffusion).to(torch.bfloat16),
         torch.nn.Sequential(copy.deepcopy(diffusion)).half()[0],

@@ -13,9 +13,9 @@ import yaml
 from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from stages.cards import CardError
 from stages.lcm.language_card import load_language_card, shipped_language_cards
 from stages.lcm.language_model import LanguageModel
-from stages.sonar.card import CardError
 
 CONTEXTS = [
     ["It rained all night.", "In the morning the river had risen by a metre."],

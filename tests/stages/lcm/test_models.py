@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lcm.batch import Batch, of_documents
+from stages.lcm.build import build
 from stages.lcm.card import Kind, LcmCard, load_lcm_card, shipped_lcm_cards
-from stages.lcm.model import Lcm, Sampling, build
+from stages.lcm.model import Lcm, Sampling
 from stages.lcm.packing import visible_pairs
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler

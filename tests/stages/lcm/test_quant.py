@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from stages.lcm.batch import Batch, of_documents
+from stages.lcm.build import build
 from stages.lcm.card import LcmCard
-from stages.lcm.model import Lcm, Sampling, build
+from stages.lcm.model import Lcm, Sampling
 from stages.lcm.quant import QuantLcmC, residual_logits, sums_of_first
 from stages.rvq.codebooks import Codebooks
 from stages.rvq.fit import fit_codebooks

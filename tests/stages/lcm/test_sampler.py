@@ -101,7 +101,7 @@ def test_gaussian_data_comes_back_the_closer_the_more_steps(eta: float) -> None:
     errors = []
     for timesteps, steps in [(100, 10), (100, 40), (1000, 250)]:
         torch.manual_seed(steps)
-        diffusion = Diffusion(card.Diffusion(steps=timesteps))
+        diffusion = Diffusion(card.DiffusionSettings(steps=timesteps))
         drawn = sample(best_denoiser(diffusion, mean, variance), rows, 4, diffusion, Sampling(steps, 1, 0, 1, 1, eta))
         assert ((drawn.mean(0) - mean).abs() < 5 * (variance / rows).sqrt()).all()
         expected = torch.tensor([variance_of_samples(diffusion, steps, one, eta) for one in variance.tolist()])
@@ -115,7 +115,7 @@ def test_a_model_that_says_one_x0_is_followed_exactly() -> None:
     """x = α x0 + σ ε throughout, with ε divided by λ_eps once a step, from σ_init times the first noise."""
     torch.manual_seed(0)
     x0, first = torch.randn(5), torch.randn(2, 5)
-    diffusion = Diffusion(card.Diffusion())
+    diffusion = Diffusion(card.DiffusionSettings())
     seen: list[tuple[int, Tensor]] = []
 
     def denoise(x: Tensor, t: Tensor) -> tuple[Tensor, None]:
@@ -133,7 +133,7 @@ def test_a_model_that_says_one_x0_is_followed_exactly() -> None:
 
 
 def test_clipping_bounds_what_is_predicted() -> None:
-    diffusion = Diffusion(card.Diffusion())
+    diffusion = Diffusion(card.DiffusionSettings())
 
     def far(x: Tensor, t: Tensor) -> tuple[Tensor, None]:
         return torch.full_like(x, 9.0), None
@@ -154,7 +154,7 @@ def of_context(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_guidance_of_1_is_the_conditional_model_and_of_0_the_unconditional() -> None:
-    diffusion = Diffusion(card.Diffusion())
+    diffusion = Diffusion(card.DiffusionSettings())
 
     def only(which: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]:
         return lambda x, t: (of_context(x, t)[which], None)
@@ -198,11 +198,11 @@ def test_vectors_of_one_value_are_not_divided_by_their_spread() -> None:
 @pytest.mark.parametrize("eta", [-0.1, 1.5])
 def test_eta_out_of_range_is_refused(eta: float) -> None:
     with pytest.raises(ValueError, match=f"eta is {eta}; give 0"):
-        sample(of_context, 1, 6, Diffusion(card.Diffusion()), Sampling(eta=eta))
+        sample(of_context, 1, 6, Diffusion(card.DiffusionSettings()), Sampling(eta=eta))
 
 
 def test_the_global_generator_decides() -> None:
-    diffusion = Diffusion(card.Diffusion())
+    diffusion = Diffusion(card.DiffusionSettings())
     drawn = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)

@@ -10,26 +10,26 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from stages.lcm.card import Diffusion
+from stages.lcm.card import DiffusionSettings
 from stages.lcm.schedule import Doubles, alphas_squared, log_snr
 
 SCHEDULES = {
-    "cosine": Diffusion(),
-    "quadratic-1": Diffusion(schedule="quadratic", beta_first=0.001, beta_last=0.0012),
-    "quadratic-2": Diffusion(schedule="quadratic", beta_first=0.02, beta_last=0.022),
-    "sigmoid(1.5, -1)": Diffusion(schedule="sigmoid", scale=1.5, shift=-1.0),
-    "sigmoid(1.5, -2)": Diffusion(schedule="sigmoid", scale=1.5, shift=-2.0),
-    "sigmoid(0.8, -1)": Diffusion(schedule="sigmoid", scale=0.8, shift=-1.0),
-    "sigmoid(3.5, 0)": Diffusion(schedule="sigmoid", scale=3.5, shift=0.0),
+    "cosine": DiffusionSettings(),
+    "quadratic-1": DiffusionSettings(schedule="quadratic", beta_first=0.001, beta_last=0.0012),
+    "quadratic-2": DiffusionSettings(schedule="quadratic", beta_first=0.02, beta_last=0.022),
+    "sigmoid(1.5, -1)": DiffusionSettings(schedule="sigmoid", scale=1.5, shift=-1.0),
+    "sigmoid(1.5, -2)": DiffusionSettings(schedule="sigmoid", scale=1.5, shift=-2.0),
+    "sigmoid(0.8, -1)": DiffusionSettings(schedule="sigmoid", scale=0.8, shift=-1.0),
+    "sigmoid(3.5, 0)": DiffusionSettings(schedule="sigmoid", scale=3.5, shift=0.0),
 }
 DDIM = np.load(Path(__file__).parent / "fixtures" / "ddim.npz")
 
 
-def of_steps(name: str, steps: int) -> Diffusion:
-    return Diffusion(**SCHEDULES[name].model_dump() | {"steps": steps})
+def of_steps(name: str, steps: int) -> DiffusionSettings:
+    return DiffusionSettings(**SCHEDULES[name].model_dump() | {"steps": steps})
 
 
-def by_the_paper(settings: Diffusion) -> list[float]:
+def by_the_paper(settings: DiffusionSettings) -> list[float]:
     """α² at 1 … T before the rescaling, from eq. 11 to 14 one timestep at a time."""
     T, found = settings.steps, []
     product = 1.0
@@ -49,7 +49,7 @@ def by_the_paper(settings: Diffusion) -> list[float]:
     return found
 
 
-def weighted(settings: Diffusion) -> tuple[float, float]:
+def weighted(settings: DiffusionSettings) -> tuple[float, float]:
     """Mean and standard deviation of λ over the timesteps that have one."""
     values = log_snr(alphas_squared(settings))[1:-1]
     return float(values.mean()), float(values.std())
@@ -85,7 +85,7 @@ def test_diffusers_rescales_alike() -> None:
 
 def test_cosine_differs_from_diffusers_own_by_its_cap_alone() -> None:
     """It caps β at 0.999, which eq. 12 does not, and so moves α by the α that this leaves at T, 0.0005."""
-    difference = np.abs(np.sqrt(alphas_squared(Diffusion())[1:]) - np.sqrt(DDIM["squaredcos_cap_v2"]))
+    difference = np.abs(np.sqrt(alphas_squared(DiffusionSettings())[1:]) - np.sqrt(DDIM["squaredcos_cap_v2"]))
     assert 1e-4 < difference.max() < 6e-4
 
 
@@ -129,9 +129,9 @@ def test_quadratic_1_is_closer_to_cosine_and_quadratic_2_lies_lower() -> None:
 
 def test_a_schedule_too_steep_for_its_timesteps_is_refused() -> None:
     with pytest.raises(ValueError, match="sigmoid does not fall at every one of 100 timesteps; give fewer"):
-        alphas_squared(Diffusion(schedule="sigmoid", scale=60.0, shift=0.0))
+        alphas_squared(DiffusionSettings(schedule="sigmoid", scale=60.0, shift=0.0))
 
 
 def test_one_timestep_cannot_have_both_signal_and_none() -> None:
     with pytest.raises(ValidationError, match="greater than or equal to 2"):
-        Diffusion(steps=1)
+        DiffusionSettings(steps=1)

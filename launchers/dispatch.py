@@ -1,0 +1,82 @@
+"""How the launcher of a configuration runs, trains and is asked about its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pipeline.config.run_config import RunConfig
+    from pipeline.monitor.run_status import Cluster
+    from pipeline.run.run import Backend, RunOptions
+from launchers.launch import launch
+
+
+def backend_of(config: RunConfig, options: RunOptions) -> Backend:
+    """How the launcher of a configuration does things. Raises `ConfigError` if it is not to be had here."""
+    from launchers.devices import devices
+    from pipeline.run.run import Backend
+
+    submit = None
+    if config.launcher.kind == "slurm":
+        from launchers.slurm.submit import submission
+
+        submit = submission(config, options)
+    if config.launcher.kind == "ray":
+        from launchers.ray_cluster import checked_address
+
+        checked_address(config)
+    return Backend(launch, lambda: devices()[0], train, submit, jobs_alive)
+
+
+def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
+    """Train where the launcher of a configuration says. Returns the run's folder if it was handed to SLURM."""
+    from launchers.slurm.training import check_free, submit
+
+    if config.launcher.kind == "slurm":
+        return submit(console, config, fresh)
+    from pipeline.storage.store import Store
+    from pipeline.training.run import settings_of
+    from pipeline.training.run import train as train_model
+
+    check_free(Store(config.output), settings_of(config).folder)
+    spread = None
+    if config.launcher.kind == "ray":
+        from launchers.ray_train import spread as over_cluster
+
+        spread = partial(over_cluster, config)
+    train_model(console, config, fresh, spread)
+    from launchers.devices import devices
+    from pipeline.training.evaluation.evaluate import evaluate_trained
+
+    assert config.train
+    evaluate_trained(console, config.output, config.train.folder, lambda: devices()[0])
+    return None
+
+
+def is_ray_job(config: RunConfig) -> bool:
+    """Whether the run is to be submitted to a cluster's dashboard, not to be followed from here."""
+    return config.launcher.kind == "ray" and (config.launcher.address or "").startswith(("http://", "https://"))
+
+
+def slurm_cluster() -> Cluster:
+    """What can be asked of the jobs of runs that were handed to SLURM; it is asked only about those."""
+    from launchers.slurm import jobs
+    from launchers.slurm.submit import jobs_folder, jobs_root
+    from pipeline.monitor.run_status import Cluster
+
+    def folder(setting: str | None, output: str, run: str) -> Path:
+        return jobs_folder(jobs_root(setting, output), run)
+
+    return Cluster(jobs.states, jobs.cancel, jobs.log_files, folder)
+
+
+def jobs_alive(jobs: Sequence[str]) -> bool:
+    """Whether SLURM still has one of these jobs."""
+    from launchers.slurm.jobs import alive
+
+    return alive(jobs)

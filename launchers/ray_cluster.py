@@ -1,0 +1,127 @@
+"""A Ray cluster that is there already: this process joins it as the driver, and every node works.
+
+Before anything is done, each node is asked whether it has the same code, libraries and models, and sees the corpus and
+the inputs. Nodes may come and go: what a lost one had is done by others, and new ones get actors as soon as those that
+are there have what they can take; one with other code or models ends the run in words. Who may join is the cluster's
+business: where it asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from launchers import ray_data
+from launchers.local import ENVIRONMENT, without_native_log
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.identity import code_digest, identity, obstacles
+from pipeline.corpus.events import Event
+from pipeline.planning.plan import Plan
+from pipeline.storage.store import Store
+
+ANSWER_SECONDS = 180.0  # for a node to start a process and load our code
+TOKEN_HINT = "RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, if it asks for a token"
+
+
+def checked_address(config: RunConfig) -> str:
+    """Where the cluster is. Raises `ConfigError` if the configuration does not say."""
+    if not config.launcher.address:
+        raise ConfigError(
+            "launcher.kind is ray, but there is no address: give --address HOST:6379 or auto (a cluster to join), or "
+            "http://HOST:8265 (where to submit a job); --launcher local starts a Ray on this machine"
+        )
+    return config.launcher.address
+
+
+def run(plan: Plan, folder: str) -> Iterator[Event]:
+    """Join, ask every node, do what the plan says; a fatal event is the last.
+
+    Raises `ConfigError` if no cluster answers, `CorpusError` if a node cannot take part.
+    """
+    with joined(checked_address(plan.config)):
+        check_nodes(plan.config, folder, {one.chunk.input: one.chunk.url for one in plan.chunks}.values())
+        yield from ray_data.run(plan, folder)
+
+
+@contextlib.contextmanager
+def joined(address: str, show: bool = False) -> Iterator[None]:
+    """Join a cluster. show: what its processes print. Raises `ConfigError` if none answers."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    try:
+        try:
+            with without_native_log():
+                ray.init(address=address, log_to_driver=show, logging_level=logging.CRITICAL)
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+            said = str(error).strip().split("\n")[0]
+            raise ConfigError(
+                f"launcher.address: cannot join a Ray cluster at {address} ({said}); check the address, that Ray there "
+                f"is {ray.__version__} as here, and the token ({TOKEN_HINT})"
+            ) from error
+        install_sigterm_handler()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_nodes(config: RunConfig, folder: str, inputs: Iterable[str]) -> None:
+    """Raises `CorpusError` that names every node which cannot take part, and why. inputs: files that all must see."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {one["NodeID"]: one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU")}
+    if not nodes:
+        raise CorpusError("the Ray cluster has no node with a CPU; start some: ray start --address=HOST:6379")
+    store, mark, token = Store(config.output), f"{folder}/seen-by-all", secrets.token_bytes(16)
+    store.write(mark, token)
+    question = ray.put((config, identity(config), mark, token, sorted(inputs)))
+    look: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
+    answers = {
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            code_digest(), [question]
+        ): node
+        for node in nodes
+    }
+    try:
+        ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_SECONDS)
+        wrong = [
+            f"node {nodes[node]['NodeManagerHostname']} ({nodes[node]['NodeManagerAddress']}): {line}"
+            for answer, node in answers.items()
+            for line in _answer(answer)
+        ]
+    finally:
+        store.delete(mark)
+    if wrong:
+        raise CorpusError("\n".join(["some nodes of the Ray cluster cannot take part:", *wrong]))
+
+
+def _answer(answer: Any) -> list[str]:
+    import ray
+
+    try:
+        lines: list[str] = ray.get(answer, timeout=0)
+    except ray.exceptions.GetTimeoutError:
+        return [f"it gave no answer in {ANSWER_SECONDS:.0f} s; is it overloaded, or out of memory?"]
+    except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+        return []  # the node went meanwhile: nothing will run there
+    except ray.exceptions.RayError as error:
+        last = str(error).strip().split("\n")[-1]
+        return [f"our code does not run there ({last}); install the same version of it on all nodes"]
+    return lines
+
+
+def _look(code: str, question: list[Any]) -> list[str]:
+    """On a node: what stands in the way. The question itself is read only where the code is the same."""
+    import ray
+
+    if code_digest() != code:
+        return [f"code is {code_digest()} instead of {code}; install the same version of it on all nodes"]
+    return obstacles(*ray.get(question[0]))

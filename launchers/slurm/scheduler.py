@@ -1,0 +1,120 @@
+"""A gate: the job between two phases. It closes the one before, decides what is next from receipts, and queues it.
+
+It may be started again at any moment: a phase whose jobs are recorded is not queued again, and one that was queued
+twice costs nothing but idle tasks, because ranges are claimed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from launchers.slurm import jobs
+from launchers.slurm.sbatch import WARNING
+from launchers.slurm.submit import pipeline_command, read_options, submit_scheduler
+from launchers.slurm.training import submit as submit_training
+from pipeline.base.errors import CorpusError, PipelineError
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.leases import Lease
+from pipeline.coordination.lock import CANCEL
+from pipeline.corpus.runs import RunRecord, newest_config, newest_view
+from pipeline.run.phases import SPEC_FILE, failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
+from pipeline.run.run import ends_with_training, finish, plan_run
+from pipeline.run.steps import Step, next_step
+from pipeline.run.tasks import MAX_STARTS
+from pipeline.storage.store import Store
+
+JOBS = "jobs.json"
+DEATHS = MAX_STARTS + 1  # phases in a row whose workers may die without a word: a part is set aside in the last
+
+
+def schedule_phase(console: Console, url: str, run: str, number: int, folder: Path, held: str) -> None:
+    """Decide what phase `number` of a run is. `held`: the file of the run's lock.
+
+    Raises `CorpusError` if the run ends here, and not well.
+    """
+    store = Store(url)
+    lock = Lease.of(store, held)
+    if not store.exists(f"{run}/corpus.yaml"):
+        raise CorpusError(f"this node does not see {run} of {url}: the output must be where all nodes see it")
+    config = RunConfig.model_validate_json(json.dumps(newest_config(store)))
+    record = RunRecord(store, config, newest_view(store), reopened=run)
+    here = phase_folder(run, number)
+    if store.exists(f"{here}/{JOBS}") or store.exists(f"{run}/summary.json"):
+        return  # this gate was started again, after it had done its work
+    signal.signal(WARNING, lambda number, frame: jobs.requeue())  # what it has not done by then, it does again
+    try:
+        _decide(console, config, record, number, folder, lock)
+    except BaseException as error:
+        if isinstance(error, PipelineError) and not store.exists(f"{run}/summary.json"):
+            record.close({"done": False, "failures": [str(error)]})
+            lock.release()
+        raise
+
+
+def _decide(console: Console, config: RunConfig, record: RunRecord, number: int, folder: Path, lock: Lease) -> None:
+    store, run = record.store, record.folder
+    if store.exists(f"{run}/{CANCEL}"):
+        record.close({"done": False, "interrupted": True})
+        lock.release()
+        return
+    options = read_options(store, run, config)
+    last, refit, failures = _phases_before(store, run, number, set(options.refit))
+    chunks = newest_view(store).listed.chunks
+    plan, _ = plan_run(config, options, refit, chunks)
+    if not refit:
+        record.see(plan.view)
+    try:
+        step = next_step(plan, last)
+    except CorpusError as error:
+        failures.append(str(error))
+        step = Step("finish", plan)
+    if step.kind == "finish":
+        started = store.modified(f"{run}/corpus.yaml")
+        try:
+            finish(console, plan, record, failures if plan.launches else [], time.time() - started)
+        finally:
+            lock.release()
+        if ends_with_training(config, options):
+            submit_training(console, config)
+        return
+    here = phase_folder(run, number)
+    if store.exists(f"{here}/{SPEC_FILE}"):  # this gate was stopped before it wrote `JOBS`; workers may be at it
+        spec = read_phase(store, here)
+    else:
+        spec = write_phase(store, here, step.plan, step.kind, refit)
+    console.print(f"phase {number}, {spec.kind}: {spec.chunks} chunks in {spec.ranges} claims", highlight=False)
+    tasks = min(config.launcher.tasks, spec.ranges)
+    array = jobs.submit(
+        pipeline_command("worker", store.url, here), config.launcher, folder, f"{spec.kind}-{number}", tasks=tasks
+    )
+    try:
+        after = submit_scheduler(config, store, run, number + 1, folder, array, lock)
+    except BaseException:
+        jobs.cancel(array)  # nobody would judge what it does
+        raise
+    store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
+
+
+def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
+    """(what brought nothing when it was launched last, what is still to be fitted anew, what failed in that phase)."""
+    if number == 1:
+        return "", refit, []
+    folders = [phase_folder(run, one) for one in range(1, number)]
+    specs = [read_phase(store, folder) for folder in folders]
+    for spec, folder in zip(specs, folders, strict=True):
+        if spec.kind == "fit":
+            refit = refit - {name for done in read_results(store, folder) for name in done.fitted}
+    done = list(read_results(store, folders[-1]))
+    failures = failures_of(done)
+    lost = specs[-1].ranges - len(done)
+    errors = sorted(set(last_errors(store, folders[-1])))
+    if lost:
+        failures += [*errors, f"{lost} of {specs[-1].ranges} claims of phase {number - 1} were not finished"]
+    last = specs[-1].todo
+    died = lost and not errors and [spec.todo for spec in specs[-DEATHS:]] != [last] * DEATHS
+    return "" if specs[-1].kind == "fit" or died else last, refit, failures

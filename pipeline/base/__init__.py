@@ -1,0 +1,1 @@
+"""What knows nothing of corpora: errors, formats, parallel reads, samples, signals, warnings."""

@@ -1,0 +1,134 @@
+"""Commands that keep a corpus in order: verify, gc, purge, quarantine."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import CorpusPlace, open_corpus, out
+
+
+def verify(
+    where: CorpusPlace,
+    repair: Annotated[bool, typer.Option("--repair", help="delete the receipts of what is wrong")] = False,
+    compare: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="instead: whether that corpus is the same as this one")
+    ] = None,
+) -> None:
+    """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
+
+    Also the books and the fits. With --repair, what is wrong loses its receipt,
+    and the next run makes it anew; nothing else is touched. Refused while a run
+    is under way.
+
+    --compare reads receipts, and embeddings only where they differ: the same
+    documents, text and order, and the same bytes; where GPUs computed, vectors
+    within a cosine of 1 - 1e-5.
+
+    Exit code 1 if anything is wrong.
+
+    Examples:
+
+      pipeline verify runs/sample --repair
+
+      pipeline verify runs/sample --compare s3://mine/sample
+    """
+    from launchers.dispatch import jobs_alive
+    from pipeline.coordination.lock import locked
+    from pipeline.corpus.reader import Corpus
+    from pipeline.maintenance.verify_command import compare_with, verify_corpus
+
+    corpus = open_corpus(where)
+    if compare:
+        fine = compare_with(out, corpus, open_corpus(compare))
+    else:
+        with locked(corpus.store, "repair", jobs_alive) if repair else contextlib.nullcontext():
+            fine = verify_corpus(out, Corpus(corpus.url), repair)  # as it is now that nobody changes it
+    if not fine:
+        raise typer.Exit(1)
+
+
+def gc(
+    where: CorpusPlace,
+    delete: Annotated[bool, typer.Option("--delete", help="delete them, instead of only counting them")] = False,
+) -> None:
+    """Count or delete files that the newest run does not stand on.
+
+    Results of older settings are kept, so that going back to them costs
+    nothing, and a killed fit may leave its file. Indexes of training that name
+    such files go too. Nothing else is touched. Refused while a run is under way.
+
+    Examples:
+
+      pipeline gc runs/sample
+
+      pipeline gc runs/sample --delete
+    """
+    from launchers.dispatch import jobs_alive
+    from pipeline.base.formats import counted
+    from pipeline.coordination.lock import locked
+    from pipeline.corpus.reader import Corpus
+    from pipeline.maintenance.gc import delete as delete_files
+    from pipeline.maintenance.gc import garbage
+
+    corpus = open_corpus(where)
+    with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
+        corpus = Corpus(corpus.url)  # as it is now that nobody changes it
+        paths = garbage(corpus)
+        for folder, files in paths.items():
+            out.print(f"{folder}: {counted(len(files), 'file')}", highlight=False)
+        if not paths:
+            out.print("The newest run stands on every file.")
+        elif delete:
+            gone = delete_files(corpus, paths)
+            out.print(f"{counted(sum(gone.values()), 'file')} deleted", highlight=False)
+        else:
+            out.print("pipeline gc --delete deletes them")
+
+
+def purge(
+    where: CorpusPlace,
+    ids: Annotated[
+        str, typer.Option(metavar="FILE", help="doc_ids, one a line, or Parquet with a column doc_id; any URL")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would go")] = False,
+) -> None:
+    """Remove documents for good, by their doc_id.
+
+    From now on no reader shows them: inspect, select, export, report, fits.
+    The next `pipeline run` writes the parts that held them anew and deletes
+    every file that was, also results of older settings and the quarantine of
+    those chunks; its books count them as dropped: purged. Documents that come
+    later under such an id are left out too.
+
+    Input files, exports, copies, older versions that a bucket may keep, and
+    models that were trained on those documents, are not touched. Ids that are in
+    no document are named. Ids are listed by
+    pipeline inspect --columns doc_id,text --to FILE.
+
+    Examples:
+
+      pipeline purge runs/sample --ids ids.txt --dry-run
+
+      pipeline purge s3://mine/corpus --ids s3://mine/to-purge.parquet
+    """
+    from launchers.dispatch import jobs_alive
+    from pipeline.maintenance.purge import purge as purge_documents
+
+    purge_documents(out, open_corpus(where), ids, dry_run, jobs_alive)
+
+
+def quarantine(
+    where: CorpusPlace,
+    reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="show so many records of each reason")] = 3,
+) -> None:
+    """Show the records that could not be used: where they are, why, and how they begin.
+
+    Example: pipeline quarantine runs/sample --reason "not UTF-8" --most 20
+    """
+    from pipeline.maintenance.quarantine import show_quarantine
+
+    show_quarantine(out, open_corpus(where), reason, most)

@@ -1,0 +1,221 @@
+"""Commands that work on a corpus: run, plan, retry, cancel, and what SLURM jobs call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.base.errors import ConfigError
+from pipeline.commands.options import (
+    ConfigPath,
+    CorpusPlace,
+    Only,
+    Overrides,
+    Until,
+    err,
+    follow_run,
+    load,
+    open_corpus,
+    out,
+)
+
+
+def run(
+    config: ConfigPath,
+    only: Only = None,
+    until: Until = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="local (Ray on this machine), slurm, ray (a cluster), inline (this process)"),
+    ] = None,
+    refit: Annotated[
+        list[str] | None,
+        typer.Option("--refit", metavar="NAME", help="fit anew on the present pilot: scaler, predictor or rvq"),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="ray: auto or HOST:6379 joins that cluster, http://HOST:8265 submits a job"),
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="though another run holds the corpus: ask that one to stop")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="slurm: follow the run to its end")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
+
+    Safe to stop and start again at any moment. Ends with the books: documents in = kept + dropped + quarantined.
+
+    What is fitted is fitted on the pilot (the first chunks that hold fit.rows
+    sentences) and frozen: documents added later change nothing that is there.
+
+    Examples:
+
+      pipeline run corpus.yaml
+
+      pipeline run corpus.yaml --until encode --set input.0.limit=1000
+
+      pipeline run corpus.yaml --refit scaler --refit rvq
+    """
+    from launchers.dispatch import backend_of, is_ray_job, slurm_cluster
+    from pipeline.run.run import RunOptions
+    from pipeline.run.run import run as run_corpus
+
+    options = RunOptions(only, until, refit or (), take_over)
+    resolved = load(config, [*(overrides or []), *([f"launcher.address={address}"] if address else [])], launcher)
+    if is_ray_job(resolved):
+        from launchers.ray_job import run_as_job, run_command
+
+        raise typer.Exit(run_as_job(out, resolved, run_command(options)))
+    try:
+        submitted = run_corpus(out, resolved, options, backend_of(resolved, options))
+    except KeyboardInterrupt:
+        err.print("Interrupted. What is finished is kept: run the same command again to go on.")
+        raise typer.Exit(130) from None
+    if submitted and wait:
+        follow_run(resolved.output, slurm_cluster(), submitted)
+
+
+def plan(
+    config: ConfigPath,
+    only: Only = None,
+    until: Until = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulate", help="instead: what it would be at another size, on paper")
+    ] = False,
+    documents: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="with --simulate: so many documents (default: the 4e9 of the LCM paper)"),
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N,…", help="with --simulate: time on so many GPUs")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show what `run` would do and why, how much is left, and how long it takes at the measured rates.
+
+    --simulate runs nothing and needs no finished corpus: work, files, storage,
+    time and requests at another size, by the rates and bytes that this corpus
+    measured, else by the schema and the LCM paper; what nobody measured is not
+    guessed.
+
+    Examples:
+
+      pipeline plan corpus.yaml --set encode.model=sonar
+
+      pipeline plan corpus.yaml --simulate --documents 4e9 --gpus 8,64,1000
+    """
+    from pipeline.monitor.trainings import show_planned
+    from pipeline.planning.plan import make_plan
+    from pipeline.planning.simulation import simulate
+    from pipeline.planning.simulation_tables import gpus_of, show_simulation
+    from pipeline.planning.tables import show_plan
+
+    for option, value in (("--documents", documents), ("--gpus", gpus)):
+        if value is not None and not simulated:
+            raise ConfigError(f"{option} {value} is about --simulate; give that as well")
+    chosen = gpus_of(gpus)
+    made = make_plan(load(config, overrides), only, until)
+    if simulated:
+        show_simulation(out, simulate(made, documents), chosen)
+    else:
+        show_plan(out, made)
+        show_planned(out, made.config)
+
+
+def retry(
+    config: ConfigPath,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="segment chunks with records in quarantine again")
+    ] = False,
+    reason: Annotated[
+        str | None,
+        typer.Option(metavar="REASON", help="only those with records of this reason (implies --quarantined)"),
+    ] = None,
+    launcher: Annotated[str | None, typer.Option(metavar="KIND", help="as for run")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Try records in quarantine again, after you changed the cause: a library, a limit, a file.
+
+    Their chunks are segmented again and the corpus is brought up to date, as by
+    `pipeline run`; parts that come out the same keep their embeddings and scores.
+    Shows the quarantine before and after, by reason. Parts that a run set aside
+    are tried again, as in every run.
+
+    Where only the input changed, `pipeline run` alone is enough: it sees that.
+
+    Examples:
+
+      pipeline retry corpus.yaml --quarantined
+
+      pipeline retry corpus.yaml --reason "segmentation failed"
+    """
+    from launchers.dispatch import backend_of
+    from pipeline.run.retry import retry as retry_chunks
+    from pipeline.run.run import RunOptions
+
+    if not quarantined and reason is None:
+        raise ConfigError(
+            "say what to retry: --quarantined, or --reason REASON; what a run set aside or failed at is tried again by "
+            "pipeline run"
+        )
+    resolved, options = load(config, overrides, launcher), RunOptions()
+    try:
+        retry_chunks(out, resolved, reason, options, backend_of(resolved, options))
+    except KeyboardInterrupt:
+        err.print("Interrupted. What is finished is kept: pipeline run goes on.")
+        raise typer.Exit(130) from None
+
+
+def cancel(
+    where: CorpusPlace,
+) -> None:
+    """Stop the run under way, wherever it works, and free the corpus; `pipeline run` goes on from there.
+
+    Its workers stop at their next sign of life and let go of what they hold;
+    its SLURM jobs are cancelled, and so are those that train. A process on another machine is asked as well:
+    this waits until it has stopped, or given no sign of life for as long as
+    launcher.lease_seconds (exit code 1 if it is still there then).
+
+    Example: pipeline cancel runs/sample
+    """
+    from launchers.dispatch import slurm_cluster
+    from pipeline.monitor.cancel import cancel as cancel_run
+    from pipeline.monitor.trainings import cancel_trainings
+
+    corpus = open_corpus(where)
+    free = cancel_run(out, corpus.store, slurm_cluster())
+    cancel_trainings(out, corpus.store, slurm_cluster())
+    if not free:
+        raise typer.Exit(1)
+
+
+def gate(
+    corpus: str,
+    run: str,
+    number: int,
+    folder: Annotated[Path, typer.Option()],
+    lock: Annotated[str, typer.Option()],
+) -> None:
+    """Decide what phase NUMBER of a run on SLURM is, and queue it. Jobs call this."""
+    from launchers.slurm.jobs import keep_to_given_cpus
+    from launchers.slurm.scheduler import schedule_phase as pass_gate
+
+    keep_to_given_cpus()
+    pass_gate(out, corpus, run, number, folder, lock)
+
+
+def worker(corpus: str, phase: str) -> None:
+    """Work on a phase of a run until nothing is left to claim. Jobs call this; more may be started by hand."""
+    from launchers.slurm.jobs import keep_to_given_cpus
+    from launchers.slurm.task import Task
+
+    keep_to_given_cpus()
+    Task(out, corpus, phase).work()
+
+
+def training(corpus: str, run: str) -> None:
+    """Train RUN on the nodes of the SLURM job that this process is the first of. Jobs call this."""
+    from launchers.slurm.training import train_in_job
+
+    train_in_job(out, corpus, run)

@@ -1,0 +1,419 @@
+"""corpus.yaml → a checked, frozen `RunConfig`; every mistake is reported at once, with its line.
+
+One section a stage, named like the stage's folder; leave a section out and the stage does not run. Loading takes
+milliseconds: nothing here imports torch, Ray or spaCy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
+
+from pipeline.base.errors import ConfigError
+from pipeline.config.frozen import Frozen
+from pipeline.config.launcher import LauncherSettings
+from pipeline.config.select import SelectSettings
+from pipeline.config.train import MICRO_CONCEPTS, TrainSettings
+from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
+from pipeline.storage import layout
+from pipeline.storage.remote import holds_credentials
+from stages.autobleu.settings import AutobleuSettings
+from stages.encode.settings import EncodeSettings
+from stages.fragility.settings import FragilitySettings
+from stages.predictor.settings import PredictorSettings
+from stages.rvq.settings import RvqSettings
+from stages.sampling import Rows
+from stages.scaler.settings import ScalerSettings
+from stages.segment.settings import SegmentSettings
+from stages.stage import Settings, StageSettings, execution, meaning
+from stages.yaml_text import load_yaml
+
+STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
+MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
+_NEEDS = {
+    "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
+    "rvq": ("encode",),
+}  # fmt: skip
+FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
+
+
+class _Loader(yaml.SafeLoader):
+    """Numbers as YAML 1.2 has them, where 1e-3 is one; YAML 1.1 wants 1.0e-3."""
+
+
+_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+
+
+class PilotSettings(Settings):
+    """What is looked at before anything is fitted."""
+
+    rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
+
+
+class ReportSettings(Settings):
+    """The page that a run ends with."""
+
+    max_rows: int = execution(2_000_000, ge=1, description="sentences that its plots are made from")
+
+
+class RunConfig(Settings):
+    """A whole corpus.yaml."""
+
+    name: str = meaning(min_length=1, description="name of the corpus")
+    output: str = execution(min_length=1, description="folder of the corpus: any fsspec URL, or relative to the file")
+    input: tuple[InputSettings, ...] = meaning(min_length=1, description="where documents come from")
+    part_sentences: int = meaning(100_000, ge=100, description="a part closes at the document end that reaches this")
+    chunk_bytes: int = meaning(64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size")
+    split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
+    segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")
+    encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
+    autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
+    fit: PilotSettings = meaning(PilotSettings(), description="the pilot: what scaler, predictor and rvq see")
+    scaler: ScalerSettings | None = meaning(None, description="median and interquartile range of every dimension")
+    fragility: FragilitySettings | None = meaning(None, description="noise on embeddings → text → score")
+    predictor: PredictorSettings | None = meaning(None, description="embeddings → fragility, without decoding")
+    rvq: RvqSettings | None = meaning(None, description="embeddings → codes of residual vector quantisation")
+    select: SelectSettings | None = execution(None, description="the sentences that trainers and exports see")
+    report: ReportSettings | None = execution(None, description="a page of plots at the end of the run")
+    train: TrainSettings | None = execution(None, description="a Large Concept Model, trained at the end of the run")
+    seed: int = meaning(0, ge=0, description="seed of the order of chunks, and so of which are the pilot")
+    launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
+
+    _frozen: Frozen = PrivateAttr(default_factory=Frozen)
+
+    @field_validator("input")
+    @classmethod
+    def _keep_is_free(cls, inputs: tuple[InputSettings, ...]) -> tuple[InputSettings, ...]:
+        for one in inputs:
+            clash = layout.RESERVED_COLUMNS.intersection(one.keep)
+            if clash:
+                raise ValueError(
+                    f"keep names {', '.join(sorted(clash))}, which the corpus itself uses; leave them out, or rename "
+                    f"them in the data (taken are: {', '.join(sorted(layout.RESERVED_COLUMNS))})"
+                )
+        return inputs
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> RunConfig:
+        for name, sections in _NEEDS.items():
+            for needs in sections:
+                if getattr(self, name) and not getattr(self, needs):
+                    raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
+        if self.train and not self.scaler:
+            raise ValueError("train needs what scaler makes: add a section `scaler: {}`")
+        if self.predictor and not self.fragility and not self.predictor.file:
+            raise ValueError("predictor learns from what fragility measures: add a section `fragility: {}`, or a file")
+        if self.encode and self.segment.model != self.encode.model:
+            raise ValueError(
+                f"segment.model is {self.segment.model} but encode.model is {self.encode.model}; the length cap counts "
+                "the encoder's tokens: leave segment.model out"
+            )
+        return self
+
+    @property
+    def frozen(self) -> Frozen:
+        """What the corpus has decided; nothing, until `with_frozen`."""
+        return self._frozen
+
+    def with_frozen(self, frozen: Frozen) -> RunConfig:
+        """The same configuration over a corpus that has decided this."""
+        config = self.model_copy()
+        config._frozen = frozen
+        return config
+
+    def asked_stages(self) -> tuple[StageSettings, ...]:
+        """The row-wise stages that the file asks for, in order."""
+        stages = (self.encode, self.autobleu, self.fragility, self.predictor, self.rvq)
+        return tuple(stage for stage in stages if stage)
+
+    def row_stages(self) -> tuple[StageSettings, ...]:
+        """Those whose artifacts are fitted and whose samples have a rate: the others wait for the pilot."""
+        return tuple(ready for stage in self.asked_stages() if (ready := self._ready(stage)))
+
+    def _ready(self, stage: StageSettings) -> StageSettings | None:
+        if not self.frozen.fits.keys() >= set(stage.fits):
+            return None
+        if not isinstance(getattr(stage, "sample", None), Rows):
+            return stage
+        rate = self.frozen.rates.get(stage.name)
+        return None if rate is None else stage.model_copy(update={"sample": rate})
+
+    def as_yaml(self) -> str:
+        """A file that `load_config` makes the same configuration of: sections that are absent stay absent."""
+        values = {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    def keep_columns(self) -> tuple[str, ...]:
+        """Metadata columns of all inputs, so that every part has the same schema."""
+        return tuple(sorted({column for one in self.input for column in one.keep}))
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a corpus.yaml, apply `--set a.b=c` overrides, check everything.
+
+    Relative inputs and outputs are relative to the file's folder. A bare name (`sample`) is a configuration that ships
+    with the package; its output goes to `runs/<name>` below the working directory. Raises `ConfigError` with one line
+    a mistake.
+    """
+    path = Path(path)
+    shipped = _shipped(path)
+    path = shipped or path
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a corpus.yaml") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
+    try:
+        data = load_yaml(text, _Loader)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path} holds {type(data).__name__}; a corpus.yaml is keys and values (name, output, input …)"
+        )
+    lines: dict[tuple[str, ...], int] = {}
+    set_here: dict[tuple[str, ...], str] = {}
+    mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
+    for override in overrides:
+        _apply(data, override)
+        set_here[tuple(override.partition("=")[0].split("."))] = f"--set {override}"
+    by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
+    _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
+    _defaults(data, path.resolve().parent)
+    try:
+        config = RunConfig.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        places = {key: f"{path}:{line}" for key, line in lines.items()} | set_here
+        mistakes += [_explain(path, one, places, data) for one in _causes(error)]
+        raise ConfigError("\n".join(dict.fromkeys(mistakes))) from None
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    base = str(path.resolve().parent)
+    try:
+        inputs = tuple(resolve_inputs(config.input, base))
+    except InputError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    output = str(Path.cwd() / "runs" / config.name) if shipped else _resolve(config.output, base)
+    for one in inputs:
+        folder = one.path.partition("**")[0].rstrip("/")  # a pattern without ** reaches no folder below
+        if f"{output}/".startswith(f"{folder}/"):
+            raise ConfigError(f"{path}: output {output} lies inside input {one.path}, which would read it; move it")
+    return config.model_copy(update={"output": output, "input": inputs})
+
+
+def _shipped(path: Path) -> Path | None:
+    """The file of a configuration that ships, if `path` is its bare name and no file here."""
+    if path.suffix or path.name != str(path) or path.exists():
+        return None
+    folder = Path(str(importlib.resources.files("conf")))
+    names = sorted(file.stem for file in folder.glob("*.yaml"))
+    if path.name not in names:
+        raise ConfigError(f"{path} is no file, and no configuration that ships; those are: {', '.join(names)}")
+    return folder / f"{path.name}.yaml"
+
+
+def _resolve(url: str, base: str) -> str:
+    return url if "://" in url else os.path.normpath(Path(base, Path(url).expanduser()))
+
+
+def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple[str, ...], place: str) -> None:
+    """Raises `ConfigError` for a value with credentials in it: every run keeps a copy of its configuration.
+
+    places: of keys, in the file or on the command line; place: of the nearest of them around the value.
+    """
+    place = places.get(where, place)
+    if isinstance(value, str) and holds_credentials(value):
+        raise ConfigError(
+            f"{place}: {'.'.join(where)} holds credentials (user:password@, a signature, a secret), which every "
+            "run would keep in the corpus; leave them out: give environment variables or a profile of the store, or "
+            "download the file first"
+        )
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            _no_credentials(one, places, (*where, str(key)), place)
+
+
+def _defaults(data: dict[str, Any], base: Path) -> None:
+    """Short forms: `launcher: local`, `encode:` (empty), cards beside the file, and models that follow encode.model."""
+    if isinstance(data.get("launcher"), str):
+        data["launcher"] = {"kind": data["launcher"]}
+    for name in MAY_BE_EMPTY:
+        if name in data and data[name] is None:
+            data[name] = {}
+    for name in STAGES:
+        section = data.get(name)
+        if not isinstance(section, dict):
+            continue
+        for key in ("model", "external"):
+            if str(section.get(key, "")).endswith((".yaml", ".yml")):
+                section[key] = str(base / section[key])
+        if isinstance(section.get("file"), str):
+            section["file"] = _resolve(section["file"], str(base))
+    train = data.get("train")
+    if isinstance(train, dict):
+        _paths_of_training(train, base)
+        if isinstance(batch := train.get("batch_concepts"), int) and batch > 0:
+            train.setdefault("micro_concepts", min(batch, MICRO_CONCEPTS))
+    encode = data.get("encode")
+    if isinstance(encode, dict) and "model" in encode:
+        for follower in ("segment", "autobleu", "fragility"):
+            section = data.setdefault(follower, {}) if follower == "segment" else data.get(follower)
+            if isinstance(section, dict):
+                section.setdefault("model", encode["model"])
+
+
+def _paths_of_training(train: dict[str, Any], base: Path) -> None:
+    """Its card, other corpora and first weights are relative to the file."""
+    if str(train.get("model", "")).endswith((".yaml", ".yml")):
+        train["model"] = _resolve(train["model"], str(base))
+    others = train.get("corpora")
+    for section, key in ((train, "init_from"), *((one, "path") for one in others or () if isinstance(one, dict))):
+        if isinstance(section.get(key), str):
+            section[key] = _resolve(section[key], str(base))
+
+
+def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Iterator[tuple[int, str]]:
+    """Fill `lines` (path of keys → line) and yield keys that stand twice, which YAML itself would silently drop."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                yield line, f"the key {key.value} stands twice (first in line {seen[key.value]}); keep one"
+            seen[key.value] = line
+            lines[(*where, key.value)] = line
+            yield from _walk(value, (*where, key.value), lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            lines[(*where, str(index))] = value.start_mark.line + 1
+            yield from _walk(value, (*where, str(index)), lines)
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    """Apply one `a.b=c`; list entries by number: `input.0.limit=100`; `train=null` leaves a section out."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
+    try:
+        value = load_yaml(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
+    *parents, last = key.split(".")
+    target: Any = data
+    for depth, step in enumerate(parents):
+        if isinstance(target, list):
+            target = _entry(target, step, override)
+        else:
+            if step == "launcher" and isinstance(target.get(step), str):
+                target[step] = {"kind": target[step]}
+            if target.get(step) is None:
+                target[step] = {}
+            target = target[step]
+        if not isinstance(target, dict | list):
+            raise ConfigError(f"--set {override}: {'.'.join(parents[: depth + 1])} is {target!r}, which has no keys")
+    if isinstance(target, list):
+        _entry(target, last, override)
+        target[int(last)] = value
+    elif value is None and text.strip() and not parents:
+        target.pop(last, None)  # an empty section in the file is one of defaults
+    else:
+        target[last] = value
+
+
+def _entry(target: list[Any], step: str, override: str) -> Any:
+    if not step.isdigit() or int(step) >= len(target):
+        raise ConfigError(f"--set {override}: {step} is no entry; allowed are 0 to {len(target) - 1}")
+    return target[int(step)]
+
+
+def _causes(error: ValidationError) -> list[dict[str, Any]]:
+    """Its mistakes, without that of a list which is too short only because its entries are mistaken."""
+    found: list[dict[str, Any]] = [dict(one) for one in error.errors()]
+    inside = {one["loc"][:depth] for one in found for depth in range(len(one["loc"]))}
+    return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
+
+
+def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> str:
+    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`. places: of keys."""
+    full = tuple(str(step) for step in error["loc"])
+    where = _in_file(full, data)
+    place = next((places[where[:n]] for n in range(len(where), 0, -1) if where[:n] in places), str(path))
+    key = ".".join(where)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        allowed = _allowed(full[:-1])
+        near = difflib.get_close_matches(where[-1], allowed, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"
+    if kind == "missing":
+        return f"{place}: {key} is missing; {_description(full)}"
+    value = error.get("input")
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    shown = shown if len(shown) <= 80 else shown[:77] + "…"
+    if kind == "value_error":
+        return f"{place}: {str(context.get('error', error['msg'])) if not key else f'{key}: ' + str(context['error'])}"
+    return f"{place}: {key} is {shown}; allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"
+
+
+def _in_file(where: tuple[str, ...], data: Any) -> tuple[str, ...]:
+    """The steps of pydantic's location that are keys of the file (it adds the names of union members)."""
+    steps: list[str] = []
+    for index, step in enumerate(where):
+        if isinstance(data, dict) and step in data:
+            data = data[step]
+        elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
+            data = data[int(step)]
+        elif index < len(where) - 1 or not isinstance(data, dict):
+            continue
+        steps.append(step)
+    return tuple(steps)
+
+
+def _limits(error: dict[str, Any]) -> str:
+    text = str(error["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _models(where: tuple[str, ...]) -> list[type[BaseModel]]:
+    """The settings classes along a path of keys; of several that a key can hold, the one that the path names."""
+    models: list[type[BaseModel]] = [RunConfig]
+    choices: list[type[BaseModel]] = []
+    for step in where:
+        info = models[-1].model_fields.get(step)
+        if info:
+            choices = list(_models_in(info.annotation))
+            models += choices[:1]
+        else:
+            models += [one for one in choices if one.__name__ == step]
+    return models
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _allowed(where: tuple[str, ...]) -> list[str]:
+    return list(_models(where)[-1].model_fields)
+
+
+def _description(where: tuple[str, ...]) -> str:
+    for model in reversed(_models(where)):
+        for step in reversed(where):
+            if step in model.model_fields:
+                return model.model_fields[step].description or ""
+    return ""

@@ -1,0 +1,93 @@
+"""The JSON schema of corpus.yaml, for editors: made from the same settings that check the file when it is loaded.
+
+It says what an editor can use while one types (keys, kinds, limits, defaults, choices, what each is for). What needs
+the whole file or the disk (that autobleu needs encode, that inputs exist) is checked by `pipeline plan` and `doctor`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+
+from pipeline.config.run_config import MAY_BE_EMPTY, RunConfig
+from pipeline.storage.replacing import replacing_file
+from stages.fragility.card import shipped_external_cards
+from stages.lcm.card import shipped_lcm_cards
+from stages.segment.sat.card import shipped_sat_cards
+from stages.sonar.card import shipped_cards
+
+ROLES = {
+    "meaning": "Another value gives another corpus: what depends on it is done again.",
+    "execution": "Changes how the work is done, never the result.",
+}
+ROLES_OF_TRAINING = ROLES | {
+    "meaning": "A training goes on only with the value that it began with; --fresh begins anew."
+}
+MODELS = {
+    "model": shipped_cards,
+    "sat": shipped_sat_cards,
+    "external": shipped_external_cards,
+}  # settings that name a card, and the cards that ship
+
+Schema = dict[str, Any]
+
+
+def corpus_schema() -> Schema:
+    """A JSON schema (draft 2020-12) with everything that `pipeline.config.load_config` accepts as text."""
+    schema = RunConfig.model_json_schema()
+    definitions: dict[str, Schema] = schema["$defs"]
+    for of, one in (("", schema), *definitions.items()):
+        one.pop("title", None)
+        for name, field in one.get("properties", {}).items():
+            of_training = of == "TrainSettings"
+            _tidy(field, ROLES_OF_TRAINING if of_training else ROLES)
+            if name in MODELS:
+                _name_models(field, shipped_lcm_cards() if of_training else MODELS[name]())
+    kinds = definitions["LauncherSettings"]["properties"]["kind"]
+    for name in (*MAY_BE_EMPTY, "select"):
+        field = schema["properties"][name]
+        choices = field.pop("anyOf", None) or [{"$ref": field.pop("$ref")}]
+        short = {"launcher": [{"enum": kinds["enum"]}], "select": [{"type": "string"}]}.get(name, [])
+        empty = [{"type": "null"}] if {"type": "null"} not in choices else []
+        field["anyOf"] = [*short, *choices, *empty]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "corpus.yaml", **schema}
+
+
+def print_schema() -> None:
+    """On standard output, for a file or another program."""
+    sys.stdout.write(_text())
+
+
+def write_schema(console: Console, to: str) -> None:
+    """To a file, or any URL, with what to do with it."""
+    with replacing_file(to) as file:
+        file.write(_text().encode())
+    name = to.rpartition("/")[2]
+    console.print(f"{to} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
+    console.print(f"# yaml-language-server: $schema={name}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _text() -> str:
+    return json.dumps(corpus_schema(), ensure_ascii=False, indent=2) + "\n"
+
+
+def _tidy(field: Schema, roles: dict[str, str]) -> None:
+    """Leave what a person reads of a setting: what it is for and what it changes, its limits and its default."""
+    field.pop("title", None)
+    role = roles.get(field.pop("role", ""))
+    if role and "description" in field:
+        field["description"] = f"{field['description'].rstrip('.')}. {role}"
+    if field.get("default", ...) is None or isinstance(field.get("default"), dict):
+        del field["default"]
+    for one in (field, *field.get("anyOf", ())):
+        if one.get("type") == "integer":  # editors read YAML 1.2, where 100_000 is a text; PyYAML reads a number
+            one |= {"type": ["integer", "string"], "pattern": "^[0-9][0-9_]*$"}
+
+
+def _name_models(field: Schema, names: Iterable[str]) -> None:
+    del field["type"]
+    field["anyOf"] = [{"enum": list(names)}, {"type": "string", "pattern": r"\.ya?ml$"}]

@@ -1,0 +1,157 @@
+"""The `train` section of corpus.yaml: a model, and how it is trained. No heavy imports.
+
+Settings of meaning decide the losses: a run of training goes on only with those that it began with.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from pipeline.config.select import SelectSettings
+from stages.stage import Settings, execution, meaning
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MICRO_CONCEPTS = 2048
+LANES = 8
+TAKEN = "index"  # a folder of train/
+
+
+class OtherCorpus(Settings):
+    """A corpus that is trained on as well, with the same encoder."""
+
+    path: str = meaning(min_length=1, description="its folder: any fsspec URL, or relative to the file")
+    weight: float = meaning(
+        1.0, gt=0, description="how often its sentences come: weight times as often as they are there, in proportion"
+    )
+    select: SelectSettings | None = meaning(None, description="the sentences of it that are used")
+
+
+class TrainSettings(Settings):
+    """One run of training. Defaults are the LCM paper's where it says them (2.4.1 and 3.1), but for its size."""
+
+    model: str = meaning(
+        "lcm-two-tower-tiny", description="card of the model: a name that ships, or the path of a card's YAML file"
+    )
+    name: str | None = execution(
+        None, pattern=NAME, description="name of the run of training: its folder in train/ (default: that of the model)"
+    )
+    steps: int = meaning(1000, ge=1, description="optimizer steps (250_000 in the LCM paper's 2.4)")
+    batch_concepts: int = meaning(
+        4096, ge=1, description="sentences of a step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)"
+    )
+    micro_concepts: int = meaning(
+        MICRO_CONCEPTS,
+        ge=1,
+        description="sentences that a process computes at once, at most (default: 2048, or batch_concepts if that is "
+        "less); batch_concepts is a multiple of it, it decides the order of the data, and must not be less than the "
+        "model's context",
+    )
+    lanes: int = meaning(
+        LANES,
+        ge=1,
+        description="streams that the data are read in, at most (small corpora have fewer); best a multiple of the "
+        "processes: each then reads files of its own. It decides the order of the data",
+    )
+    lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
+    warmup_steps: int | None = meaning(
+        None,
+        ge=0,
+        description="steps in which it rises to that (default: a tenth of steps, at most 10_000, as in the LCM paper)",
+    )
+    min_lr: float | None = meaning(
+        None, ge=0, description="the learning rate that its cosine ends with (default: a tenth of lr)"
+    )
+    betas: tuple[float, float] = meaning((0.9, 0.95), description="of AdamW")
+    eps: float = meaning(1e-5, gt=0, description="of AdamW")
+    weight_decay: float = meaning(0.1, ge=0, description="of AdamW, on matrices; not on norms, biases and embeddings")
+    clip_norm: float = meaning(10.0, gt=0, description="longest gradient: one that is longer is scaled down to it")
+    weights: Literal["none", "fragility"] = meaning(
+        "none",
+        description="what a sentence counts in the loss: none: all the same; fragility: less where it is fragile (the "
+        "column that the section predictor makes)",
+    )
+    weight: float = meaning(1.0, gt=0, description="how often sentences of this corpus come, against those of corpora")
+    corpora: tuple[OtherCorpus, ...] = meaning((), description="other corpora to train on as well")
+    answers: str | None = meaning(
+        None,
+        min_length=1,
+        description="fine-tuning: a column that the input kept, with the code point where a document's answer begins; "
+        "only sentences of answers count in the loss",
+    )
+    init_from: str | None = meaning(
+        None, min_length=1, description="a trained model to begin with: its folder …/train/NAME, any fsspec URL"
+    )
+    seed: int = meaning(0, ge=0, description="of weights, noise and the order of the data")
+    validate_every: int = execution(
+        500, ge=0, description="steps between losses on the validation split; 0: only at the end"
+    )
+    validation_concepts: int = execution(
+        20_000, ge=0, description="sentences of that split that are looked at; 0: none"
+    )
+    evaluate_sentences: int = execution(
+        1000, ge=0, description="sentences of held-out documents that are predicted when it is trained; 0: none"
+    )
+    checkpoint_every: int = execution(500, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = execution(2, ge=1, description="the newest checkpoints are kept, so many")
+    log_every: int = execution(10, ge=1, description="steps between the numbers that are logged")
+    precision: Literal["auto", "float32", "bfloat16"] = meaning(
+        "auto", description="of products; auto: bfloat16 on GPUs, float32 on CPUs; weights are float32 in any case"
+    )
+    parallel: Literal["auto", "ddp", "fsdp"] = execution(
+        "auto",
+        description="several processes: ddp: each has the whole model; fsdp: each a share of it; "
+        "auto: fsdp from 2 billion parameters on",
+    )
+    compile: Literal["auto", "always", "never"] = execution(
+        "auto", description="whether torch.compile makes the blocks faster; auto: on GPUs"
+    )
+    activation_checkpointing: bool = execution(
+        False, description="compute activations of blocks again in the backward pass instead of keeping them"
+    )
+    processes: int | None = execution(
+        None, ge=1, description="on this machine, each node of SLURM, or the Ray cluster (default: one a GPU, or one)"
+    )
+    timeout_seconds: int = execution(
+        600, ge=10, description="a process that waits so long for another one fails: that one is lost"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainSettings:
+        if self.batch_concepts % self.micro_concepts:
+            near = max(1, round(self.batch_concepts / self.micro_concepts)) * self.micro_concepts
+            raise ValueError(
+                f"batch_concepts {self.batch_concepts} is no multiple of micro_concepts {self.micro_concepts}; "
+                f"give for instance {near}"
+            )
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup_steps {self.warmup} is more than steps {self.steps}; give fewer")
+        if self.last_lr > self.lr:
+            raise ValueError(f"min_lr {self.last_lr} is more than lr {self.lr}; give less")
+        if self.name == TAKEN:
+            raise ValueError(f"name is {TAKEN}, where the indexes lie; give another")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {list(self.betas)}; both are at least 0 and below 1")
+        return self
+
+    @property
+    def warmup(self) -> int:
+        """Steps of it."""
+        return min(10_000, self.steps // 10) if self.warmup_steps is None else self.warmup_steps
+
+    @property
+    def last_lr(self) -> float:
+        """What the cosine ends with."""
+        return self.lr / 10 if self.min_lr is None else self.min_lr
+
+    @property
+    def per_step(self) -> int:
+        """Micro-batches of a step, over all processes."""
+        return self.batch_concepts // self.micro_concepts
+
+    @property
+    def folder(self) -> str:
+        """Of the run of training, in the corpus."""
+        stem = self.model.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+        return f"train/{self.name or stem}"

@@ -1,0 +1,192 @@
+"""Progress of a run: bars with rates and time left on a terminal, a plain line every few seconds in a log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from pipeline.base.formats import duration, number, plain
+from pipeline.corpus.events import Event
+
+LINE_SECONDS = 5.0
+SILENT_SECONDS = 30.0  # a log says at least this often that work goes on
+
+
+class RunProgress:
+    """Follows the events of a phase; the total is estimated from the segmented chunks until all of them are segmented.
+
+    Args:
+        console: where the progress is shown.
+        chunks: how many chunks are to be segmented.
+        sentences: how many sentences of segmented parts wait for a visit.
+        visits: whether parts are visited at all, by a stage after segmenting.
+    """
+
+    def __init__(self, console: Console, *, chunks: int, sentences: int, visits: bool) -> None:
+        self._console = console
+        self._chunks = chunks
+        self._visits = visits
+        self._segmented = sentences
+        self._before = self._segmented
+        self._chunks_done = 0
+        self._visited = 0
+        self._parts = 0  # done by the last of the stages
+        self._failed = 0
+        self._started = time.monotonic()
+        self._working: float | None = self._started if self._segmented else None  # since there was a part to visit
+        self._last_line = self._started
+        self._over = threading.Event()
+        self._bars: Progress | None = None
+        if console.is_terminal:
+            self._bars = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description:<9}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                console=console,
+            )
+            self._segment_bar = self._bars.add_task("chunks", total=self._chunks, note="", visible=self._chunks > 0)
+            self._visit_bar = self._bars.add_task("sentences", total=None, note="starting", visible=self._visits)
+
+    def __enter__(self) -> RunProgress:
+        if self._bars:
+            self._bars.start()
+        else:
+            threading.Thread(target=self._never_silent, daemon=True).start()
+        return self
+
+    def _never_silent(self) -> None:
+        while not self._over.wait(1.0):
+            if time.monotonic() - self._last_line >= SILENT_SECONDS:
+                self._last_line = time.monotonic()
+                self._console.print(self._line())
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        if self._bars:
+            self._bars.stop()
+        elif kind is None:
+            self._console.print(self._line())
+
+    def see(self, event: Event) -> None:
+        """Count an event."""
+        self._parts += event.kind == ("part" if self._visits else "segmented")
+        if event.kind == "segmented":
+            self._segmented += event.rows
+            self._working = self._working or time.monotonic()
+        elif event.kind == "chunk":
+            self._chunks_done += 1
+        elif event.kind == "part":
+            self._visited += event.rows
+        else:
+            self._failed += 1
+            what = f" {plain(event.where, 200)}: {plain(event.error, 1000)}"
+            self._console.print(Text("failed", "bold red") + Text(what), soft_wrap=True)
+        if self._bars:
+            self._bars.update(self._segment_bar, completed=self._chunks_done)
+            self._bars.update(self._visit_bar, completed=self._visited, total=self._total(), note=self._note())
+        elif time.monotonic() - self._last_line >= LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._console.print(self._line())
+
+    def numbers(self) -> dict[str, float | None]:
+        """How far it is, for those who watch from elsewhere."""
+        done = self._visited if self._visits else self._segmented - self._before
+        return {
+            "chunks": self._chunks,
+            "chunks_done": self._chunks_done,
+            "parts": self._parts,
+            "sentences": done,
+            "sentences_in_all": self._total() if self._visits else 0,
+            "seconds": round(time.monotonic() - self._started, 1),
+            "left": max(0, self._total() - self._visited) / self._rate() if self._visited else None,
+            "failed": self._failed,
+        }
+
+    def _total(self) -> int:
+        if self._chunks_done in (0, self._chunks):
+            return self._segmented
+        new = self._segmented - self._before
+        return self._before + max(new, round(new * self._chunks / self._chunks_done))
+
+    def _rate(self) -> float:
+        return self._visited / max(1e-9, time.monotonic() - (self._working or self._started))
+
+    def _note(self) -> str:
+        if not self._visited:
+            return "computing"
+        left = max(0, self._total() - self._visited) / self._rate()
+        return f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
+
+    def _line(self) -> str:
+        parts = [f"{duration(time.monotonic() - self._started)}:"]
+        if self._chunks:
+            parts.append(f"{self._chunks_done}/{self._chunks} chunks segmented,")
+        if self._visits:
+            parts.append(f"{number(self._visited)} of {number(self._total())} sentences done, {self._note()}")
+        else:
+            parts.append(f"{number(self._segmented)} sentences")
+        return " ".join(parts) + (f", {self._failed} failed" if self._failed else "")
+
+
+class RowProgress:
+    """Follows work on rows: a bar with rate and time left on a terminal, in a log a line every few seconds.
+
+    "rows", "read": what they are, and what is done to them.
+    """
+
+    def __init__(self, console: Console, total: int, noun: str = "rows", verb: str = "read") -> None:
+        self._console = console
+        self._total = total
+        self._done = 0
+        self._words = f"{noun} {verb}"
+        self._started = self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn(noun),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console,
+            )
+            self._task = self._bar.add_task(noun, total=total, note="")
+
+    def __enter__(self) -> RowProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def of(self, done: int, total: int) -> None:
+        """So many of so many are done."""
+        self._total = total
+        self._show(done, "")
+
+    def add(self, rows: int) -> None:
+        """So many more rows are done."""
+        self._show(self._done + rows, "")
+
+    def see(self, read: int, found: int) -> None:
+        """So many rows were read, so many of them are wanted."""
+        self._show(read, f"{number(found)} match, ")
+
+    def _show(self, done: int, more: str) -> None:
+        self._done = done
+        rate = done / max(1e-9, time.monotonic() - self._started)
+        left = duration(max(0, self._total - done) / rate) if rate else "?"
+        note = f"{more}{number(rate) if rate >= 10 else f'{rate:.1f}'}/s, {left} left"
+        if self._bar:
+            self._bar.start()  # with the first rows: what is refused before has no bar
+            self._bar.update(self._task, completed=done, total=self._total, note=note)
+        elif time.monotonic() - self._last_line >= LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._console.print(f"{number(done)} of {number(self._total)} {self._words}, {note}")

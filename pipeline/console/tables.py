@@ -1,0 +1,94 @@
+"""What commands print: tables of a plan, of the books, of quality. Text of documents is data, never markup."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.base.formats import counted, number, plain, size
+from pipeline.corpus.accounting import Accounting
+
+
+def show_accounting(console: Console, accounting: Accounting, title: str) -> None:
+    """Where every document and sentence went."""
+    table = Table(title=escape(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    segment, encode = accounting.counts.get("segment", {}), accounting.counts.get("encode", {})
+    table.add_row(
+        "documents",
+        f"{number(accounting.documents_in)} in = {number(accounting.kept)} kept + "
+        f"{_reasons(accounting.dropped)} dropped + {_reasons(accounting.quarantined)} quarantined",
+    )
+    if accounting.quarantined:
+        lost = f"{size(accounting.bytes_unreadable)} could not be decoded; " if accounting.bytes_unreadable else ""
+        hint = "" if accounting.kept else "; are `text:` and `id:` the right columns?"
+        table.add_row("quarantine", f"{lost}pipeline quarantine shows each record, where and why{hint}")
+    tokens = segment.get("tokens", 0) / accounting.sentences if accounting.sentences else 0
+    extra = [
+        f"{number(segment[key])} {label}"
+        for key, label in (("cap_splits", "split by the cap"), ("hard_cuts", "cut without a boundary"))
+        if segment.get(key)
+    ]
+    table.add_row(
+        "sentences",
+        f"{number(accounting.sentences)} in {counted(accounting.parts, 'part')}, {tokens:.1f} tokens on average"
+        + (f", {', '.join(extra)}" if extra else ""),
+    )
+    if encode:
+        stored, norm = accounting.data_bytes["embeddings"], encode["norm_sum"] / max(1, accounting.rows["encode"])
+        table.add_row(
+            "embeddings",
+            f"{size(stored)} FP16, norm {norm:.3f}, {number(encode['duplicates_saved'])} duplicates not computed, "
+            f"{number(encode['truncated'])} truncated, {number(encode['non_finite'])} not finite",
+        )
+    score = accounting.counts.get("autobleu")
+    if score and score["scored"]:
+        table.add_row(
+            "autobleu",
+            f"{score['score_sum'] / score['scored']:.1f} on average over {number(score['scored'])} sentences; "
+            f"{number(score['stopped_at_length'])} stopped at the length bound",
+        )
+    fragile = accounting.counts.get("fragility", {})
+    if fragile.get("scored"):
+        scores = [f"{name} {fragile[f'fragility_{name}_sum'] / fragile['scored']:.3f}" for name in ("bleu", "cosine")]
+        table.add_row("fragility", f"{', '.join(scores)} on average over {number(fragile['scored'])} sentences")
+    for stage, counts in accounting.counts.items():
+        if counts.get("out_of_memory"):
+            table.add_row("memory", _halvings(stage, counts))
+    if accounting.repeated:
+        table.add_row("storage", f"{counted(accounting.repeated, 'request')} had to be repeated")
+    done = {stage: accounting.counts[stage].get("scored", accounting.rows[stage]) for stage in accounting.seconds}
+    rates = [
+        f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in accounting.seconds.items() if seconds > 0
+    ]
+    table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
+    console.print(table)
+    for warning, parts in accounting.warnings.most_common():
+        console.print(Text(f"warning: {plain(warning, 600)} ({counted(parts, 'part')})", style="yellow"))
+    for problem in accounting.problems:
+        console.print(Text(f"wrong: {problem}", style="bold red"))
+
+
+def show_unfinished(console: Console, accounting: Accounting) -> None:
+    """What is not done yet, if anything."""
+    if accounting.open_chunks:
+        console.print(f"not segmented yet: {counted(accounting.open_chunks, 'chunk')}")
+    for stage, count in accounting.open_parts.items():
+        console.print(f"no {stage} yet: {counted(count, 'part')}")
+
+
+def _halvings(stage: str, counts: dict[str, float]) -> str:
+    times = "once" if counts["out_of_memory"] == 1 else f"{number(counts['out_of_memory'])} times"
+    limits = [
+        f"{key.removeprefix('least.')} {number(value)}" for key, value in counts.items() if key.startswith("least.")
+    ]
+    return f"{stage} ran out of device memory {times} and went on with {', '.join(limits)}"
+
+
+def _reasons(counter: dict[str, int]) -> str:
+    total = sum(counter.values())
+    inside = ", ".join(f"{escape(key)} {number(value)}" for key, value in sorted(counter.items()))
+    return f"{number(total)} ({inside})" if total else "0"

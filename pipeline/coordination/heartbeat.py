@@ -1,0 +1,40 @@
+"""A thread that beats for what a process holds while the process works, and hears who asks it to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from pipeline.base.errors import PipelineError
+
+
+class Heartbeat:
+    """Use it in a `with` statement. `beat` is called every `seconds`; once it gives a reason, the process is asked to
+    stop as by Ctrl-C, and `stopped` holds the reason."""
+
+    def __init__(self, beat: Callable[[], str | None], seconds: float) -> None:
+        self._beat, self._seconds = beat, seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self.stopped: str | None = None
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join(self._seconds)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            try:
+                self.stopped = self._beat()
+            except (PipelineError, OSError):
+                continue  # a store that does not answer now is asked again; until then the lease may expire
+            if self.stopped and not self._over.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+                return

@@ -1,0 +1,1 @@
+"""What a corpus holds: receipts, the ledgers they are folded into, views, accounting, and readers."""

@@ -1,0 +1,103 @@
+"""The books of a corpus: everything that went in is in a part, dropped with a reason, or in quarantine.
+
+Read from receipts (or the ledgers that sum them up) alone, after the work, so that what a worker claimed does not
+matter, only what it committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.config.run_config import STAGES
+from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail, stages_of, whole_counts
+from pipeline.corpus.receipts import REPEATED
+from pipeline.corpus.recipe_match import LISTED_PARTS
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.states import ChunkState, problems_in, total_of
+from pipeline.storage.store import Store
+
+
+@dataclass
+class Accounting:
+    """Totals over a view, and what is wrong with them."""
+
+    chunks: int = 0
+    documents_in: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    sentences: int = 0
+    parts: int = 0
+    bytes_read: int = 0
+    bytes_unreadable: int = 0
+    counts: dict[str, dict[str, float]] = field(default_factory=dict)  # by stage
+    rows: Counter[str] = field(default_factory=Counter)  # sentences, by stage
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage, without waiting
+    data_bytes: Counter[str] = field(default_factory=Counter)  # by family
+    repeated: int = 0  # requests to the store that had to be sent again
+    open_chunks: int = 0
+    open_parts: Counter[str] = field(default_factory=Counter)  # by stage
+    warnings: Counter[str] = field(default_factory=Counter)  # text → parts of a stage that it was raised for
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is segmented and every part has every stage."""
+        return not self.open_chunks and not self.open_parts
+
+
+def compute_accounting(store: Store, chunks: Sequence[ChunkState]) -> Accounting:
+    """Add up the receipts of a view and check that they agree with each other.
+
+    Of at most 20 000 parts it is also checked that their files are there; of more, `pipeline verify` does that.
+    """
+    accounting = _accounting_of(total_of(chunks))
+    accounting.problems = problems_in(chunks)
+    if accounting.parts <= LISTED_PARTS:
+        accounting.problems += _missing_files(store, chunks)
+    return accounting
+
+
+def _accounting_of(total: Counters) -> Accounting:
+    def chunk(name: str) -> int:
+        return int(total.get(f"{CHUNK}/{name}", 0))
+
+    accounting = Accounting(
+        chunks=chunk("chunks"),
+        documents_in=chunk("documents_in"),
+        kept=chunk("kept"),
+        dropped=whole_counts(total, CHUNK, "dropped"),
+        quarantined=whole_counts(total, CHUNK, "quarantined"),
+        sentences=chunk("sentences"),
+        parts=chunk("parts"),
+        bytes_read=chunk("bytes_read"),
+        bytes_unreadable=chunk("bytes_unreadable"),
+        repeated=int(sum(total.get(f"{owner}/counts/{REPEATED}", 0) for owner in (CHUNK, *STAGES))),
+        open_chunks=int(total.get(f"{SEGMENT}/left", 0)),
+        data_bytes=whole_counts(total, CHUNK, "bytes"),
+    )
+    for stage in stages_of(total):
+        accounting.data_bytes.update(whole_counts(total, stage, "bytes"))
+        accounting.warnings.update(
+            {f"{stage}: {text}": parts for text, parts in whole_counts(total, stage, "warnings").items()}
+        )
+        left = int(total.get(f"{stage}/left", 0))
+        if left and stage != SEGMENT:
+            accounting.open_parts[stage] = left
+        if f"{stage}/parts" in total:
+            accounting.rows[stage] = int(total[f"{stage}/rows"])
+            accounting.counts[stage] = by_detail(total, stage, "counts")
+            accounting.seconds[stage] = busy_seconds(by_detail(total, stage, "seconds"))
+    return accounting
+
+
+def _missing_files(store: Store, chunks: Sequence[ChunkState]) -> Iterator[str]:
+    present: dict[str, set[str]] = {}
+    for one in chunks:
+        files = [one.receipt.quarantine] if one.receipt and one.receipt.quarantine else []
+        files += [file for part in one.parts for done in part.receipts.values() for file in done.files]
+        for file in files:
+            if file.path not in present.setdefault(file.family, set(store.find(file.family))):
+                yield f"{file.path} is missing, though a receipt vouches for it; delete that receipt, run again"

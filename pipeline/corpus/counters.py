@@ -1,0 +1,127 @@
+"""What is added up over chunks, as flat sums (one number a key), so that millions of chunks are added up in columns.
+
+A key is `owner/what` or `owner/what/detail`; the owner is a stage, or `chunk` for what its receipt counts:
+`chunk/dropped/too short`, `encode/rows`, `autobleu/counts/scored`. Of keys that `least_of` or `most_of` tell, the
+smallest or greatest value is kept. `left` and `waiting` of a stage are the parts that lack it, and their sentences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from pipeline.config.run_config import STAGES
+from pipeline.corpus.receipts import REPEATED, ChunkReceipt, DataFile, Receipt
+from pipeline.corpus.recipes import SEGMENT
+
+Counters = dict[str, float]
+CHUNK = "chunk"
+COUNTED = ("documents_in", "kept", "sentences", "bytes_read", "bytes_unreadable", "seconds")  # of a chunk's receipt
+NOT_SEGMENTED: Counters = {f"{SEGMENT}/left": 1.0}
+
+
+def least_of(key: str) -> bool:
+    """Whether the smallest value counts."""
+    _, what, *detail = key.split("/", 2)
+    return what == "first" or (what == "counts" and detail[0].startswith("least."))
+
+
+def most_of(key: str) -> bool:
+    """Whether the greatest value counts."""
+    return key.split("/", 2)[1] == "last"
+
+
+def add(total: Counters, one: Mapping[str, float]) -> None:
+    """Add sums to a total."""
+    for key, value in one.items():
+        if key not in total:
+            total[key] = value
+        elif least_of(key):
+            total[key] = min(total[key], value)
+        elif most_of(key):
+            total[key] = max(total[key], value)
+        else:
+            total[key] += value
+
+
+def stages_of(sums: Mapping[str, float]) -> list[str]:
+    """The stages that a key speaks of, in their order."""
+    owners = {key.partition("/")[0] for key in sums}
+    return [stage for stage in STAGES if stage in owners]
+
+
+def by_detail(sums: Mapping[str, float], owner: str, what: str) -> dict[str, float]:
+    """Detail → value of one kind of keys."""
+    head = f"{owner}/{what}/"
+    return {key[len(head) :]: value for key, value in sums.items() if key.startswith(head)}
+
+
+def whole_counts(sums: Mapping[str, float], owner: str, what: str) -> Counter[str]:
+    """`below` of whole numbers."""
+    return Counter({detail: int(value) for detail, value in by_detail(sums, owner, what).items()})
+
+
+def busy_seconds(seconds: Mapping[str, float]) -> float:
+    """Seconds of work; waiting for the device is not work."""
+    return sum(value for step, value in seconds.items() if step != "wait")
+
+
+def counters_of(receipt: ChunkReceipt, parts: Iterable[tuple[Mapping[str, Receipt], Iterable[str]]]) -> Counters:
+    """The sums of one chunk; of every part its receipts by stage, and the stages that it lacks."""
+    sums: Counters = {f"{CHUNK}/chunks": 1.0, f"{CHUNK}/parts": 0.0}
+    sums |= {f"{CHUNK}/{name}": float(getattr(receipt, name)) for name in COUNTED}
+    sums |= {f"{CHUNK}/dropped/{reason}": float(count) for reason, count in receipt.dropped.items()}
+    sums |= {f"{CHUNK}/quarantined/{reason}": float(count) for reason, count in receipt.quarantined.items()}
+    if REPEATED in receipt.counts:  # the others are what the parts count, added up
+        sums[f"{CHUNK}/counts/{REPEATED}"] = float(receipt.counts[REPEATED])
+    if receipt.quarantine:
+        add(sums, dict(_bytes(CHUNK, [receipt.quarantine])))
+    for receipts, missing in parts:
+        sums[f"{CHUNK}/parts"] += 1
+        for stage, done in receipts.items():
+            add(sums, _counters_of_part(stage, done))
+        for stage in missing:
+            add(sums, {f"{stage}/left": 1.0, f"{stage}/waiting": float(receipts[SEGMENT].rows)})
+    return sums
+
+
+def _counters_of_part(stage: str, done: Receipt) -> Counters:
+    sums = {
+        f"{stage}/parts": 1.0,
+        f"{stage}/rows": float(done.rows),
+        f"{stage}/devices/{done.device}": 1.0,
+        f"{stage}/first": done.created,
+        f"{stage}/last": done.created,
+    }
+    sums |= {f"{stage}/counts/{key}": float(value) for key, value in done.counts.items()}
+    sums |= {f"{stage}/seconds/{step}": value for step, value in done.seconds.items()}
+    sums |= {f"{stage}/warnings/{text}": 1.0 for text in done.warnings}
+    return sums | dict(_bytes(stage, done.files))
+
+
+def _bytes(owner: str, files: Iterable[DataFile]) -> Iterator[tuple[str, float]]:
+    for file in files:
+        yield f"{owner}/bytes/{file.family}", float(file.bytes)
+
+
+def problems_of(receipt: ChunkReceipt, parts: Iterable[Mapping[str, Receipt]]) -> list[str]:
+    """Where the receipts of a chunk do not agree with each other, in words."""
+    found = []
+    segmented = []
+    for receipts in parts:
+        segmented.append(receipts[SEGMENT])
+        found += [
+            f"{stage} of part {done.part} has {done.rows} rows, not {receipts[SEGMENT].rows}"
+            for stage, done in receipts.items()
+            if done.rows != receipts[SEGMENT].rows
+        ]
+    wrong = receipt.balance()
+    if wrong:
+        found.append(wrong)
+    rows = sum(part.rows for part in segmented)
+    if rows != receipt.sentences:
+        found.append(f"chunk {receipt.chunk} counts {receipt.sentences} sentences, its parts {rows}")
+    documents = sum(part.counts["documents"] - part.counts.get("split_documents", 0) for part in segmented)
+    if documents != receipt.kept:
+        found.append(f"chunk {receipt.chunk} kept {receipt.kept} documents, its parts hold {documents:.0f}")
+    return found

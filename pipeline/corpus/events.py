@@ -1,0 +1,33 @@
+"""What a worker reports while it works: small JSON values, never embeddings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.corpus.receipts import PartRef
+
+if TYPE_CHECKING:
+    pass
+
+
+class Event(BaseModel):
+    """Something that happened to a chunk or a part.
+
+    `segmented`: a part is on disk. `chunk`: a chunk's books are closed. `part`: a part is up to date (`computed`: what
+    was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything else would fail likewise.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["segmented", "chunk", "part", "failed"]
+    where: str  # a part, or the path of a chunk's source
+    ref: PartRef | None = None
+    rows: int = 0
+    documents: int = 0
+    bytes: int = 0
+    computed: tuple[str, ...] = ()
+    error: str = ""
+    detail: str = ""
+    fatal: bool = False

@@ -1,0 +1,197 @@
+"""Fitted artifacts on disk: which are in force for a configuration, and the records of how they came about.
+
+An artifact lies in `fits/<name>.<fp8>-<attempt6>.safetensors`; its record, `fits/<name>.<fp8>-<generation>.json`, is
+created last and never changed. The fingerprint says what was asked for (settings, models, size of the pilot), not what
+was seen: that is frozen with the record, and `--refit` adds a generation. Cost: one listing and a small read a fit.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import CorpusError
+from pipeline.config.frozen import FitRef, Frozen
+from pipeline.config.run_config import FITS, RunConfig
+from pipeline.corpus.fingerprint import content_digest, fingerprint
+from pipeline.corpus.recipes import segment_recipe, stage_recipe
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+if TYPE_CHECKING:
+    from stages.scaler.robust import RobustScaler
+
+_RECORD = re.compile(
+    rf"{layout.FITS}/(?P<name>[a-z]+)\.(?P<fingerprint>[0-9a-f]{{8}})-(?P<generation>[0-9]{{3}})\.json"
+)
+Numbers = Mapping[str, float | list[float]]
+Kind = TypeVar("Kind", "FitRecord", "Rate")
+
+
+class FitRecord(BaseModel):
+    """How an artifact came about: what was asked for, what it saw, what it is worth."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: str
+    fingerprint: str
+    generation: int
+    recipe: dict[str, Any]
+    path: str
+    bytes: int
+    digest: str
+    content: str  # digest of the tensors
+    source: str | None  # the file of another corpus that it was taken from
+    chunks: list[str]  # the pilot
+    rows: int  # of the pilot that were looked at
+    numbers: dict[str, float | list[float]]
+    seconds: float
+    device: str
+    created: float
+
+    def ref(self, record: str) -> FitRef:
+        """The artifact, as this record, which lies there, vouches for it."""
+        return FitRef(self.path, self.digest, self.content, record)
+
+
+class Rate(BaseModel):
+    """The share of rows that a stage samples, where its settings give a number of rows."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    stage: str
+    rows: int  # asked for
+    estimated: float  # rows of the whole corpus, by the pilot's and the bytes of all inputs
+    rate: float
+
+
+def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunConfig:
+    """The configuration with what the corpus has decided about it so far, but for the fits that are to be made anew."""
+    newest: dict[tuple[str, str], str] = {}
+    present = set(store.find(layout.FITS))
+    for path in sorted(present):
+        found = _RECORD.fullmatch(path)
+        if found:
+            newest[found["name"], found["fingerprint"]] = path
+    rates = {}
+    for stage in config.asked_stages():
+        path = rate_path(config, stage.name)
+        if path in present:
+            rates[stage.name] = _read(store, path, Rate).rate
+    frozen = Frozen(rates=rates)
+    for name in FITS:
+        recipe = fit_recipe(config.with_frozen(frozen), name)
+        newest_record = newest.get((name, fingerprint(recipe)[:8])) if recipe and name not in refit else None
+        if newest_record:
+            record = _read(store, newest_record, FitRecord)
+            frozen = replace(frozen, fits={**frozen.fits, name: record.ref(newest_record)})
+    return config.with_frozen(frozen)
+
+
+def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
+    """What an artifact depends on, but for the rows it sees; None if it is not asked for, or not known yet."""
+    settings = getattr(config, name)
+    if settings is None or config.encode is None:
+        return None
+    recipe = {
+        "fit": name,
+        "version": settings.version,
+        "segment": fingerprint(segment_recipe(config)),
+        "encode": fingerprint(stage_recipe(config.encode, config.frozen)),
+    }
+    if settings.file:
+        return {**recipe, "file": settings.file}
+    fitted = {key: value for key, value in settings.meaningful().items() if key not in settings.only_applied}
+    recipe |= {name: fitted, "pilot": config.fit.meaningful() | {"seed": config.seed}}
+    if name == "predictor":
+        scored = [stage for stage in config.row_stages() if stage.name == "fragility"]
+        return {**recipe, "fragility": fingerprint(stage_recipe(scored[0], config.frozen))} if scored else None
+    return recipe
+
+
+def next_generation(store: Store, config: RunConfig, name: str, anew: bool) -> int:
+    """The number of the fit that is to be made: 0, or after the newest one if it is to be made anew."""
+    fp8 = fingerprint(fit_recipe(config, name))[:8]
+    records = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)))
+    taken = [int(one["generation"]) for one in records if (one["name"], one["fingerprint"]) == (name, fp8)]
+    return max(taken, default=-1) + 1 if anew else 0
+
+
+def commit_fit(
+    store: Store, config: RunConfig, name: str, generation: int, data: bytes, *, source: str | None,
+    chunks: list[str], rows: int, numbers: Numbers, seconds: float, device: str,
+) -> FitRecord:  # fmt: skip
+    """Write an artifact, then its record; the record that stands, if another run was first."""
+    from stages.artifact import content_of  # torch
+
+    recipe = fit_recipe(config, name)
+    assert recipe, name
+    fp8 = fingerprint(recipe)[:8]
+    path = f"{layout.FITS}/{name}.{fp8}-{secrets.token_hex(3)}.safetensors"
+    record = FitRecord(
+        name=name, fingerprint=fingerprint(recipe), generation=generation, recipe=recipe, path=path, bytes=len(data),
+        digest=content_digest(data), content=content_of(name, data), source=source, chunks=chunks, rows=rows,
+        numbers=dict(numbers), seconds=round(seconds, 3), device=device, created=time.time(),
+    )  # fmt: skip
+    store.write(path, data)
+    where = f"{layout.FITS}/{name}.{fp8}-{generation:03d}.json"
+    if store.create(where, record.model_dump_json(indent=1).encode()):
+        return record
+    store.delete(path)
+    return _read(store, where, FitRecord)
+
+
+def rate_path(config: RunConfig, stage: str) -> str:
+    """Where the rate of a sample of so many rows is kept; a trial of limited inputs has one of its own."""
+    rows = getattr(getattr(getattr(config, stage), "sample", None), "rows", "share")
+    limits = {one.name: one.limit for one in config.input if one.limit is not None}
+    trial = f"-{fingerprint(limits)[:8]}" if limits else ""
+    return f"{layout.FITS}/rates/{stage}-{rows}{trial}.json"
+
+
+def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimated: float) -> Rate:
+    """Freeze the rate of a sample of so many rows; the one that stands, if another run was first."""
+    rate = Rate(stage=stage, rows=rows, estimated=estimated, rate=min(1.0, rows / estimated))
+    path = rate_path(config, stage)
+    return rate if store.create(path, rate.model_dump_json().encode()) else _read(store, path, Rate)
+
+
+def read_record(store: Store, path: str) -> FitRecord:
+    """The record of a fit, as a view names it. Raises `CorpusError` if it is missing or damaged."""
+    return _read(store, path, FitRecord)
+
+
+def read_artifact(store: Store, fit: FitRef) -> bytes:
+    """The bytes of an artifact. Raises `CorpusError` if they are not those that were frozen."""
+    remedy = f"delete {fit.record} and run again: an older one of these settings counts then, or a new one is fitted"
+    if not store.exists(fit.path):
+        raise CorpusError(f"{store.url}/{fit.path} is missing, though a record names it; restore it, or {remedy}")
+    data = store.read(fit.path)
+    if content_digest(data) != fit.digest:
+        raise CorpusError(
+            f"{store.url}/{fit.path} was changed or damaged (its digest is not {fit.digest[:8]}…); {remedy}"
+        )
+    return data
+
+
+def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
+    """The robust scaler that a view names, if it has one. `fits`: name → record."""
+    if "scaler" not in fits:
+        return None
+    from stages.scaler.robust import RobustScaler  # torch
+
+    record = read_record(store, fits["scaler"])
+    return RobustScaler.from_bytes(read_artifact(store, record.ref(fits["scaler"])))
+
+
+def _read(store: Store, path: str, kind: type[Kind]) -> Kind:
+    try:
+        return kind.model_validate_json(store.read(path))
+    except ValueError as error:
+        raise CorpusError(f"{store.url}/{path} is damaged ({error}); delete it and run again") from error

@@ -1,0 +1,327 @@
+"""Ledgers: what the receipts of finished chunks say, one row a chunk, so that millions of parts are few files to read.
+
+`ledger/<time>-<id>.parquet` files are written once and never changed; a chunk may stand in several. A row tells apart
+what it is true of (the fingerprint of the chunk's segmentation, and the recipes of the stages that all its parts have),
+what is added up (`pipeline/corpus/counters.py`), and the receipts themselves, which are read only by those who need
+a part's detail. Receipts stay the record: a ledger that is lost is folded again, and `pipeline verify`
+proves them equal.
+
+Cost: 60 bytes a chunk in memory, some seconds to add up a million of them; 2 to 15 kB a chunk on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.parallel import in_parallel
+from pipeline.corpus.counters import CHUNK, Counters, least_of, most_of
+from pipeline.corpus.receipts import ChunkReceipt, Receipt
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+FOLDER = "ledger"
+VERSION = "1"
+GROUP = 256  # chunks a row group: what is read to see the receipts of one
+FILE_CHUNKS = 1 << 14  # at most in a file
+SMALL = 1 << 12  # files of fewer chunks are compacted
+_KEYS = "keys.list.element"
+SCHEMA = pa.schema(
+    [
+        ("chunk", pa.string()),
+        ("fingerprint", pa.binary(16)),
+        ("recipes", pa.string()),  # JSON: stage → its recipe's fingerprint and the columns that it wrote
+        ("prints", pa.binary()),  # 4 bytes of each receipt's fingerprint: stage after stage, part after part
+        ("parts", pa.int32()),
+        ("skipped", pa.list_(pa.int32())),  # numbers that no part has, of whose documents all were purged
+        ("sentences", pa.int64()),
+        ("stamp", pa.string()),  # of the input file
+        ("take", pa.int64()),
+        ("created", pa.float64()),
+        ("keys", pa.list_(pa.string())),  # of the sums
+        ("values", pa.list_(pa.float64())),
+        ("receipts", pa.string()),  # JSON: the chunk's, and by stage those of every part
+    ],
+    {"ledger": VERSION},
+)
+Ints = npt.NDArray[np.int64]
+Detail = tuple[ChunkReceipt, list[dict[str, Receipt]]]  # of every part its receipts by stage
+
+
+class LedgerGoneError(CorpusError):
+    """A ledger was compacted into another one since it was listed: list again."""
+
+
+def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: Counters) -> dict[str, Any]:
+    """A chunk's row, by column. All parts have the same stages."""
+    first = parts[0] if parts else {}
+    numbers = [layout.part_number(ref.part) for ref in receipt.parts]
+    recipes = {stage: {"recipe": one.recipe, "columns": sorted(one.columns)} for stage, one in first.items()}
+    receipts = {"chunk": receipt.model_dump(), "parts": [{s: part[s].model_dump() for s in first} for part in parts]}
+    return {
+        "chunk": receipt.chunk,
+        "fingerprint": bytes.fromhex(receipt.fingerprint),
+        "recipes": json.dumps({CHUNK: {"recipe": receipt.recipe, "columns": []}, **recipes}),
+        "prints": b"".join(bytes.fromhex(part[stage].fingerprint[:8]) for stage in first for part in parts),
+        "parts": len(parts),
+        "skipped": sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)),
+        "sentences": receipt.sentences,
+        "stamp": receipt.stamp,
+        "take": receipt.take,
+        "created": receipt.created,
+        "keys": list(sums),
+        "values": list(sums.values()),
+        "receipts": json.dumps(receipts, ensure_ascii=False, separators=(",", ":")),
+    }
+
+
+def detail_of(text: str) -> Detail:
+    """The receipts of a row."""
+    value = json.loads(text)
+    parts = [{s: Receipt.model_validate(one) for s, one in part.items()} for part in value["parts"]]
+    return ChunkReceipt.model_validate(value["chunk"]), parts
+
+
+def write_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Write rows into new files. Returns their paths."""
+    rest = iter(rows)
+    tables = (pa.Table.from_pylist(some, SCHEMA) for some in iter(lambda: list(itertools.islice(rest, GROUP)), []))
+    return list(_write(store, tables))
+
+
+def _write(store: Store, tables: Iterator[pa.Table]) -> Iterator[str]:
+    """Tables of `GROUP` rows into files of at most `FILE_CHUNKS`."""
+    while some := next(tables, None):
+        sink = pa.BufferOutputStream()
+        options: dict[str, Any] = {"compression": "zstd", "write_statistics": False}
+        with pq.ParquetWriter(sink, SCHEMA, use_dictionary=["recipes", "stamp", _KEYS], **options) as writer:
+            for table in itertools.chain([some], itertools.islice(tables, FILE_CHUNKS // GROUP - 1)):
+                writer.write_table(table)
+        path = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
+        store.write(path, memoryview(sink.getvalue()))
+        yield path
+
+
+@contextlib.contextmanager
+def opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """A ledger file for reading; `texts`: columns to read as dictionaries.
+
+    Raises `LedgerGoneError` if it is not there any more, `CorpusError` if it is damaged or of a newer version.
+    """
+    try:
+        with store.open(path) as handle:
+            file = pq.ParquetFile(handle, read_dictionary=list(texts), pre_buffer=True)
+            version = (file.schema_arrow.metadata or {}).get(b"ledger", b"none").decode()
+            if version != VERSION:
+                raise CorpusError(
+                    f"{store.url}/{path} is a ledger of version {version}; this program reads version {VERSION}: use "
+                    "the program that wrote it, or delete that file (it is made again from receipts)"
+                )
+            yield file
+    except (CorpusError, FileNotFoundError) as error:
+        if store.exists(path):
+            raise
+        raise LedgerGoneError(f"{store.url}/{path} is gone") from error
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise CorpusError(
+            f"{store.url}/{path} is damaged ({error}); delete it: it is made again from receipts"
+        ) from error
+
+
+class Ledgers:
+    """The rows of all ledger files in columns. `recipes`: distinct ones; `recipe`: which of them a row has."""
+
+    def __init__(self, store: Store, files: list[str], tables: list[pa.Table]) -> None:
+        self._store = store
+        self.files = files
+        table = pa.concat_tables(tables or [_INDEX.empty_table()]).unify_dictionaries().combine_chunks()
+        found = table["recipes"].combine_chunks()
+        self.recipes: list[dict[str, Any]] = [json.loads(text) for text in found.dictionary.to_pylist()]
+        self.recipe: Ints = found.indices.to_numpy().astype(np.int64)
+        self.fingerprints = table["fingerprint"].combine_chunks()
+        self.parts: Ints = table["parts"].to_numpy().astype(np.int64)
+        self.sentences: Ints = table["sentences"].to_numpy()
+        skipped = table["skipped"].combine_chunks()
+        some = np.flatnonzero(skipped.value_lengths().to_numpy())
+        self._skipped = {row: set(skipped[row].as_py()) for row in some.tolist()}
+        self._ends: Ints = np.cumsum([len(one) for one in tables], dtype=np.int64)
+
+    @classmethod
+    def read(cls, store: Store) -> Ledgers:
+        """Their index: 40 bytes a row. Raises `LedgerGoneError` if one was compacted meanwhile."""
+        files = [path for path in store.find(FOLDER) if path.endswith(".parquet")]
+        return cls(store, files, in_parallel(lambda path: _index(store, path), files))
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def numbers(self, row: int) -> Sequence[int]:
+        """Of the parts of a row."""
+        skipped = self._skipped.get(row, set())
+        every = range(int(self.parts[row]) + len(skipped))
+        return [number for number in every if number not in skipped] if skipped else every
+
+    def columns(self, *names: str) -> pa.Table:
+        """Some columns of all rows."""
+
+        def read(path: str) -> pa.Table:
+            with opened(self._store, path) as file:
+                return file.read(list(names))
+
+        empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
+        return pa.concat_tables([empty, *in_parallel(read, self.files)]).combine_chunks()
+
+    def sums(self, groups: Ints, count: int) -> list[Counters]:
+        """Add up the rows of each group. `groups`: of every row its group in [0, count), or −1."""
+        found: list[Counters] = [{} for _ in range(count)]
+        start = 0
+        for path, end in zip(self.files, self._ends.tolist(), strict=True):
+            if (groups[start:end] >= 0).any():
+                with opened(self._store, path, [_KEYS]) as file:
+                    for number in range(file.num_row_groups):
+                        table = file.read_row_group(number, columns=[_KEYS, "values.list.element"])
+                        _add_up(table, groups[start : start + len(table)], found)
+                        start += len(table)
+            start = end
+        return found
+
+    def rows(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The file and the whole of every wanted row, a row group in memory."""
+        start = 0
+        for path, end in zip(self.files, self._ends.tolist(), strict=True):
+            for table in _rows_of(self._store, path, wanted[start:end]):
+                for row in table.to_pylist():
+                    yield path, row
+            start = end
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Take the other rows away: their files are written anew without them, or deleted if nothing is left."""
+        start = 0
+        for path, end in zip(self.files, self._ends.tolist(), strict=True):
+            if not rows[start:end].all():
+                list(_write(self._store, _regrouped(_rows_of(self._store, path, rows[start:end]))))
+                self._store.delete(path)
+            start = end
+
+    def detail(self, row: int) -> Detail:
+        """The receipts of a row; those of its row group are kept for the next one."""
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        inside = row - (int(self._ends[number - 1]) if number else 0)
+        receipts = _receipts_of(self._store, self.files[number], inside // GROUP)
+        return detail_of(receipts[inside % GROUP].as_py())
+
+
+@functools.lru_cache(4)  # rows are asked for one after the other, and a ledger never changes
+def _receipts_of(store: Store, path: str, group: int) -> pa.ChunkedArray:
+    with opened(store, path) as file:
+        return file.read_row_group(group, columns=["receipts"])["receipts"]
+
+
+_INDEX = pa.schema(
+    [
+        SCHEMA.field("fingerprint"),
+        ("recipes", pa.dictionary(pa.int32(), pa.string())),
+        SCHEMA.field("parts"),
+        SCHEMA.field("skipped"),
+        SCHEMA.field("sentences"),
+    ]
+)
+
+
+def _index(store: Store, path: str) -> pa.Table:
+    with opened(store, path, ["recipes"]) as file:
+        return file.read(_INDEX.names).replace_schema_metadata().unify_dictionaries().cast(_INDEX)
+
+
+def _add_up(table: pa.Table, groups: Ints, found: list[Counters]) -> None:
+    keys, values = table["keys"].combine_chunks(), table["values"].combine_chunks().flatten().to_numpy()
+    of_row = np.repeat(groups, keys.value_lengths().to_numpy())
+    flat = keys.flatten()
+    names = flat.dictionary.to_pylist()
+    used = of_row >= 0
+    cell = of_row[used] * len(names) + flat.indices.to_numpy()[used]
+    values = values[used]
+    added = np.bincount(cell, values)
+    for one in np.flatnonzero(np.bincount(cell)).tolist():
+        sums, key = found[one // len(names)], names[one % len(names)]
+        if least_of(key) or most_of(key):
+            pick = min if least_of(key) else max
+            value = pick(values[cell == one].tolist())
+            sums[key] = pick(sums.get(key, value), value)
+        else:
+            sums[key] = sums.get(key, 0.0) + float(added[one])
+
+
+def forget(store: Store, chunks: Collection[str]) -> None:
+    """Take the rows of these chunks out of the ledgers: call it before receipts of theirs are deleted."""
+    ledgers = Ledgers.read(store) if chunks else None
+    if ledgers and len(ledgers):
+        owners = ledgers.columns("chunk")["chunk"].to_pylist()
+        ledgers.keep(np.asarray([one not in chunks for one in owners], np.bool_))
+
+
+def compact(store: Store) -> int:
+    """Put small files together, new ones first, so that readers find every row at any moment. Returns how many went.
+
+    Of rows that speak of the same results the newest is kept. Memory: a file of 16 384 chunks, 30 to 250 MB.
+    """
+    small: list[str] = []
+    for path in store.find(FOLDER):
+        with contextlib.suppress(LedgerGoneError), opened(store, path) as file:
+            if file.metadata.num_rows < SMALL:
+                small.append(path)
+    if len(small) < 2:
+        return 0
+    with contextlib.suppress(LedgerGoneError):  # another process is at it
+        list(_write(store, _regrouped(_distinct(store, small[::-1]))))
+        for path in small:
+            store.delete(path)
+        return len(small)
+    return 0
+
+
+def _distinct(store: Store, paths: Sequence[str]) -> Iterator[pa.Table]:
+    seen: set[tuple[bytes, str, bytes]] = set()
+    for path in paths:
+        with opened(store, path) as file:
+            for number in range(file.num_row_groups):
+                table = file.read_row_group(number)
+                identity = zip(*(table[name].to_pylist() for name in ("fingerprint", "recipes", "prints")), strict=True)
+                new = []
+                for one in identity:
+                    new.append(one not in seen)
+                    seen.add(one)
+                yield table.filter(pa.array(new, pa.bool_()))
+
+
+def _rows_of(store: Store, path: str, rows: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
+    with opened(store, path) as file:
+        start = 0
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number)
+            yield table.filter(pa.array(rows[start : start + len(table)]))
+            start += len(table)
+
+
+def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows, `GROUP` a table."""
+    held = SCHEMA.empty_table()
+    for table in tables:
+        held = pa.concat_tables([held, table])
+        while len(held) >= GROUP:
+            yield held.slice(0, GROUP)
+            held = held.slice(GROUP)
+    if len(held):
+        yield held

@@ -1,0 +1,114 @@
+"""Data files that no receipt names: what killed attempts and purged documents left, and how it is deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from pipeline.corpus.ledger import forget
+from pipeline.corpus.states import ChunkState
+from pipeline.corpus.tombstones import mark_erased, read_tombstones
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+
+def live_files(chunk: ChunkState) -> Iterator[str]:
+    """Receipts of a chunk and its parts, and the files that they name."""
+    if chunk.receipt:
+        yield layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint)
+        if chunk.receipt.quarantine:
+            yield chunk.receipt.quarantine.path
+    for part in chunk.parts:
+        for stage, receipt in part.receipts.items():
+            yield layout.receipt_path(stage, receipt.part, receipt.fingerprint)
+            yield from (file.path for file in receipt.files)
+
+
+def erase(store: Store, chunks: Collection[ChunkState]) -> int:
+    """Delete what purged documents left: all files of their chunks but those that the new receipts stand on.
+
+    Chunks that are not segmented anew yet keep theirs, unless no run of this configuration would read them. Returns how
+    many files went.
+    """
+    hits = read_tombstones(store, waiting=True).by_chunk
+    if not hits:
+        return 0
+    states = {one.chunk.id: one for one in chunks if one.chunk.id in hits}
+    waiting = {chunk for chunk, state in states.items() if not state.receipt}
+    ready = sorted(set(hits) - waiting)
+    stages = store.folders("receipts")
+    forget(store, ready)
+    gone = 0
+    for chunk in ready:
+        live = set(live_files(states[chunk])) if chunk in states else set()
+        for path in _files_of(store, chunk, stages):
+            if path not in live:
+                store.delete(path)
+                gone += 1
+    mark_erased(store, waiting)
+    return gone
+
+
+def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str]:
+    """Every file of a chunk, receipts first: what is cut off half-way leaves no receipt without its files."""
+    yield from store.find("chunks", prefix=f"{chunk[:2]}/{chunk}.")
+    for stage in stages:
+        yield from store.find(f"receipts/{stage}", prefix=f"{chunk[:2]}/{chunk}-")
+    for family in ("documents", *layout.ROW_FAMILIES, "quarantine"):
+        for hidden in ("", "."):  # and what killed writes left
+            yield from store.find(family, prefix=f"{hidden}{chunk}")
+
+
+# a data file, or what `Store.write` had of it when it was killed; files that people put beside them are not ours
+ATTEMPT = re.compile(r"\.?(?P<part>[0-9a-f-]+)\.(?P<fingerprint>[0-9a-f]{8})-[0-9a-f]{6}\.parquet(\.[0-9a-f]{8}\.tmp)?")
+
+
+ONE_LISTING = 100_000  # parts whose files are listed at once
+
+
+PAGE = 1000  # names that an object store lists at a time
+
+
+def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int:
+    """Delete data files of finished work that no receipt names (a killed attempt left them). Returns how many.
+
+    whole: these are all chunks of the corpus.
+
+    Of chunks that are in no ledger yet: call it before they are folded; `pipeline gc` sees all. Safe beside other
+    writers: once a receipt stands, no other attempt at the same part and fingerprint can win. Cost: a listing of each
+    family, by pieces where there are many parts, or listings of what belongs to those chunks where that is less.
+    """
+    named: set[str] = set()
+    finished: set[tuple[str, str, str]] = set()
+    every = 0
+    swept: list[str] = []
+    for chunk in chunks:
+        every += len(chunk.numbers)
+        if chunk.folded or not chunk.receipt:
+            continue
+        swept.append(chunk.chunk.id)
+        finished.add(("quarantine", chunk.receipt.chunk, chunk.receipt.fingerprint[:8]))
+        if chunk.receipt.quarantine:
+            named.add(chunk.receipt.quarantine.path)
+        for part in chunk.parts:
+            for receipt in part.receipts.values():
+                for file in receipt.files:
+                    named.add(file.path)
+                    finished.add((file.family, part.ref.part, receipt.fingerprint[:8]))
+    gone = 0
+    names = [f"{hidden}{chunk}" for chunk in swept for hidden in ("", ".")]
+    few = not whole or len(names) < every // PAGE
+    listed = [names] if few else [[prefix] for prefix in prefixes(every)]
+    for family in sorted({family for family, _, _ in finished}):
+        for some in listed:
+            for path in store.find_any(family, some):
+                attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
+                if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
+                    store.delete(path)
+                    gone += 1
+    return gone
+
+
+def prefixes(parts: int) -> Sequence[str]:
+    """How names that begin with a hash (or the dot of an unfinished file) are listed, so that memory is bounded."""
+    return [""] if parts <= ONE_LISTING else "0123456789abcdef."

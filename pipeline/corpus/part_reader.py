@@ -1,0 +1,238 @@
+"""One part of a corpus, its families read side by side: whole, or a row group at a time.
+
+Families of a part have the same rows in the same row groups, so a column of any family is read on its own; documents
+and their metadata are brought to their sentences by `doc`. Purged documents are not there: rows and documents are
+numbered without them, as they will be once the part is written again. Memory: the row groups asked for, and the wanted
+columns of the part's documents.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+from pipeline.conditions.expression import Condition
+from pipeline.corpus.receipts import DataFile, Receipt
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.storage import layout
+from pipeline.storage.remote import translate_errors
+from pipeline.storage.store import Store
+
+PART, ROW = "part", "row"  # where a row stands: made, not read
+ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, width=1).names)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that can be asked for. `nullable`: null where no sample took the row, or the document says nothing.
+
+    The types of `embedding` and `codes` have the width 1 here; only the files know it.
+    """
+
+    name: str
+    family: str
+    type: pa.DataType
+    nullable: bool
+
+
+def columns_of(vouched: Collection[str]) -> dict[str, Column]:
+    """Columns by name, of a part whose receipts vouch for these ("family.column"): rows, documents, then the place.
+
+    A name that sentences and their documents share (`lang`) is the sentence's.
+    """
+    found: dict[str, Column] = {}
+    named = {key.removeprefix("documents.") for key in vouched if key.startswith("documents.")}
+    keep = tuple(sorted(named - set(layout.DOCUMENT_COLUMNS)))
+    for family in (*layout.ROW_FAMILIES, "documents"):
+        for field in layout.schema(family, width=1, keep=keep):
+            if f"{family}.{field.name}" in vouched:
+                found.setdefault(field.name, Column(field.name, family, field.type, field.nullable))
+    found[PART] = Column(PART, "", pa.string(), False)
+    found[ROW] = Column(ROW, "", pa.int64(), False)
+    return found
+
+
+def no_column(name: str, available: Collection[str]) -> str:
+    """What to say to someone who asks for a column that is not there."""
+    if name in ROW_COLUMNS:
+        return f"there is no column {name}: its stage has not run on all parts; columns: {', '.join(available)}"
+    near = difflib.get_close_matches(name, available, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"there is no column {name}; {hint}columns: {', '.join(available)}"
+
+
+@dataclass(frozen=True)
+class PartBatch:
+    """What one row group gave: how many rows it has, and those that were wanted."""
+
+    rows: int
+    table: pa.Table
+
+
+class PartReader:
+    """Reads a part; use it in a `with` statement. `receipts`: what vouches for the part, by stage.
+
+    purged: ids of documents of its chunk that must not be seen any more (`Tombstones.of`).
+    """
+
+    def __init__(self, store: Store, part: str, receipts: dict[str, Receipt], purged: frozenset[str]) -> None:
+        self.part = part
+        self._stored = receipts[SEGMENT].rows
+        self._purged = purged
+        self.columns = columns_of({column for receipt in receipts.values() for column in receipt.columns})
+        self._store = store
+        self._files = {file.family: file for receipt in receipts.values() for file in receipt.files}
+        self._open: dict[str, pq.ParquetFile] = {}
+        self._documents: dict[str, pa.ChunkedArray] = {}
+
+    def __enter__(self) -> PartReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        for file in self._open.values():
+            file.close(force=True)
+        self._open.clear()
+
+    @cached_property
+    def rows(self) -> int:
+        """Sentences."""
+        return self._stored if self._left is None else int(self._left.sum())
+
+    @property
+    def groups(self) -> int:
+        """Number of row groups."""
+        return -(-self._stored // layout.ROW_GROUP_ROWS)
+
+    def bounds(self, group: int | None) -> tuple[int, int]:
+        """First row of a row group and the one after its last, or of all."""
+        low, high = self._stored_bounds(group)
+        return (low, high) if self._left is None else (int(self._left[:low].sum()), int(self._left[:high].sum()))
+
+    def schema(self, names: Sequence[str]) -> pa.Schema:
+        """Declared fields of the named columns, with the real types of vectors."""
+        return pa.schema([self._field(self.columns[name]) for name in names])
+
+    def read(self, names: Sequence[str], group: int | None = None) -> pa.Table:
+        """The named columns in their `schema`, of one row group or of the whole part.
+
+        Raises `CorpusError` for a file that is damaged or has other row groups.
+        """
+        first, end = self._stored_bounds(group)
+        found: dict[str, pa.ChunkedArray] = {}
+        of_documents = [name for name in names if self.columns[name].family == "documents"]
+        for family in dict.fromkeys(self.columns[name].family for name in names):
+            if family not in ("", "documents"):
+                wanted = [name for name in names if self.columns[name].family == family]
+                table = self._read(family, wanted, group)
+                found |= {name: table[name] for name in wanted}
+        if of_documents:
+            doc = found["doc"] if "doc" in found else self._read("sentences", ["doc"], group)["doc"]
+            found |= {name: self._document_column(name).take(doc) for name in of_documents}
+        if PART in names:
+            found[PART] = pa.repeat(self.part, end - first)
+        if ROW in names:
+            found[ROW] = pa.array(np.arange(first, end))
+        table = pa.table({name: found[name] for name in names}, schema=self.schema(names))
+        left = self._left
+        return table if left is None else self._numbered(table.filter(pa.array(left[first:end])), left)
+
+    def documents(self, names: Sequence[str] | None = None) -> pa.Table:
+        """Columns of the part's documents, or all."""
+        table = self._read("documents", names, None)
+        left = self._left
+        return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
+
+    def batches(self, names: Sequence[str], where: Condition | None = None) -> Iterator[PartBatch]:
+        """Row group after row group. With a condition, the other columns are read only where some row satisfies it."""
+        for group in range(self.groups):
+            first, end = self.bounds(group)
+            yield PartBatch(end - first, self._where(names, where, group) if where else self.read(names, group))
+
+    def _where(self, names: Sequence[str], where: Condition, group: int) -> pa.Table:
+        read = tuple(dict.fromkeys((*where.columns, ROW)))
+        tested = self.read(read, group).combine_chunks()
+        kept = np.sort(tested.filter(where.expression)[ROW].to_numpy())
+        if not len(kept):
+            return self.schema(names).empty_table()
+        places = pa.array(kept - self.bounds(group)[0])
+        others = self.read([name for name in names if name not in read], group)
+        tables = {name: tested if name in read else others for name in names}
+        return pa.table({name: table[name].take(places) for name, table in tables.items()}, schema=self.schema(names))
+
+    def _stored_bounds(self, group: int | None) -> tuple[int, int]:
+        if group is None:
+            return 0, self._stored
+        return group * layout.ROW_GROUP_ROWS, min((group + 1) * layout.ROW_GROUP_ROWS, self._stored)
+
+    @cached_property
+    def _gone(self) -> pa.ChunkedArray:
+        """(documents) Which of them were purged."""
+        ids = self._read("documents", ["doc_id"], None)["doc_id"]
+        return pc.is_in(ids, value_set=pa.array(sorted(self._purged), pa.string()))
+
+    @cached_property
+    def _left(self) -> npt.NDArray[np.bool_] | None:
+        """(stored rows) Which of them are to be seen; None if all are."""
+        if not self._purged or not pc.any(self._gone).as_py():
+            return None
+        rows = self._read("documents", ["rows"], None)["rows"].to_numpy()
+        left: npt.NDArray[np.bool_] = np.repeat(~self._gone.to_numpy(), rows)
+        return left
+
+    def _numbered(self, table: pa.Table, left: npt.NDArray[np.bool_]) -> pa.Table:
+        """Rows and documents that are left, numbered without the others."""
+        rows = np.cumsum(left) - 1
+        documents = np.cumsum(~self._gone.to_numpy()) - 1
+        for name, numbers in (("doc", documents), (ROW, rows), ("first_row", rows)):
+            if name in table.column_names:
+                place, kind = table.column_names.index(name), table.field(name)
+                table = table.set_column(place, kind, pa.array(numbers[table[name].to_numpy()], kind.type))
+        return table
+
+    def _read(self, family: str, names: Sequence[str] | None, group: int | None) -> pa.Table:
+        try:
+            with translate_errors(self._store.url):
+                opened = self._file(family)
+                return opened.read(names) if group is None else opened.read_row_group(group, names)
+        except (pa.ArrowException, OSError) as error:
+            raise CorpusError(
+                f"{self._store.url}/{self._files[family].path} cannot be read ({error}); if it was damaged, delete its "
+                "receipt and run again"
+            ) from error
+
+    def _file(self, family: str) -> pq.ParquetFile:
+        if family not in self._open:
+            file: DataFile = self._files[family]
+            opened = pq.ParquetFile(self._store.open(file.path), pre_buffer=True)
+            self._open[family] = opened
+            found = opened.metadata
+            groups = [found.row_group(group).num_rows for group in range(found.num_row_groups)]
+            steps = range(0, file.rows, layout.ROW_GROUP_ROWS)
+            if family != "documents" and groups != [min(layout.ROW_GROUP_ROWS, self._stored - at) for at in steps]:
+                raise CorpusError(
+                    f"{self._store.url}/{file.path} has {found.num_rows} rows in {found.num_row_groups} row groups; "
+                    f"part {self.part} has {self._stored} rows in groups of {layout.ROW_GROUP_ROWS}: delete its "
+                    "receipt, run again"
+                )
+        return self._open[family]
+
+    def _document_column(self, name: str) -> pa.ChunkedArray:
+        if name not in self._documents:
+            self._documents[name] = self._read("documents", [name], None)[name]
+        return self._documents[name]
+
+    def _field(self, column: Column) -> pa.Field:
+        if column.family in layout.VECTORS:
+            field: pa.Field = self._file(column.family).schema_arrow.field(column.name)
+            return field
+        return pa.field(column.name, column.type, nullable=column.nullable)

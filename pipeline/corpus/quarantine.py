@@ -1,0 +1,56 @@
+"""The records of a corpus that could not be used, read from the lists that its chunk receipts name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.states import ChunkState
+from pipeline.inputs import Chunk
+
+
+@dataclass(frozen=True)
+class QuarantinedRecord:
+    """A row of a chunk's list; `place`: file or URL, and where in it."""
+
+    place: str
+    records: int
+    reason: str
+    error: str
+    payload: bytes
+
+
+def quarantined_records(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[QuarantinedRecord]]:
+    """At most so many records of each reason (`wanted`: how many there are), in the order of the input."""
+    found: dict[str, list[QuarantinedRecord]] = {reason: [] for reason in wanted}
+    if not wanted:
+        return found
+    for state in sorted(corpus.chunks, key=lambda state: (state.chunk.input, state.chunk.path, state.chunk.start)):
+        if state.receipt and any(len(found[reason]) < most for reason in wanted.keys() & state.receipt.quarantined):
+            for one in _listed(corpus, state):
+                if one.reason in found and len(found[one.reason]) < most:
+                    found[one.reason].append(one)
+        if all(len(found[reason]) >= min(most, count) for reason, count in wanted.items()):
+            break
+    return found
+
+
+def _listed(corpus: Corpus, state: ChunkState) -> Iterator[QuarantinedRecord]:
+    if not (state.receipt and state.receipt.quarantine):
+        return
+    with corpus.store.open(state.receipt.quarantine.path) as handle:
+        table: pa.Table = pq.read_table(handle, columns=["record", "records", "doc_id", "reason", "error", "payload"])
+    for row in table.to_pylist():
+        if row["doc_id"] in corpus.tombstones.ids:
+            continue
+        place = _location(state.chunk) + row["record"][len(state.chunk.path) :]
+        yield QuarantinedRecord(place, row["records"], row["reason"], row["error"], row["payload"])
+
+
+def _location(chunk: Chunk) -> str:
+    """The input file, as a person gives it to another program."""
+    return chunk.url.removeprefix("file://")

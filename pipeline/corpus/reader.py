@@ -1,0 +1,168 @@
+"""Reading a corpus back: columns side by side, part by part, exactly what the receipts of the newest run vouch for.
+
+from pipeline import Corpus
+corpus = Corpus("runs/sample")
+table = corpus.table("text", "embedding", "autobleu", part=0)
+for table in corpus.scan("embedding"): ...
+matrix = corpus.embeddings(part=0)          # (rows, dim) float16
+
+for batch in corpus.batches("text", "title", where=corpus.condition("autobleu < 20")):
+    batch.table                             # of at most 8192 rows, those with an AutoBLEU below 20
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.base.errors import CorpusError
+from pipeline.conditions.expression import Condition, parse
+from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, no_column
+from pipeline.corpus.runs import newest_view
+from pipeline.corpus.states import PartState, States, View, read_state
+from pipeline.corpus.tombstones import Tombstones, read_tombstones
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from stages.arrow import embedding_matrix
+
+RECENT_CHUNKS = 64  # whose receipts are kept
+
+
+class Corpus:
+    """A corpus on any fsspec filesystem, as the newest run describes it; opens only files that a receipt names.
+
+    Raises `CorpusError` if the folder is no corpus.
+    """
+
+    def __init__(self, url: str, view: View | None = None) -> None:
+        self.url = url
+        self.store = Store(url)
+        self.view = view or newest_view(self.store)
+        self._recent: dict[int, list[PartState]] = {}  # of chunks: their parts are asked for one after the other
+
+    @cached_property
+    def tombstones(self) -> Tombstones:
+        """What was purged and may still be in files, when it is first asked for."""
+        return read_tombstones(self.store, waiting=True)
+
+    @cached_property
+    def chunks(self) -> States:
+        """Chunks of the newest run, in its order."""
+        return read_state(self.store, self.view)
+
+    @cached_property
+    def parts(self) -> list[str]:
+        """Names of the parts, sorted."""
+        return sorted(part for chunk in self.chunks for part in chunk.part_names())
+
+    @property
+    def rows(self) -> int:
+        """Sentences in all parts."""
+        rows = int(self.chunks.total.get("chunk/sentences", 0))
+        touched = [self.chunks.by_id[chunk] for chunk in self.tombstones.by_chunk if chunk in self.chunks.by_id]
+        return rows - sum(part.rows - self._rows(part) for number in touched for part in self.chunks[number].parts)
+
+    @cached_property
+    def catalogue(self) -> dict[str, Column]:
+        """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
+        return columns_of(self.chunks.columns) if self.parts else {}
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Row columns that every part has; `table` gives these if none is named."""
+        return [column.name for column in self.catalogue.values() if column.family in layout.ROW_FAMILIES]
+
+    def condition(self, text: str, origin: str = "--where") -> Condition:
+        """A condition on the columns of the catalogue; its grammar is in `pipeline/conditions/expression.py`.
+
+        Raises `ExpressionError` if it cannot be understood; `origin` begins the message.
+        """
+        types = {column.name: column.type for column in self.catalogue.values()}
+        return parse(text, types, origin, absent=set(ROW_COLUMNS) - set(types))
+
+    def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
+        """Columns side by side (all row columns, if none is named).
+
+        `part`: a name or number; all parts one after the other if left out. Row columns are `text`, `lang`, `chars`,
+        `tokens`, `doc`, `position`, `start`, `end`, `u`, `embedding`, `status`, `autobleu`, `decoded`; those of
+        documents (`doc_id`, `split`, `source`, metadata) come to every sentence; `part` and `row` say where it stands.
+        """
+        if part is None:
+            tables = list(self.scan(*columns))
+            if not tables:
+                raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
+            return pa.concat_tables(tables)
+        with self.reader(part) as reader:
+            names = self._checked(columns or tuple(self.columns), reader.columns, f"part {reader.part}")
+            return reader.read(names)
+
+    def scan(self, *columns: str) -> Iterator[pa.Table]:
+        """`table` of one part after the other."""
+        for part in self.parts:
+            yield self.table(*columns, part=part)
+
+    def batches(self, *columns: str, where: Condition | None = None) -> Iterator[PartBatch]:
+        """Row group after row group, in the order of the corpus: at most 8192 rows in memory.
+
+        With a condition, only the rows that satisfy it; columns that it does not read are read only where some do.
+        """
+        names = self._checked(columns, self.catalogue, self.url)
+        for part in self.parts:
+            with self.reader(part) as reader:
+                yield from reader.batches(names, where)
+
+    def schema(self, *columns: str) -> pa.Schema:
+        """The declared schema of what `batches` gives."""
+        with self.reader(0) as reader:
+            return reader.schema(self._checked(columns, self.catalogue, self.url))
+
+    def documents(self, part: str | int) -> pa.Table:
+        """Documents of a part: id, language, split, source, first row, rows and the metadata that was kept."""
+        with self.reader(part) as reader:
+            return reader.documents()
+
+    def embeddings(self, part: str | int) -> npt.NDArray[np.float16]:
+        """(rows, dim) float16 of a part; no Python object is made for a row."""
+        return embedding_matrix(self.table("embedding", part=part)["embedding"])
+
+    def state_of(self, part: str | int) -> PartState:
+        """A part's receipts, by its name or number."""
+        names = self.parts
+        if isinstance(part, int):
+            if not -len(names) <= part < len(names):
+                raise CorpusError(f"{self.url} has {len(names)} parts; there is no part number {part}")
+            part = names[part]
+        number = self.chunks.by_id.get(layout.part_owner(part))
+        for state in self._parts_of(number) if number is not None else ():
+            if state.ref.part == part:
+                return state
+        raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
+
+    def _parts_of(self, number: int) -> list[PartState]:
+        parts = self._recent.get(number)
+        if parts is None:
+            if len(self._recent) >= RECENT_CHUNKS:
+                self._recent.clear()
+            parts = self._recent[number] = self.chunks[number].parts
+        return parts
+
+    def reader(self, part: str | int) -> PartReader:
+        """Reads columns of a part; use it in a `with` statement."""
+        state = self.state_of(part)
+        return PartReader(self.store, state.ref.part, state.receipts, self.tombstones.of(state.chunk))
+
+    def _rows(self, state: PartState) -> int:
+        if not self.tombstones.of(state.chunk):
+            return state.rows
+        with self.reader(state.ref.part) as reader:
+            return reader.rows
+
+    def _checked(self, columns: tuple[str, ...], available: dict[str, Column], where: str) -> tuple[str, ...]:
+        for column in columns:
+            if column not in available:
+                raise CorpusError(f"{where}: {no_column(column, available)}")
+        return columns

@@ -1,0 +1,217 @@
+"""Receipts: the record of what is finished. What no receipt names does not exist.
+
+A part's receipt vouches for the files that one stage wrote for one part; a chunk's receipt, written after its last
+part, vouches for the accounting: documents in = kept + dropped by reason + quarantined by reason. Receipts are created,
+never changed; the writer who comes second deletes its own files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import CorpusError
+from pipeline.corpus.fingerprint import column_digest, content_digest
+from pipeline.storage import layout
+from pipeline.storage.retry import take_retry_counts
+from pipeline.storage.store import Store
+
+REPEATED = "storage_retries"  # a count in receipts: requests to the store that were repeated
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+Record = TypeVar("Record", bound=_Record)
+
+
+class DataFile(_Record):
+    """One file that a receipt vouches for: its family, relative path, rows, bytes and the digest of its bytes."""
+
+    family: str
+    path: str
+    rows: int
+    bytes: int
+    digest: str
+
+
+class Receipt(_Record):
+    """One stage's work on one part."""
+
+    stage: str
+    part: str
+    fingerprint: str
+    recipe: str  # fingerprint of the stage's settings, version and models alone
+    inputs: dict[str, str]  # digests of the columns it read
+    files: list[DataFile]
+    columns: dict[str, str]  # digests of the columns it wrote
+    rows: int
+    counts: dict[str, float]
+    seconds: dict[str, float]
+    device: str
+    created: float
+    warnings: list[str] = []  # what stages and libraries warned of, each text once
+
+
+class PartRef(_Record):
+    """A part as the segment stage left it: its name and the fingerprint of its segmentation."""
+
+    part: str
+    fingerprint: str
+
+
+class ChunkReceipt(_Record):
+    """The books of one chunk."""
+
+    chunk: str
+    fingerprint: str
+    recipe: str
+    input: str
+    source: str
+    stamp: str  # of the input file; another stamp means another content
+    take: int | None  # documents taken of it, where a limit cut it
+    parts: list[PartRef]
+    documents_in: int  # counted independently of the reader
+    kept: int
+    dropped: dict[str, int]
+    quarantined: dict[str, int]
+    quarantine: DataFile | None
+    sentences: int
+    counts: dict[str, float]
+    bytes_read: int
+    bytes_unreadable: int
+    seconds: float
+    created: float
+
+    def balance(self) -> str | None:
+        """None if documents in = kept + dropped + quarantined; otherwise what is wrong, in words."""
+        out = self.kept + sum(self.dropped.values()) + sum(self.quarantined.values())
+        if out == self.documents_in:
+            return None
+        return (
+            f"the books of {self.source} (chunk {self.chunk}) do not balance: {self.documents_in} documents in, but "
+            f"{self.kept} kept + {sum(self.dropped.values())} dropped + {sum(self.quarantined.values())} quarantined "
+            f"= {out}"
+        )
+
+
+def write_family(
+    store: Store, family: str, part: str, fingerprint: str, table: pa.Table
+) -> tuple[DataFile, dict[str, str]]:
+    """Write one data file under a new name. Returns what a receipt says of it, and the digests of its columns."""
+    data = layout.to_parquet(table)
+    path = layout.data_path(family, part, fingerprint)
+    store.write(path, memoryview(data))
+    file = DataFile(family=family, path=path, rows=table.num_rows, bytes=data.size, digest=content_digest(data))
+    return file, {f"{family}.{name}": column_digest(table[name]) for name in table.column_names}
+
+
+def commit(
+    store: Store,
+    *,
+    stage: str,
+    part: str,
+    fingerprint: str,
+    recipe: str,
+    inputs: dict[str, str],
+    families: dict[str, pa.Table],
+    counts: dict[str, float],
+    seconds: dict[str, float],
+    device: str,
+    warnings: Sequence[str] = (),
+) -> tuple[Receipt, bool]:
+    """Write a part's files, then its receipt: (the receipt that stands, whether it is ours).
+
+    If someone else was first, their receipt stands and our files go.
+    """
+    started = time.perf_counter()
+    files: list[DataFile] = []
+    columns: dict[str, str] = {}
+    for family, table in families.items():
+        file, digests = write_family(store, family, part, fingerprint, table)
+        files.append(file)
+        columns |= digests
+    receipt = Receipt(
+        stage=stage,
+        part=part,
+        fingerprint=fingerprint,
+        recipe=recipe,
+        inputs=inputs,
+        files=files,
+        columns=columns,
+        rows=max((table.num_rows for family, table in families.items() if family != "documents"), default=0),
+        counts=counts | _repeated(),
+        seconds={**seconds, "commit": round(time.perf_counter() - started, 4)},
+        device=device,
+        created=time.time(),
+        warnings=list(warnings),
+    )
+    path = layout.receipt_path(stage, part, fingerprint)
+    if store.create(path, receipt.model_dump_json().encode()):
+        return receipt, True
+    first = read_receipt(store, path)
+    if first.files == files:  # ours after all: the answer to the first request was lost, and it was sent again
+        return first, True
+    for file in files:
+        store.delete(file.path)
+    return first, False
+
+
+def _repeated() -> dict[str, float]:
+    """Requests to the store that this process repeated since its last receipt, for other threads' parts too."""
+    repeated = take_retry_counts().total()
+    return {REPEATED: repeated} if repeated else {}
+
+
+def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
+    """Write a chunk's receipt if its books balance. Raises `CorpusError` if they do not."""
+    wrong = receipt.balance()
+    if wrong:
+        raise CorpusError(wrong)
+    counts = {key: value for key, value in receipt.counts.items() if key != REPEATED}  # which its parts' receipts hold
+    receipt = receipt.model_copy(update={"counts": counts | _repeated()})
+    path = layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint)
+    if store.create(path, receipt.model_dump_json().encode()):
+        return receipt
+    first = read_chunk_receipt(store, path)
+    if receipt.quarantine and receipt.quarantine != first.quarantine:
+        store.delete(receipt.quarantine.path)
+    accounting = ("parts", "documents_in", "kept", "dropped", "quarantined", "sentences")
+    differing = [name for name in accounting if getattr(receipt, name) != getattr(first, name)]
+    if differing:
+        raise CorpusError(
+            f"{path} ({receipt.source}) was written before with other {', '.join(differing)}; the input changed during "
+            "the run, or a retry was cut off: delete that file and run again"
+        )
+    return first
+
+
+def read_receipt(store: Store, path: str) -> Receipt:
+    """Raises `CorpusError` if the file is missing or damaged."""
+    return _read(store, path, Receipt)
+
+
+def read_chunk_receipt(store: Store, path: str) -> ChunkReceipt:
+    """Raises `CorpusError` if the file is missing or damaged."""
+    return _read(store, path, ChunkReceipt)
+
+
+def _read(store: Store, path: str, kind: type[Record]) -> Record:
+    try:
+        return kind.model_validate_json(store.read(path))
+    except ValueError as error:
+        raise CorpusError(f"{store.url}/{path} is damaged ({error}); delete it and run again") from error
+
+
+def summed(counts: list[dict[str, Any]]) -> dict[str, float]:
+    """Counts added up key by key; of those named `least.…` the smallest."""
+    total: dict[str, float] = {}
+    for one in counts:
+        for key, value in one.items():
+            total[key] = min(total.get(key, value), value) if key.startswith("least.") else total.get(key, 0) + value
+    return total

@@ -1,0 +1,136 @@
+"""Which rows of ledgers hold for a view, and what a changed recipe leaves of them.
+
+A row holds for a chunk of the view if it has its fingerprint; of its stages those count whose recipe is still the
+view's. That is decided once for each distinct set of recipes, and by comparing columns for everything else. Only where
+receipts may have come or gone since (a stage whose recipe changed and that a run has begun, small corpora whose
+receipts people delete by hand), their names are listed and compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from pipeline.corpus.counters import CHUNK
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.ledger import Ints, Ledgers
+from pipeline.corpus.recipes import SEGMENT, recipe_path
+from pipeline.corpus.view import View
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+LISTED_PARTS = 20_000  # corpora of so many parts are compared with what is there, file by file
+
+
+@dataclass(frozen=True)
+class RecipeMatch:
+    """What one set of recipes is worth under a view: the stages that are done, and the columns that they wrote."""
+
+    recipes: Mapping[str, Any]
+    done: tuple[str, ...]
+    columns: frozenset[str]
+    missing: tuple[str, ...]
+
+
+def recipe_match(recipes: Mapping[str, Any], view: View) -> RecipeMatch:
+    """A chunk without parts has everything."""
+    columns = set(recipes[SEGMENT]["columns"]) if SEGMENT in recipes else set()
+    done = [SEGMENT]
+    for stage, recipe in view.stages.items():
+        if SEGMENT in recipes and not columns.issuperset(view.reads[stage]):
+            break
+        if SEGMENT not in recipes or (stage in recipes and recipes[stage]["recipe"] == fingerprint(recipe)):
+            done.append(stage)
+            columns |= set(recipes[stage]["columns"]) if stage in recipes else set()
+    return RecipeMatch(recipes, tuple(done), frozenset(columns), tuple(one for one in view.stages if one not in done))
+
+
+def match_recipes(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[RecipeMatch], list[int]]:
+    """Of every chunk of the view its row in the ledgers, or −1; the standing of each distinct set of recipes; and the
+    rows whose receipts are gone.
+    """
+    matches = [recipe_match(recipes, view) for recipes in ledgers.recipes]
+    rows = np.full(len(view.chunks), -1, np.int64)
+    if not len(ledgers):
+        return rows, matches, []
+    place = pc.index_in(ledgers.fingerprints, value_set=view.listed.fingerprints)
+    owners = place.fill_null(-1).to_numpy().astype(np.int64)  # row → chunk
+    worth = np.asarray([len(one.done) for one in matches])[ledgers.recipe]
+    best_last = np.argsort(worth, kind="stable")
+    best_last = best_last[owners[best_last] >= 0]
+    rows[owners[best_last]] = best_last  # the last of those that have the same owner stays
+    doubtful = _doubtful(store, view, ledgers, rows, matches)
+    more, gone = _changed(store, view, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
+    rows[sorted(more | gone)] = -1
+    return rows, matches, np.flatnonzero(np.isin(owners, sorted(gone))).tolist()
+
+
+def _doubtful(
+    store: Store, view: View, ledgers: Ledgers, rows: Ints, matches: Sequence[RecipeMatch]
+) -> dict[str, bool]:
+    """Stages whose receipts must be listed; whether also those that ledgers vouch for may be gone."""
+    used = rows[rows >= 0]
+    if ledgers.parts[used].sum() <= LISTED_PARTS:
+        return dict.fromkeys((CHUNK, SEGMENT, *view.stages), True) if len(used) else {}
+    lacking = {stage for one in np.unique(ledgers.recipe[used]).tolist() for stage in matches[one].missing}
+    return {stage: False for stage in lacking if store.exists(recipe_path(view.stages[stage]))}
+
+
+def _changed(
+    store: Store,
+    view: View,
+    ledgers: Ledgers,
+    rows: Ints,
+    owners: Ints,
+    matches: Sequence[RecipeMatch],
+    doubtful: Mapping[str, bool],
+) -> tuple[set[int], set[int]]:
+    """Chunks of which there are receipts that no ledger knows; and those whose receipts are gone."""
+    table = ledgers.columns("chunk", "fingerprint", "prints")
+    every: dict[str, list[int]] = defaultdict(list)  # by the first two digits of the chunk
+    for row in np.flatnonzero(owners >= 0).tolist():
+        every[table["chunk"][row].as_py()[:2]].append(row)
+    more: set[int] = set()
+    gone: set[int] = set()
+    for stage, may_be_gone in doubtful.items():
+        folder = "chunks" if stage == CHUNK else f"receipts/{stage}"
+        for xx in store.folders(folder) if not may_be_gone else sorted(every):
+            listed: dict[str, set[str]] = defaultdict(set)
+            for path in store.find(folder, f"{xx}/"):
+                name = path.rpartition("/")[2].removesuffix(".json")
+                listed[name[:12]].add(name)
+            known: dict[int, set[str]] = defaultdict(set)
+            for row in every[xx]:
+                chunk, print_, fingerprints = (table[name][row].as_py() for name in ("chunk", "fingerprint", "prints"))
+                recipes = ledgers.recipes[ledgers.recipe[row]]
+                names = set(_names(chunk, print_, fingerprints, recipes, ledgers.numbers(row), stage))
+                owner = int(owners[row])
+                known[owner] |= names
+                vouched = stage == CHUNK or stage in matches[ledgers.recipe[row]].done
+                if may_be_gone and rows[owner] == row and vouched and not names <= listed[chunk]:
+                    gone.add(owner)
+            for row in every[xx]:
+                owner = int(owners[row])
+                lacking = rows[owner] == row and stage in matches[ledgers.recipe[row]].missing
+                if lacking and not listed[table["chunk"][row].as_py()] <= known[owner]:
+                    more.add(owner)
+    return more, gone
+
+
+def _names(
+    chunk: str, print_: bytes, fingerprints: bytes, recipes: Mapping[str, Any], numbers: Sequence[int], stage: str
+) -> Iterator[str]:
+    """Names of the receipts of one stage, as the row knows them."""
+    if stage == CHUNK:
+        yield f"{chunk}.{print_.hex()[:8]}"
+    stages = [one for one in recipes if one != CHUNK]
+    if stage in stages:
+        first = stages.index(stage) * len(numbers)
+        for place, number in enumerate(numbers, first):
+            at = 4 * place
+            yield f"{layout.part_name(chunk, number)}.{fingerprints[at : at + 4].hex()}"

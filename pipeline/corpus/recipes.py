@@ -1,0 +1,121 @@
+"""What each result depends on, before anything is read: recipes of stages, fingerprints of chunks and parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.base.errors import starting
+from pipeline.config.frozen import Frozen
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.fingerprint import fingerprint, fingerprint_bytes
+from pipeline.corpus.tombstones import Tombstones, read_tombstones
+from pipeline.inputs import Chunk, ChunkTable, InputSettings, LangDetect
+from pipeline.storage.store import Store
+from stages import language
+from stages.segment.sat.card import load_sat_card
+from stages.sonar.card import load_card
+from stages.stage import StageSettings
+
+SEGMENT = "segment"
+_WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; a limit stands in the chunk
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order; and what was purged."""
+
+    segment: dict[str, dict[str, Any]]
+    stages: dict[str, dict[str, Any]]
+    tombstones: Tombstones
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Recipes:
+        """The recipes of a configuration."""
+        return cls(
+            segment={str(one.name): _segment(config, one) for one in config.input},
+            stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
+            tombstones=read_tombstones(Store(config.output)),
+        )
+
+    def chunk_fingerprint(self, chunk: Chunk) -> str:
+        """What the segmentation of a chunk depends on: its recipe, the bytes it stands for, what was purged of it."""
+        recipe = fingerprint(self.segment[chunk.input])
+        purged = self.tombstones.of(chunk.id)
+        of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
+        return fingerprint([*of_chunk, sorted(purged)] if purged else of_chunk)
+
+    def chunk_fingerprints(self, chunks: ChunkTable) -> pa.FixedSizeBinaryArray:
+        """`chunk_fingerprint` of many chunks, as bytes; 6 µs each."""
+        recipes = {name: fingerprint(recipe) for name, recipe in self.segment.items()}
+        purged = self.tombstones.of
+        found = [
+            b"".join(
+                fingerprint_bytes([recipes[name], chunk, *rest, *([sorted(purged(chunk))] if purged(chunk) else [])])
+                for name, chunk, *rest in zip(*lists, strict=True)
+            )
+            for lists in chunks.columns("input", "id", "start", "end", "take", "stamp")
+        ]
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(chunks), [None, pa.py_buffer(b"".join(found))])
+
+
+def segment_recipe(config: RunConfig) -> dict[str, Any]:
+    """What the sentences of any document depend on."""
+    card = load_card(config.segment.model)
+    segment = config.segment.meaningful() | {"model": card.name}  # a card's path means nothing, its digests do
+    if config.segment.uses_sat:
+        segment["sat"] = load_sat_card(config.segment.sat).name
+    return {
+        "stage": SEGMENT,
+        "version": config.segment.version,
+        "segment": segment,
+        "tokenizer": card.tokenizer_digest,
+        **config.segment.artifacts(),
+    }
+
+
+def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+    reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
+    recipe = segment_recipe(config) | {
+        "split": config.split.meaningful(),
+        "input": reading,
+        "keep": list(config.keep_columns()),
+        "part_sentences": config.part_sentences,
+    }
+    if isinstance(one.lang, LangDetect):
+        with starting("lang: detect"):
+            recipe["detector"] = language.identity()
+    return recipe
+
+
+def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
+    """The recipe of a row-wise stage over what the corpus has decided."""
+    settings = stage.meaningful()
+    if stage.applied is not None:
+        settings = {name: settings[name] for name in stage.applied}
+    if "model" in settings:
+        settings["model"] = load_card(settings["model"]).name
+    recipe = {
+        "stage": stage.name,
+        "version": stage.version,
+        stage.name: settings,
+        "artifacts": stage.artifacts(),
+    }
+    return recipe | ({"fits": {name: frozen.fits[name].content for name in stage.fits}} if stage.fits else {})
+
+
+def segment_part_fingerprint(chunk_fingerprint: str, number: int) -> str:
+    """Fingerprint of the segmentation of the number-th part of a chunk."""
+    return fingerprint([chunk_fingerprint, number])
+
+
+def part_fingerprint(recipe: dict[str, Any], inputs: dict[str, str]) -> str:
+    """Fingerprint of one row-wise stage on one part. `inputs`: digests of the columns that it reads."""
+    return fingerprint([recipe, inputs])
+
+
+def recipe_path(recipe: dict[str, Any]) -> str:
+    """Where a recipe is kept, so that `plan` can say what changed."""
+    return f"recipes/{recipe['stage']}.{fingerprint(recipe)}.json"

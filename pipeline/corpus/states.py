@@ -1,0 +1,348 @@
+"""What a corpus holds now: chunks of a view, their parts, and which stages are done for each.
+
+Of finished chunks ledgers say it, of all others (the tail) their receipts. Nothing is made for a chunk before it is
+asked for, and the receipts of its parts are read only when `receipt` or `parts` are.
+Cost: 40 bytes a chunk and some seconds a million of them, and one small read a receipt of the tail.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from pipeline.base.errors import CorpusError
+from pipeline.corpus.counters import CHUNK, NOT_SEGMENTED, Counters, add, counters_of, problems_of
+from pipeline.corpus.ledger import Ints, LedgerGoneError, Ledgers, row_of, write_rows
+from pipeline.corpus.receipts import ChunkReceipt, PartRef, Receipt
+from pipeline.corpus.recipe_match import RecipeMatch, match_recipes
+from pipeline.corpus.recipes import SEGMENT, segment_part_fingerprint
+from pipeline.corpus.unfolded import Opened, PartState, by_folder, probably_segmented, read_chunks
+from pipeline.corpus.view import View
+from pipeline.inputs import Chunk, ChunkTable
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+__all__ = ["ChunkState", "PartState", "States", "View", "read_state"]
+KEPT = 1000  # chunks of the tail whose receipts are kept in memory; of more they are read again when asked for
+LISTINGS = 10  # of ledgers, before it is given up that one stays as it was listed
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A part that lacks stages: its number in the chunk, the stages, its sentences."""
+
+    number: int
+    missing: tuple[str, ...]
+    rows: int
+
+
+class ChunkState:
+    """A chunk of the view. `missing`: the stages that some part of it lacks.
+
+    numbers: of its parts; sentences: None until it is segmented under the view's recipe. `folded`: a ledger has it.
+    `gaps`: parts that lack something; None if all its parts lack the same.
+    """
+
+    __slots__ = ("_gaps", "_load", "_opened", "chunk", "fingerprint", "folded", "missing", "numbers", "sentences")
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        fingerprint: str,
+        counts: tuple[Sequence[int], int] | None = None,
+        missing: tuple[str, ...] = (),
+        gaps: Sequence[Gap] | None = None,
+        load: Callable[[], Opened] | None = None,
+        folded: bool = False,
+    ) -> None:
+        self.chunk = chunk
+        self.fingerprint = fingerprint
+        self.numbers: Sequence[int] = counts[0] if counts else ()
+        self.sentences: int | None = counts[1] if counts else None
+        self.missing = missing
+        self.folded = folded
+        self._gaps = gaps
+        self._load = load
+        self._opened: Opened | None = None
+
+    def _open(self) -> Opened | None:
+        if self._load and not self._opened:
+            self._opened = self._load()
+        return self._opened
+
+    @property
+    def segmented(self) -> bool:
+        """Whether it has a receipt under the view's recipe."""
+        return self._load is not None
+
+    @property
+    def receipt(self) -> ChunkReceipt | None:
+        """Read when it is first asked for; None if it is not segmented."""
+        opened = self._open()
+        return opened[0] if opened else None
+
+    @property
+    def parts(self) -> list[PartState]:
+        """Read when they are first asked for."""
+        opened = self._open()
+        return opened[1] if opened else []
+
+    def lacks(self, stages: Collection[str]) -> bool:
+        """Whether one of these stages has something to do here."""
+        return any(stage in stages for stage in self.missing) if self.segmented else SEGMENT in stages
+
+    def part_names(self) -> list[str]:
+        """Names of its parts, without reading anything."""
+        return [layout.part_name(self.chunk.id, number) for number in self.numbers]
+
+    def waiting(self, stages: Collection[str]) -> list[PartRef]:
+        """Parts that lack one of these stages, without reading anything."""
+        fingerprints = ((one, segment_part_fingerprint(self.fingerprint, one)) for one in self._waiting(stages))
+        return [PartRef(part=layout.part_name(self.chunk.id, one), fingerprint=print_) for one, print_ in fingerprints]
+
+    def count_waiting(self, stages: Collection[str]) -> tuple[int, int]:
+        """Number of the parts that lack one of these stages, and of their sentences."""
+        if self._gaps is None:
+            parts, rows = len(self.numbers), self.sentences or 0
+            return (parts, rows) if any(stage in stages for stage in self.missing) else (0, 0)
+        rows_of = {gap.number: gap.rows for gap in self._gaps}
+        numbers = self._waiting(stages)
+        return len(numbers), sum(rows_of[number] for number in numbers)
+
+    def _waiting(self, stages: Collection[str]) -> list[int]:
+        if self._gaps is not None:
+            return [gap.number for gap in self._gaps if any(stage in stages for stage in gap.missing)]
+        return list(self.numbers) if any(stage in stages for stage in self.missing) else []
+
+    def sums(self) -> Counters:
+        """What its receipts add up to."""
+        opened = self._open()
+        if not opened:
+            return NOT_SEGMENTED
+        return counters_of(opened[0], ((part.receipts, part.missing) for part in opened[1]))
+
+    def problems(self) -> list[str]:
+        """Where its receipts do not agree with each other."""
+        opened = self._open()
+        return problems_of(opened[0], [part.receipts for part in opened[1]]) if opened else []
+
+
+@dataclass(frozen=True)
+class _Unfolded:
+    """A segmented chunk of the tail; `opened`: None where it is read again when asked for."""
+
+    counts: tuple[Sequence[int], int]
+    gaps: tuple[Gap, ...]
+    opened: Opened | None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(stage for gap in self.gaps for stage in gap.missing))
+
+
+def _itself(opened: Opened) -> Opened:
+    return opened
+
+
+class States(Sequence[ChunkState]):
+    """Every chunk of a view with what is there of it, in the order of the view, made when it is asked for.
+
+    `rows`: of each chunk its row in the ledgers, or −1; `total`: what everything adds up to.
+    """
+
+    def __init__(
+        self, store: Store, view: View, ledgers: Ledgers, rows: Ints, matches: list[RecipeMatch], gone: list[int]
+    ) -> None:
+        self.store, self.view, self.ledgers, self.rows, self.matches = store, view, ledgers, rows, matches
+        self.gone = gone  # rows of ledgers that name receipts which are not there any more
+        self.total: Counters = {}
+        self.problems: list[str] = []
+        self.older: Counters = {}  # of stages whose recipe is another one now
+        self.unfolded: dict[int, _Unfolded] = {}
+        self._columns: list[frozenset[str]] = []  # that all parts of some chunks have
+        self._add_ledgers()
+        self._add_unfolded()
+
+    def _add_ledgers(self) -> None:
+        used = self.rows[self.rows >= 0]
+        groups = np.full(len(self.ledgers), -1, np.int64)
+        groups[used] = self.ledgers.recipe[used]
+        for number, sums in enumerate(self.ledgers.sums(groups, len(self.matches))):
+            matched, inside = self.matches[number], used[self.ledgers.recipe[used] == number]
+            parts, sentences = int(self.ledgers.parts[inside].sum()), int(self.ledgers.sentences[inside].sum())
+            owners = {key: key.partition("/")[0] for key in sums}
+            add(self.total, {key: sums[key] for key, owner in owners.items() if owner in (CHUNK, *matched.done)})
+            add(self.older, {key: sums[key] for key, owner in owners.items() if owner in matched.missing})
+            for stage in matched.missing if parts else ():
+                add(self.total, {f"{stage}/left": parts, f"{stage}/waiting": sentences})
+            if parts:
+                self._columns.append(matched.columns)
+
+    def _add_unfolded(self) -> None:
+        listed, among = self.view.listed, np.flatnonzero(self.rows < 0)
+        there = probably_segmented(self.store, listed, among)
+        for batch in by_folder(listed, there):
+            entries = [(listed.chunks[one].id, listed.fingerprints[one].as_py().hex()) for one in batch]
+            for number, opened in zip(batch, read_chunks(self.store, self.view, entries), strict=True):
+                if opened:
+                    state = ChunkState(
+                        listed.chunks[number], opened[0].fingerprint, load=functools.partial(_itself, opened)
+                    )
+                    add(self.total, state.sums())
+                    self.problems += state.problems()
+                    numbers = [layout.part_number(part.ref.part) for part in opened[1]]
+                    parts = zip(numbers, opened[1], strict=True)
+                    gaps = tuple(Gap(at, part.missing, part.rows) for at, part in parts if part.missing)
+                    counts = numbers, opened[0].sentences
+                    self.unfolded[number] = _Unfolded(counts, gaps, opened if len(there) <= KEPT else None)
+                    columns = (frozenset().union(*(r.columns for r in p.receipts.values())) for p in opened[1])
+                    self._columns = list(dict.fromkeys((*self._columns, *columns)))
+        unsegmented = len(among) - len(self.unfolded)
+        if unsegmented:
+            add(self.total, {key: value * unsegmented for key, value in NOT_SEGMENTED.items()})
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns ("family.column") that every part has."""
+        return frozenset.intersection(*self._columns) if self._columns else frozenset()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ChunkState]:
+        return (self._state(number, *entry) for number, entry in enumerate(self.view.chunks))
+
+    @overload
+    def __getitem__(self, index: int) -> ChunkState: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ChunkState]: ...
+    def __getitem__(self, index: int | slice) -> ChunkState | list[ChunkState]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return self._state(range(len(self))[index], *self.view.chunks[index])
+
+    def _state(self, number: int, chunk: Chunk, fingerprint: str) -> ChunkState:
+        row, unfolded = int(self.rows[number]), self.unfolded.get(number)
+        if row >= 0:
+            counts = self.ledgers.numbers(row), int(self.ledgers.sentences[row])
+            matched = self.matches[int(self.ledgers.recipe[row])]
+            missing = matched.missing if len(counts[0]) else ()
+            return ChunkState(
+                chunk, fingerprint, counts, missing, load=lambda: self._from_ledger(row, matched), folded=True
+            )
+        if unfolded:
+            return ChunkState(
+                chunk,
+                fingerprint,
+                unfolded.counts,
+                unfolded.missing,
+                unfolded.gaps,
+                lambda: self._again(number, unfolded),
+            )
+        return ChunkState(chunk, fingerprint)
+
+    def _from_ledger(self, row: int, matched: RecipeMatch) -> Opened:
+        try:
+            receipt, parts = self.ledgers.detail(row)
+        except LedgerGoneError:  # compacted since: receipts say the same
+            number = int(np.flatnonzero(self.rows == row)[0])
+            return self._again(number, None)
+        return receipt, [_part(self.view, matched, ref, one) for ref, one in zip(receipt.parts, parts, strict=True)]
+
+    def _again(self, number: int, unfolded: _Unfolded | None) -> Opened:
+        if unfolded and unfolded.opened:
+            return unfolded.opened
+        chunk, fingerprint = self.view.chunks[number]
+        (opened,) = read_chunks(self.store, self.view, [(chunk.id, fingerprint)])
+        if not opened:
+            raise CorpusError(
+                f"{self.store.url}: the receipts of chunk {chunk.id} went while they were read; run again"
+            )
+        return opened
+
+    def unsegmented(self) -> ChunkTable:
+        """The chunks that have no receipt, in their order."""
+        left = self.rows < 0
+        left[list(self.unfolded)] = False
+        return self.view.listed.chunks.take(left)
+
+    def lacking(self, stage: str) -> Iterator[tuple[Mapping[str, Any], int]]:
+        """Of chunks in ledgers that lack a stage: their recipes, and the number of parts."""
+        used = self.rows[self.rows >= 0]
+        counts = np.bincount(self.ledgers.recipe[used], self.ledgers.parts[used], len(self.matches))
+        for matched, parts in zip(self.matches, counts.tolist(), strict=True):
+            if parts and stage in matched.missing:
+                yield matched.recipes, int(parts)
+
+    @functools.cached_property
+    def by_id(self) -> dict[str, int]:
+        """Id of a chunk → its number."""
+        ids = self.view.listed.chunks.columns("id")
+        return {one: number for number, one in enumerate(one for (some,) in ids for one in some)}
+
+
+def total_of(chunks: Sequence[ChunkState]) -> Counters:
+    """What the receipts of chunks add up to."""
+    if isinstance(chunks, States):
+        return chunks.total
+    total: Counters = {}
+    for one in chunks:
+        add(total, one.sums())
+    return total
+
+
+def problems_in(chunks: Sequence[ChunkState]) -> list[str]:
+    """Where the receipts of chunks do not agree with each other; those of ledgers do, or they were not folded."""
+    return list(chunks.problems) if isinstance(chunks, States) else [text for one in chunks for text in one.problems()]
+
+
+def _part(view: View, matched: RecipeMatch, ref: PartRef, receipts: dict[str, Receipt]) -> PartState:
+    kept = {stage: one for stage, one in receipts.items() if stage in matched.done}
+    return PartState(ref, layout.part_owner(ref.part), kept, matched.missing)
+
+
+def read_state(store: Store, view: View, ledgers: bool = True) -> States:
+    """Every chunk of the view with what is there of it, in the order of the view.
+
+    `ledgers=False`: from receipts alone, at a cost that knows nothing of the rest of the corpus: for some chunks of it.
+    """
+    for _ in range(LISTINGS):
+        try:
+            found = Ledgers.read(store) if ledgers else Ledgers(store, [], [])
+            return States(store, view, found, *match_recipes(store, view, found))
+        except LedgerGoneError as error:
+            gone = error
+    raise CorpusError(f"{gone}, and so were others before it; is a process compacting ledgers without end?")
+
+
+def fold(store: Store, chunks: Sequence[ChunkState]) -> int:
+    """Write a ledger of the chunks that are in none, and of which all parts have the same stages. Returns how many.
+
+    Folding twice does no harm: equal rows count once.
+    """
+    count = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal count
+        unfolded = (chunks[number] for number in chunks.unfolded) if isinstance(chunks, States) else chunks
+        for one in unfolded:
+            receipts = [part.receipts for part in one.parts]
+            alike = all(part.keys() == receipts[0].keys() for part in receipts)
+            if one.receipt and not one.folded and alike and not one.problems():
+                count += 1
+                yield row_of(one.receipt, receipts, counters_of(one.receipt, ((part, ()) for part in receipts)))
+
+    write_rows(store, rows())
+    return count
+
+
+def forget_gone(states: States) -> None:
+    """Take rows whose receipts were deleted out of the ledgers, before a run makes these receipts anew."""
+    if states.gone:
+        keep = np.ones(len(states.ledgers), np.bool_)
+        keep[states.gone] = False
+        states.ledgers.keep(keep)

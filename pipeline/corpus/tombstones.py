@@ -1,0 +1,113 @@
+"""Which documents were purged: the record that every reader and every segmenter heeds.
+
+`tombstones/<time>-<id>.parquet` is created by `pipeline purge` and never changed: one row for each id and chunk that
+held it then, one without a chunk for an id that no document had. Readers leave out the rows of such documents at once.
+Where an id was found goes into the fingerprint of that chunk, so that a run segments it again, without them, and no
+other. Documents that come later under a purged id are left out when their chunk is segmented. Cost: one listing, and
+one read a file, whenever a corpus is opened.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+from pipeline.storage.store import Store
+from stages.arrow import table_of
+
+FOLDER = "tombstones"
+ERASED = ".erased"  # beside a tombstone: nothing is left of what it found
+_INDEXES = "indexes"
+NONE: frozenset[str] = frozenset()
+_SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("chunk", pa.string())])
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """ids: all that were purged, ever; by_chunk: those that a chunk held when they were."""
+
+    ids: frozenset[str] = NONE
+    by_chunk: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def of(self, chunk: str) -> frozenset[str]:
+        """Purged ids that files of this chunk may still hold."""
+        return self.by_chunk.get(chunk, NONE)
+
+
+def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
+    """All of a corpus; `waiting`: only those of which something may be left on disk.
+
+    Raises `CorpusError` for a damaged file: whoever went on without it would show what was purged.
+    """
+    present = set(store.find(FOLDER))
+    ids: set[str] = set()
+    by_chunk: dict[str, set[str]] = {}
+    for path in sorted(present):
+        if path.endswith(".parquet") and not (waiting and path + ERASED in present):
+            table = _table(store, path)
+            for doc_id, chunk in zip(table["doc_id"].to_pylist(), table["chunk"].to_pylist(), strict=True):
+                ids.add(doc_id)
+                if chunk is not None:
+                    by_chunk.setdefault(chunk, set()).add(doc_id)
+    return Tombstones(frozenset(ids), {chunk: frozenset(found) for chunk, found in by_chunk.items()})
+
+
+def create_tombstone(
+    store: Store,
+    ids: Collection[str],
+    by_chunk: Mapping[str, Collection[str]],
+    source: str,
+    indexes: Collection[str] = (),
+) -> str:
+    """Record a purge; returns where. source: what said so; indexes: those of training that hold such documents."""
+    rows: list[tuple[str, str | None]] = [
+        (doc_id, chunk) for chunk, found in sorted(by_chunk.items()) for doc_id in sorted(found)
+    ]
+    found = {doc_id for doc_id, _ in rows}
+    rows += [(doc_id, None) for doc_id in sorted(set(ids) - found)]
+    table = pa.table(
+        {"doc_id": [doc_id for doc_id, _ in rows], "chunk": [chunk for _, chunk in rows]},
+        schema=_SCHEMA.with_metadata({"source": source, _INDEXES: ",".join(sorted(indexes))}),
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    path = f"{FOLDER}/{datetime.now(UTC).strftime('%Y%m%dT%H%M%S.%f')}-{secrets.token_hex(3)}.parquet"
+    store.create(path, sink.getvalue().to_pybytes())
+    return path
+
+
+def purged_from(store: Store) -> frozenset[str]:
+    """Indexes (twelve digits each) that hold documents which were purged since."""
+    found: set[str] = set()
+    for path in store.find(FOLDER):
+        if path.endswith(".parquet"):
+            metadata = _table(store, path).schema.metadata or {}
+            found.update(metadata.get(_INDEXES.encode(), b"").decode("utf-8", "replace").split(","))
+    return frozenset(found - {""})
+
+
+def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
+    """Note for each tombstone none of whose chunks is left that nothing of it is."""
+    present = set(store.find(FOLDER))
+    for path in sorted(present):
+        if path.endswith(".parquet") and path + ERASED not in present:
+            table = _table(store, path)
+            if not set(table["chunk"].to_pylist()).intersection(by_chunk_left):
+                store.create(path + ERASED, b"")
+
+
+def _table(store: Store, path: str) -> pa.Table:
+    try:
+        table = table_of(store.read(path))
+        return table.cast(_SCHEMA.with_metadata(table.schema.metadata))
+    except (pa.ArrowException, ValueError) as error:
+        raise CorpusError(
+            f"{store.url}/{path} is damaged ({error}), and it says which documents were purged: bring it back "
+            "from a copy, or delete it and purge the same ids again"
+        ) from error

@@ -1,0 +1,168 @@
+"""A *view*: a configuration's list of chunks with the recipes that apply; what a run is about, and what readers open.
+
+In a run's folder it is `view.json` (the recipes, and a digest of the chunks) and `chunks.parquet` (the chunks, each
+with the fingerprint of its segmentation): 50 to 100 bytes a chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.fingerprint import column_digest, fingerprint
+from pipeline.corpus.recipes import Recipes, recipe_path
+from pipeline.inputs import Chunk, ChunkTable
+from pipeline.inputs.table import BATCH, SCHEMA, InColumns
+from pipeline.storage.store import Store
+
+VIEW_FILE = "view.json"
+CHUNKS_FILE = "chunks.parquet"
+PRINT = pa.binary(16)  # a fingerprint's bytes
+Entry = tuple[Chunk, str]
+
+
+class Listed(InColumns[Entry]):
+    """Chunks with the fingerprints of their segmentation. `prints`: 16 bytes each."""
+
+    def __init__(self, chunks: ChunkTable, fingerprints: pa.FixedSizeBinaryArray) -> None:
+        self.chunks = chunks
+        self.fingerprints = fingerprints
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Listed:
+        """Costs nothing if they are one."""
+        if isinstance(entries, Listed):
+            return entries
+        fingerprints = pa.array([bytes.fromhex(one) for _, one in entries], PRINT)
+        return cls(ChunkTable.of([chunk for chunk, _ in entries]), fingerprints)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """32 hex digits of everything in it."""
+        sha = hashlib.sha256()
+        for name in SCHEMA.names:
+            for start in range(0, len(self), BATCH):
+                sha.update(column_digest(self.chunks.table[name].slice(start, BATCH)).encode())
+        for some in self._bytes():
+            sha.update(b"".join(some))
+        return sha.hexdigest()[:32]
+
+    def _bytes(self) -> Iterator[list[bytes]]:
+        for start in range(0, len(self), BATCH):
+            yield self.fingerprints.slice(start, BATCH).to_pylist()
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return zip(self.chunks, (one.hex() for some in self._bytes() for one in some), strict=True)
+
+    def take(self, rows: Any) -> Listed:
+        """Those of these rows (integers), in that order."""
+        return Listed(self.chunks.take(rows), self.fingerprints.take(rows))
+
+    def _item(self, row: int) -> Entry:
+        return self.chunks[row], self.fingerprints[row].as_py().hex()
+
+
+@dataclass
+class View:
+    """Chunks with their fingerprints, and the recipes of the row-wise stages."""
+
+    name: str
+    chunks: Sequence[Entry]
+    segment: dict[str, dict[str, Any]]
+    stages: dict[str, dict[str, Any]]
+    reads: dict[str, list[str]]
+    fits: dict[str, str] = field(default_factory=dict)  # name → record of the fit
+
+    @classmethod
+    def of(cls, config: RunConfig, chunks: Iterable[Chunk]) -> View:
+        """The view of a configuration over chunks."""
+        recipes = Recipes.of(config)
+        table = ChunkTable.of(chunks)
+        return cls(
+            name=config.name,
+            chunks=Listed(table, recipes.chunk_fingerprints(table)),
+            segment=recipes.segment,
+            stages=recipes.stages,
+            reads={stage.name: list(stage.reads) for stage in config.row_stages()},
+            fits={name: fit.record for name, fit in config.frozen.fits.items()},
+        )
+
+    @property
+    def listed(self) -> Listed:
+        """Its chunks in columns."""
+        return Listed.of(self.chunks)
+
+    def header(self) -> str:
+        """What `view.json` holds; two views are the same if this is."""
+        value = {
+            "name": self.name,
+            "segment": self.segment,
+            "stages": self.stages,
+            "reads": self.reads,
+            "fits": self.fits,
+            "chunks": {"count": len(self.chunks), "digest": self.listed.digest},
+        }
+        return json.dumps(value, ensure_ascii=False, indent=1)
+
+    def write_chunks(self, store: Store, folder: str) -> None:
+        """Write the list of chunks, which no decision of a run changes, into its folder."""
+        sink = pa.BufferOutputStream()
+        table = self.listed.chunks.table.append_column("fingerprint", self.listed.fingerprints)
+        pq.write_table(table, sink, compression="zstd", write_statistics=False)
+        store.write(f"{folder}/{CHUNKS_FILE}", memoryview(sink.getvalue()))
+
+    def write_header(self, store: Store, folder: str) -> None:
+        """Write everything else; now there is a view in this folder."""
+        store.write(f"{folder}/{VIEW_FILE}", self.header().encode())
+
+    @classmethod
+    def read(cls, store: Store, folder: str) -> View:
+        """Read a view of a run's folder. Raises `CorpusError` for what is damaged, or of an older version."""
+        try:
+            value = json.loads(store.read(f"{folder}/{VIEW_FILE}"))
+            count, digest = value["chunks"]["count"], value["chunks"]["digest"]
+            with store.open(f"{folder}/{CHUNKS_FILE}") as file:
+                table = pq.read_table(file).combine_chunks()
+            listed = Listed(ChunkTable(table.select(SCHEMA.names).cast(SCHEMA)), table["fingerprint"].combine_chunks())
+            view = cls(value["name"], listed, value["segment"], value["stages"], value["reads"], value["fits"])
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise CorpusError(
+                f"{store.url}/{folder}/{VIEW_FILE} or {CHUNKS_FILE} beside it is damaged or of another version "
+                f"({type(error).__name__}: {error}); run the corpus.yaml of this corpus again: what is finished is kept"
+            ) from error
+        if (count, digest) != (len(listed), listed.digest):
+            raise CorpusError(
+                f"{store.url}/{folder}/{CHUNKS_FILE} is not the list of chunks that {VIEW_FILE} speaks of; run the "
+                "corpus.yaml of this corpus again: what is finished is kept"
+            )
+        return view
+
+
+def save_recipes(store: Store, view: View) -> None:
+    """Keep every recipe once, so that a later plan can say what changed."""
+    for recipe in (*view.segment.values(), *view.stages.values()):
+        path = recipe_path(recipe)
+        if not store.exists(path):
+            store.create(path, json.dumps(recipe, ensure_ascii=False, indent=1, sort_keys=True).encode())
+
+
+@functools.cache  # many parts have the same old recipe, and a recipe's file never changes
+def saved_recipe(store: Store, stage: str, digest: str) -> dict[str, Any] | None:
+    """A recipe of an earlier run by its fingerprint; None if it was not kept."""
+    path = f"recipes/{stage}.{digest}.json"
+    if not store.exists(path):
+        return None
+    recipe: dict[str, Any] = json.loads(store.read(path))
+    return recipe if fingerprint(recipe) == digest else None

@@ -1,0 +1,289 @@
+"""What `pipeline models` prints: the cards, which of their files are on this machine, and a bar for fetching them.
+
+SONAR models are fetched by us, file by file; SaT models by wtpsplit into the cache of Hugging Face. Cards of Large
+Concept Models have no files: they are architectures, which the section `train` of corpus.yaml gives weights.
+
+Fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from pipeline.base.errors import ConfigError
+from pipeline.base.formats import number, size
+from stages.fetch import cache_folder, public
+from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards
+from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
+from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
+from stages.yaml_text import load_yaml
+
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class FileState:
+    """One file of a model: where it lies or would lie, whether it is there, how large it is or about will be."""
+
+    role: FileRole
+    path: Path
+    url: str | None
+    here: bool
+    bytes: int
+    exact: bool
+
+    @property
+    def amount(self) -> str:
+        """The size in words."""
+        return size(self.bytes) if self.exact else f"~{size(self.bytes)}"
+
+
+def files_of(card: ModelCard) -> list[FileState]:
+    """The state of each file, by a look at the disk."""
+    guess = {"encoder": 4 * card.encoder_parameters, "decoder": 4 * card.decoder_parameters, "tokenizer": 5_000_000}
+    states = []
+    for role in ROLES:
+        path, stated = card.path(role), card.file(role)
+        here = os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where it may not look)
+        found = path.stat().st_size if here else stated.bytes
+        states.append(FileState(role, path, stated.url, here, found or guess[role], found is not None))
+    return states
+
+
+def answer(console: Console, name: str | None, fetch: bool) -> None:
+    """What `pipeline models` does with its arguments. Raises `ConfigError` or `CardError`."""
+    if name is not None and _is_lcm(name):
+        if fetch:
+            raise ConfigError(f"{name} is an architecture, nothing of it is to be fetched: leave out --fetch")
+        show_lcm_card(console, load_lcm_card(name))
+    elif name is not None and _is_sat(name):
+        if fetch:
+            fetch_sat_model(console, load_sat_card(name))
+        else:
+            show_sat_model(console, load_sat_card(name), name)
+    elif name is not None:
+        card = load_card(name)
+        if fetch:
+            fetch_model(console, card)
+        else:
+            show_model(console, card, name)
+    elif fetch:
+        raise ConfigError("--fetch needs the name of a model: pipeline models NAME --fetch")
+    else:
+        show_models(console)
+
+
+def show_models(console: Console) -> None:
+    """All cards that ship, a line each."""
+    table = _table("SONAR model", "dim", "layers", "weights", "langs", "licence", "files")
+    for card in map(load_card, shipped_cards()):
+        table.add_row(
+            escape(card.name),
+            str(card.dim),
+            f"{card.encoder_layers}+{card.decoder_layers}",
+            _millions(card.encoder_parameters + card.decoder_parameters),
+            str(len(card.languages)),
+            escape(re.split(r" \(|\. |; ", card.licence)[0]),
+            _summary(files_of(card)),
+        )
+    console.print(table)
+    console.print()
+    table = _table("SaT model", "threshold", "licence", "files")
+    for sat in map(load_sat_card, shipped_sat_cards()):
+        missing = f"{len(sat.missing())} to fetch" if sat.missing() else "here"
+        table.add_row(escape(sat.name), f"{sat.threshold:g}", escape(sat.licence.partition(" (")[0]), missing)
+    console.print(table)
+    console.print()
+    table = _table("Large Concept Model", "kind", "layers", "dim", "weights", "context")
+    for lcm in map(load_lcm_card, shipped_lcm_cards()):
+        weights = _millions(lcm.parameters())
+        table.add_row(escape(lcm.name), lcm.kind, _layers(lcm), str(lcm.model_dim), weights, str(lcm.context))
+    console.print(table)
+    console.print(
+        "\n[bold]pipeline models NAME[/] shows a card in full, with [bold]--fetch[/] it fetches the files.\n"
+        f"What is fetched lies in {escape(str(cache_folder()))} (or in PIPELINE_CACHE, where that is set).",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def show_model(console: Console, card: ModelCard, asked: str) -> None:
+    """One card in full. `asked`: what was typed for it."""
+    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines += _wrapped("licence", card.licence)
+    lines += _wrapped("embedding", f"{card.dim} dimensions, from texts of at most {card.max_tokens} tokens")
+    shape = f"{card.heads} heads, feed-forward {card.ffn_dim}"
+    for role, layers, count in (
+        ("encoder", card.encoder_layers, card.encoder_parameters),
+        ("decoder", card.decoder_layers, card.decoder_parameters),
+    ):
+        lines += _wrapped(role, f"{layers} layers, {shape}, {_millions(count)} parameters")
+    lines += _wrapped("tokens", f"{number(card.vocab_size)} ids")
+    lines += _wrapped("languages", f"{len(card.languages)}: {', '.join(card.languages)}")
+    lines += ["", f"[bold]Files[/] (layout {card.layout})"]
+    for state in files_of(card):
+        lines += _file_lines(card, state)
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+    if card.scores:
+        console.print("\n[bold]Scores[/] on text held out from training", highlight=False)
+        console.print(_scores(card.scores, "language"))
+    if any(state.url and not state.here for state in files_of(card)):
+        console.print(
+            f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches what is missing; else the first run does.",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def show_sat_model(console: Console, card: SatCard, asked: str) -> None:
+    """One card of a SaT model in full. `asked`: what was typed for it."""
+    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines += _wrapped("licence", card.licence)
+    lines += _wrapped("sentences", f"end where the probability is over {card.threshold:g}")
+    lines += _wrapped("paragraphs", f"end where it is over {card.paragraph_threshold:g}")
+    lines += _wrapped("model", str(card.folder(card.model) or f"https://huggingface.co/{hub_name(card.model)}"))
+    missing = card.missing()
+    lines += _wrapped("files", f"missing {', '.join(missing)}" if missing else "here")
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+    if card.scores:
+        console.print("\n[bold]Scores[/]", highlight=False)
+        console.print(_scores(card.scores, "text"))
+    if missing:
+        console.print(f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches them.", highlight=False)
+
+
+def show_lcm_card(console: Console, card: LcmCard) -> None:
+    """One card of a Large Concept Model in full."""
+    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines += _wrapped("kind", card.kind)
+    lines += _wrapped("layers", f"{_layers(card)}, {card.heads} heads, feed-forward {card.inner_dim}")
+    lines += _wrapped("dimensions", f"{card.model_dim}")
+    codebooks = " and 64 codebooks of 8192 units" if card.quantised else ""
+    lines += _wrapped("weights", f"{_millions(card.parameters())} for embeddings of 1024 dimensions{codebooks}")
+    lines += _wrapped("context", f"{card.context} sentences, at which documents are wrapped")
+    lines += _wrapped("training", f"dropout {card.dropout:g}{_unconditional(card)}")
+    if card.diffusion is not None:
+        lines += _wrapped("noise", f"{card.diffusion.schedule} schedule, {card.diffusion.steps} timesteps")
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
+
+
+def _unconditional(card: LcmCard) -> str:
+    return "" if card.kind == "base" else f", {card.unconditional:.0%} of targets without their context"
+
+
+def _layers(card: LcmCard) -> str:
+    return str(card.layers or f"{card.contextualizer_layers}+{card.denoiser_layers}")
+
+
+def fetch_sat_model(console: Console, card: SatCard) -> None:
+    """Load it once, which fetches what is missing and shows the bars of Hugging Face. Raises CardError."""
+    import torch
+
+    from stages.segment.sat.load import load
+
+    load(card, torch.float32, "cpu")
+    console.print(f"{escape(card.name)} is here and loads", highlight=False)
+
+
+def _is_sat(name: str) -> bool:
+    """Whether a name or the path of a card means a SaT model."""
+    return _kind(name) == "sat" if name.endswith((".yaml", ".yml")) else name in shipped_sat_cards()
+
+
+def _is_lcm(name: str) -> bool:
+    """Whether a name or the path of a card means a Large Concept Model."""
+    return _kind(name) in get_args(Kind) if name.endswith((".yaml", ".yml")) else name.startswith(PREFIX)
+
+
+def _kind(path: str) -> str | None:
+    """What a card's file says."""
+    try:
+        return str(load_yaml(Path(path).expanduser().read_text(encoding="utf-8"))["kind"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
+        return None  # what is wrong with it is said when it is loaded
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column in ("dim", "layers", "weights", "langs", "threshold")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    return table
+
+
+def fetch_model(console: Console, card: ModelCard) -> None:
+    """Fetch and check every file of a card. Raises CardError as `ModelCard.verify` does."""
+    for role in ROLES:
+        columns = (BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(TextColumn(f"{role:9}"), *columns, console=console, transient=True) as progress:
+            task = progress.add_task(role, total=card.file(role).bytes)
+
+            def report(done: int, total: int | None, progress: Progress = progress, task: TaskID = task) -> None:
+                progress.update(task, completed=done, total=total)
+
+            path = card.verify(role, report)
+        console.print(f"{role:9} {size(path.stat().st_size)}, checked: {escape(str(path))}", soft_wrap=True)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count < 1e7 else f"{number(count / 1e6)} M"
+
+
+def _summary(states: list[FileState]) -> str:
+    missing = [state for state in states if not state.here]
+    if not missing:
+        return f"here, {size(sum(state.bytes for state in states))}"
+    what = "to fetch" if all(state.url for state in missing) else "missing"
+    about = "" if all(state.exact for state in missing) else "~"
+    count = f"{len(missing)} " if len(missing) < len(states) else ""
+    return f"{count}{what}, {about}{size(sum(state.bytes for state in missing))}"
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    """Lines of a label and its text, broken at 80 columns."""
+    first = f"{label:11}" if label else ""
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False)
+    return [escape(line) for line in lines]
+
+
+def _file_lines(card: ModelCard, state: FileState) -> list[str]:
+    stated = card.file(state.role)
+    where = "here" if state.here else "to fetch" if state.url else "[red]missing[/]"
+    lines = [f"{state.role:11}{where}, {state.amount}"]
+    if state.url:
+        lines.append(f"{'':11}{escape(public(state.url))}")
+    lines.append(f"{'':11}{escape(str(state.path))}")
+    return [*lines, f"{'':11}sha256 {stated.sha256 or 'not published: recorded beside the file when it is fetched'}"]
+
+
+def _scores(scores: dict[str, dict[str, float]], rows: str) -> Table:
+    """A line a language or a text, a column a score."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(rows)
+    columns = []
+    for score, values in scores.items():
+        table.add_column(escape(score), justify="right", vertical="bottom")
+        decimals = max(len(f"{value:.3f}".rstrip("0").partition(".")[2]) for value in values.values())
+        columns.append({lang: f"{value:,.{decimals}f}".replace(",", " ") for lang, value in values.items()})
+    for lang in dict.fromkeys(lang for column in columns for lang in column):
+        table.add_row(escape(lang), *(column.get(lang, "–") for column in columns))
+    return table

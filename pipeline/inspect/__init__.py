@@ -1,1 +1,0 @@
-"""Looking at quality columns before training."""

@@ -1,0 +1,49 @@
+"""What was made with the files of a corpus and does not change with it: indexes, and the models trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.errors import CorpusError
+from pipeline.corpus.reader import Corpus
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from pipeline.training.data.index import FAMILIES, read_index
+from pipeline.training.record import read_started
+from pipeline.training.status import training_statuses
+
+
+def indexes_of(store: Store) -> list[str]:
+    """First twelve digits of the digests of all finished indexes."""
+    names = (path.rpartition("/")[2] for path in store.find(layout.INDEXES))
+    return sorted(name.removesuffix(".parquet") for name in names if name.count(".") == 1 and name.endswith(".parquet"))
+
+
+def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
+    """Indexes (twelve digits each) that name one of these data files, or cannot be read, so that nobody knows."""
+    wanted = pa.array(sorted(files), pa.string())
+    for digest in indexes_of(corpus.store):
+        try:
+            parts = read_index(corpus, digest).parts
+        except CorpusError:
+            yield digest
+            continue
+        if any(pc.any(pc.is_in(parts[family], value_set=wanted)).as_py() for family in FAMILIES):
+            yield digest
+
+
+def models_of(store: Store) -> Iterator[tuple[str, list[str]]]:
+    """Runs of training, and of each the indexes of this corpus that it is pinned to; damaged ones are left out."""
+    for one in training_statuses(store):
+        if not one.damaged:
+            pinned = read_started(store, one.run).pinned
+            yield one.run, [index.digest[:12] for index in pinned.indexes if not index.url]
+
+
+def models_made_with(store: Store, indexes: Collection[str]) -> list[str]:
+    """Runs of training that are pinned to one of these indexes, or to one that is gone, so that nobody knows."""
+    known = set(indexes_of(store))
+    return [run for run, pinned in models_of(store) if any(one in indexes or one not in known for one in pinned)]

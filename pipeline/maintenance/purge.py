@@ -1,0 +1,208 @@
+"""`pipeline purge`: documents go for good, by their ids.
+
+First a tombstone is written (`tombstones.py`), and from then on no reader shows them. The next run segments
+the chunks that held them again, without them: ends of parts stay where they were, so only parts that held one change,
+and only their embeddings are made again. Then `erase` deletes whatever older settings, older receipts and broken
+attempts left of those chunks. Cost: the column `doc_id` of every documents file and every list of quarantine, 16 at a
+time; the run, the chunks that were hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import fsspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import ConfigError, CorpusError, visible
+from pipeline.base.formats import counted
+from pipeline.base.parallel import in_parallel
+from pipeline.coordination.lock import locked
+from pipeline.corpus.leftovers import ATTEMPT
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.tombstones import create_tombstone
+from pipeline.maintenance.made_with import indexes_made_with, models_made_with
+from pipeline.storage import layout
+from pipeline.storage.remote import translate_errors
+from pipeline.storage.store import Store
+
+NAMED = 20  # ids that are in no document
+FIRST = 5  # ids that are shown, so that a person sees whether they are the right ones
+REPORT = "report/index.html"
+
+
+@dataclass
+class PurgeMatches:
+    """Where purged ids stand. `hits`: chunk → ids; documents, sentences and parts: that readers see now."""
+
+    hits: dict[str, set[str]] = field(default_factory=dict)
+    documents: int = 0
+    sentences: int = 0
+    parts: int = 0
+    quarantined: int = 0
+    files: set[str] = field(default_factory=set)  # lists of documents that hold one
+
+    @property
+    def ids(self) -> set[str]:
+        """All that are anywhere."""
+        return set().union(*self.hits.values())
+
+
+def purge(
+    console: Console, corpus: Corpus, file: str, dry_run: bool, jobs_alive: Callable[[Sequence[str]], bool]
+) -> None:
+    """Purge the documents whose ids a file lists. `jobs_alive`: whether SLURM has one of these jobs.
+
+    Raises `ConfigError` for a file that lists none, `CorpusError` while a run is under way.
+    """
+    ids = read_ids(file)
+    with contextlib.nullcontext() if dry_run else locked(corpus.store, "purge", jobs_alive):
+        _purge(console, corpus, file, ids, dry_run)
+
+
+def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool) -> None:
+    found = find(corpus, ids)
+    missing = sorted(ids - found.ids)
+    console.print(
+        f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "
+        f"in {counted(found.parts, 'part')}, {counted(found.quarantined, 'record')} in quarantine; "
+        f"{counted(len(found.hits), 'chunk')} to segment again",
+        highlight=False,
+    )
+    first = ", ".join(repr(visible(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
+    console.print(
+        Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first of them: {first}"), soft_wrap=True
+    )
+    for doc_id in missing[:NAMED]:
+        console.print(Text(f"in no document: {visible(doc_id)}", style="yellow"), soft_wrap=True)
+    if len(missing) > NAMED:
+        console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
+    indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
+    _say_made_with(console, corpus, indexes)
+    if dry_run:
+        console.print("Nothing was changed; without --dry-run they are purged.")
+        return
+    path = create_tombstone(corpus.store, ids, found.hits, file, indexes)
+    corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes it anew
+    for one in corpus.store.find("documents", prefix="."):  # of killed writes
+        corpus.store.delete(one)
+    console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
+    if found.hits:
+        console.print(
+            "Now run: pipeline run corpus.yaml (it writes those chunks anew and deletes what they were). Input files, "
+            "exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are yours.",
+            soft_wrap=True,
+        )
+
+
+def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> None:
+    """Which indexes and models were made with documents that go; they are not changed."""
+    models = models_made_with(corpus.store, indexes) if indexes else []
+    for what, names in (("index", indexes), ("model", models)):
+        if names:
+            several = what if len(names) == 1 else {"index": "indexes", "model": "models"}[what]
+            console.print(
+                Text(f"made with them, and not changed: {several} {', '.join(names)}", style="yellow"), soft_wrap=True
+            )
+    if models:
+        console.print(
+            Text("A model learned from them: pipeline train corpus.yaml --fresh trains it again without.", "yellow"),
+            soft_wrap=True,
+        )
+
+
+def show_unpurged(console: Console, corpus: Corpus) -> None:
+    """What is purged but still in files, if anything."""
+    hits = corpus.tombstones.by_chunk
+    if hits:
+        ids = counted(len(frozenset().union(*hits.values())), "purged id")
+        console.print(f"{ids} to take out of {counted(len(hits), 'chunk')}; no reader shows them: pipeline run does it")
+
+
+def read_ids(file: str) -> set[str]:
+    """Ids of a text file, one a line; of .jsonl, a string or an object with `doc_id` a line; of the column doc_id of
+    .parquet. Any fsspec URL. A line ends at a line feed and nowhere else, whatever Unicode calls a line end, so an id
+    that holds one itself is given as .jsonl or .parquet.
+    """
+    try:
+        with translate_errors(file), fsspec.open(file, "rb") as opened:
+            if file.endswith(".parquet"):
+                ids = pq.read_table(opened, columns=["doc_id"])["doc_id"].cast(pa.string()).to_pylist()
+            else:
+                ids = [line.removesuffix("\r") for line in opened.read().decode("utf-8-sig").split("\n")]
+                if file.endswith((".jsonl", ".ndjson")):
+                    ids = [_id_of(file, number, line) for number, line in enumerate(ids, 1) if line.strip()]
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise ConfigError(f"--ids {file}: there is no such file; give a text file with one id a line") from error
+    except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
+        raise ConfigError(
+            f"--ids {file} cannot be read ({error}); give a file of UTF-8 text with one id a line, or Parquet with a "
+            "column doc_id"
+        ) from error
+    if None in ids:
+        raise ConfigError(f"--ids {file}: doc_id of row {ids.index(None)} is null; leave that row out")
+    found = {doc_id for doc_id in ids if doc_id}
+    if not found:
+        raise ConfigError(f"--ids {file} lists no id; give UTF-8 text with one id a line")
+    return found
+
+
+def _id_of(file: str, number: int, line: str) -> str:
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(line)
+        doc_id = value.get("doc_id") if isinstance(value, dict) else value
+        if isinstance(doc_id, str) and doc_id:
+            return doc_id
+    raise ConfigError(f'--ids {file}: line {number} is no id; write "ID" or {{"doc_id": "ID"}} on each line')
+
+
+def find(corpus: Corpus, ids: Collection[str]) -> PurgeMatches:
+    """Look into every documents file and quarantine list, also those of older settings and of broken attempts."""
+    wanted = pa.array(sorted(ids), pa.string())
+    shown = {
+        file.path for chunk in corpus.chunks for part in chunk.parts for file in part.receipts["segment"].files
+    } | {chunk.receipt.quarantine.path for chunk in corpus.chunks if chunk.receipt and chunk.receipt.quarantine}
+    paths = [
+        path
+        for folder in ("documents", "quarantine")
+        for path in corpus.store.find(folder)
+        if ATTEMPT.fullmatch(path.rpartition("/")[2]) and path.endswith(".parquet")
+    ]
+    found = PurgeMatches()
+    for path, table in zip(paths, in_parallel(lambda path: _hits(corpus.store, path, wanted), paths), strict=True):
+        if not table.num_rows:
+            continue
+        found.hits.setdefault(_chunk_of(path), set()).update(table["doc_id"].to_pylist())
+        found.files.add(path)
+        if path in shown and path.startswith("documents/"):
+            already = corpus.tombstones.of(_chunk_of(path))
+            table = table.filter(pc.invert(pc.is_in(table["doc_id"], value_set=pa.array(sorted(already), pa.string()))))
+            found.documents += int((table["subdocument"].to_numpy() == 0).sum())
+            found.sentences += int(pc.sum(table["rows"]).as_py() or 0)
+            found.parts += bool(table.num_rows)
+        elif path in shown:
+            found.quarantined += int(pc.sum(table["records"]).as_py())
+    return found
+
+
+def _hits(store: Store, path: str, wanted: pa.Array) -> pa.Table:
+    columns = ["doc_id", *(("subdocument", "rows") if path.startswith("documents/") else ("records",))]
+    try:
+        with store.open(path) as file:
+            return pq.read_table(file, columns=columns, filters=pc.is_in(pc.field("doc_id"), value_set=wanted))
+    except pa.ArrowException as error:
+        raise CorpusError(
+            f"{store.url}/{path} cannot be read ({error}), so nobody knows whether it holds one of these documents: "
+            "pipeline verify --repair, pipeline run, then purge again"
+        ) from error
+
+
+def _chunk_of(path: str) -> str:
+    return layout.data_owner(path)[0].partition("-")[0]

@@ -1,0 +1,53 @@
+"""What `pipeline quarantine` shows: the records that could not be used, by reason, each with its place and its error.
+
+Reads only the lists that the chunk receipts name, one chunk at a time, and stops when it has the examples it wants; the
+counts are those of the receipts.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import ConfigError, visible
+from pipeline.base.formats import number, plain, size
+from pipeline.corpus.counters import CHUNK, whole_counts
+from pipeline.corpus.quarantine import QuarantinedRecord, quarantined_records
+from pipeline.corpus.reader import Corpus
+
+SHOWN = 3  # records a reason
+
+
+def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None, most: int = SHOWN) -> None:
+    """At most so many records of each reason, or of one. Raises `ConfigError` for a reason that no record has."""
+    counts = whole_counts(corpus.chunks.total, CHUNK, "quarantined")
+    if not counts:
+        console.print(f"Nothing is in the quarantine of {corpus.url}.", markup=False, highlight=False)
+        return
+    if reason is not None and reason not in counts:
+        raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {', '.join(sorted(counts))}")
+    wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
+    for name, found in quarantined_records(corpus, wanted, most).items():
+        console.print(Text(f"{name}: {number(counts[name])}", style="bold"))
+        for one in found:
+            _show(console, one)
+        rest = counts[name] - sum(one.records for one in found)
+        if rest > 0:
+            console.print(
+                Text(f"  … and {number(rest)} more: --reason '{name}' --most {max(20, most * 10)}", style="dim")
+            )
+    unreadable = int(corpus.chunks.total[f"{CHUNK}/bytes_unreadable"])
+    total = f"{number(sum(counts.values()))} records in quarantine, {size(unreadable)} could not be decoded"
+    console.print(
+        f"{total}; all of them: {corpus.url}/quarantine/*.parquet", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def _show(console: Console, one: QuarantinedRecord) -> None:
+    more = f" ({number(one.records)} records)" if one.records > 1 else ""
+    console.print(Text(f"  {visible(one.place)}{more}"), soft_wrap=True)
+    console.print(Text(f"    {visible(one.error)}"), soft_wrap=True)
+    if one.payload:
+        console.print(
+            Text(f"    {plain(one.payload.decode('utf-8', 'replace').strip(), console.width - 5)}", style="dim")
+        )

@@ -1,0 +1,154 @@
+"""Every file of a corpus against the receipt that vouches for it: bytes, schema, rows, contents, finite values.
+
+Cost: each file is read once and hashed twice (file and columns), some hundred MB/s a core; memory: the files of as many
+parts as there are threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import MissingError
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.counters import by_detail, stages_of
+from pipeline.corpus.fingerprint import column_digest, content_digest
+from pipeline.corpus.fits import read_record
+from pipeline.corpus.ledger import forget
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.receipts import DataFile, Receipt
+from pipeline.corpus.states import ChunkState, PartState, read_state
+from pipeline.maintenance.finding import Finding
+from pipeline.maintenance.ledgers import check_ledgers
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from pipeline.training.status import FOLDER as TRAININGS
+from stages.arrow import embedding_matrix
+from stages.stage import NON_FINITE
+
+THREADS = 4
+AT_ONCE = 64  # chunks whose receipts are in memory
+
+
+def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
+    """Everything that is wrong with a corpus. `progress` is told the bytes of every file that was read."""
+    state = read_state(corpus.store, corpus.view, ledgers=False)  # receipts are the record
+    wrong = [Finding("the books", what, None) for what in compute_accounting(corpus.store, state).problems]
+    for path in corpus.view.fits.values():
+        record = read_record(corpus.store, path)
+        wrong += [Finding(record.path, what, path) for what in _bytes(corpus.store, record.path, record.digest)[1]]
+    with ThreadPoolExecutor(THREADS) as pool:
+        chunks = iter(state)
+        while some := list(itertools.islice(chunks, AT_ONCE)):
+            parts = [part for chunk in some for part in chunk.parts]
+            for found, done in pool.map(lambda part: _part(corpus.store, part), parts):
+                wrong += found
+                progress(done)
+            for found in pool.map(lambda chunk: _quarantine(corpus.store, chunk), some):
+                wrong += found
+    return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus.store)]
+
+
+def _trainings(store: Store) -> Iterable[Finding]:
+    if set(store.folders(TRAININGS)) <= {layout.INDEXES.rpartition("/")[2]}:
+        return ()
+    from pipeline.maintenance.trainings import check_trainings  # torch
+
+    return check_trainings(store)
+
+
+def _quarantine(store: Store, chunk: ChunkState) -> list[Finding]:
+    file = chunk.receipt.quarantine if chunk.receipt else None
+    if not chunk.receipt or not file:
+        return []
+    receipt = layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint)
+    return [Finding(file.path, what, receipt) for what in _bytes(store, file.path, file.digest)[1]]
+
+
+def total_bytes(corpus: Corpus) -> int:
+    """What `progress` is told in all."""
+    total = corpus.chunks.total
+    return int(sum(sum(by_detail(total, stage, "bytes").values()) for stage in stages_of(total)))
+
+
+def repair(corpus: Corpus, wrong: list[Finding]) -> int:
+    """Delete the receipts of what is wrong, so that the next run makes it again. Returns how many."""
+    paths = {one.receipt for one in wrong if one.receipt}
+    forget(corpus.store, {layout.part_owner(layout.data_owner(path)[0]) for path in paths})
+    for path in sorted(paths):
+        corpus.store.delete(path)
+    return len(paths)
+
+
+def _part(store: Store, part: PartState) -> tuple[list[Finding], int]:
+    wrong: list[Finding] = []
+    tables: dict[str, pa.Table] = {}
+    done = 0
+    for stage, receipt in part.receipts.items():
+        path = layout.receipt_path(stage, receipt.part, receipt.fingerprint)
+        for file in receipt.files:
+            table, what = _file(store, file, receipt)
+            wrong += [Finding(file.path, one, path) for one in what]
+            done += file.bytes
+            if table is not None and file.family in ("embeddings", "status"):
+                tables[file.family] = table
+                if len(tables) == 2:
+                    wrong += [Finding(file.path, one, path) for one in _values(**tables)]
+    return wrong, done
+
+
+def _file(store: Store, file: DataFile, receipt: Receipt) -> tuple[pa.Table | None, list[str]]:
+    """The table of a file, if it can be read, and what is wrong with it."""
+    data, wrong = _bytes(store, file.path, file.digest)
+    if wrong:
+        return None, wrong
+    try:
+        opened = pq.ParquetFile(pa.BufferReader(data))
+        table = opened.read(use_threads=False)
+    except pa.ArrowException as error:
+        return None, [f"cannot be read: {error}"]
+    return table, list(_differences(file, receipt, opened.metadata, table))
+
+
+def _differences(file: DataFile, receipt: Receipt, metadata: pq.FileMetaData, table: pa.Table) -> Iterator[str]:
+    if table.num_rows != file.rows:
+        yield f"has {table.num_rows} rows, its receipt says {file.rows}"
+    groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    steps = range(0, file.rows, layout.ROW_GROUP_ROWS)
+    if file.family in layout.ROW_FAMILIES and groups != [min(layout.ROW_GROUP_ROWS, file.rows - at) for at in steps]:
+        yield f"has row groups of {sorted(set(groups))} rows, not of {layout.ROW_GROUP_ROWS}"
+    width = table.schema.field(0).type.list_size if file.family in layout.VECTORS else None
+    keep = tuple(name for name in table.column_names if name not in layout.DOCUMENT_COLUMNS)
+    expected = layout.schema(file.family, width=width, keep=keep if file.family == "documents" else ())
+    if table.schema.remove_metadata() != expected:
+        yield f"has the schema {table.schema.to_string()!r}, declared is {expected.to_string()!r}"
+    for name in table.column_names:
+        if column_digest(table[name]) != receipt.columns.get(f"{file.family}.{name}"):
+            yield f"column {name} is not the one that its receipt vouches for"
+
+
+def _values(embeddings: pa.Table, status: pa.Table) -> Iterator[str]:
+    """What stands in embeddings must be finite; where the status says that it was not, zeros."""
+    values = embedding_matrix(embeddings["embedding"])
+    bad = int((~np.isfinite(values).all(axis=1)).sum())
+    if bad:
+        yield f"{bad} rows hold values that are not finite"
+    broken = status["status"].to_numpy() == NON_FINITE
+    if values[broken].any():
+        yield f"rows of status {NON_FINITE} hold values other than zero"
+
+
+def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
+    try:
+        data = store.read(path)
+    except MissingError:
+        return b"", ["is missing, though a receipt vouches for it"]
+    found = content_digest(data)
+    return data, [] if found == digest else [
+        f"has {len(data)} bytes with digest {found[:8]}…, its receipt says {digest[:8]}…"
+    ]

@@ -1,0 +1,102 @@
+"""What `pipeline cancel` does: asks whoever works on a corpus to stop, sees that it does, and frees the corpus.
+
+Workers hear of it at their next heartbeat, wherever they are: a file in the run's folder says it, so nothing has to
+reach them. Jobs of a cluster are cancelled as well, the one that decides what comes next first of all, so that it
+queues nothing more.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import PipelineError
+from pipeline.base.formats import duration
+from pipeline.coordination.leases import Lease, Leases
+from pipeline.coordination.lock import FOLDER, NAME, ask_to_stop
+from pipeline.corpus.runs import close_run
+from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
+from pipeline.storage.store import Store
+
+GRACE_SECONDS = 30.0  # beyond a lease, for Ray or SLURM to end what was asked to stop
+
+
+def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
+    """Stop the run under way and wait until the corpus is free. False if it is not yet, though everybody was asked."""
+    watcher = RunWatcher(store, cluster)
+    state = watcher.poll()
+    if not state or not state.holder:
+        console.print(f"Nothing to cancel: no run is under way in {store.url}.", markup=False, highlight=False)
+        return True
+    alone = state.lost and not state.holder.get("jobs")
+    if alone:
+        console.print(Text(f"{_name(state)}: {state.lost}"), soft_wrap=True)
+    else:
+        console.print(f"{_name(state)}: asking {_who(state)} to stop", markup=False, highlight=False, soft_wrap=True)
+    seen = _stop(console, store, cluster, watcher, state)
+    if not seen.over:
+        console.print(
+            Text(
+                f"{_name(seen)} has been asked, but {_who(seen)} still holds the corpus; it stops at its next sign of "
+                f"life. See: pipeline status {store.url} --watch",
+                "yellow",
+            ),
+            soft_wrap=True,
+        )
+        return False
+    _free(store, seen)
+    if seen.done:
+        console.print("It had come to its end before it heard of it.")
+    else:
+        console.print("Cancelled. What is finished is kept: pipeline run goes on from there.")
+    return True
+
+
+def _stop(console: Console, store: Store, cluster: Cluster, watcher: RunWatcher, state: RunState) -> RunState:
+    """Ask until nobody holds the corpus, or the time is over. Returns the last look."""
+    deadline = time.monotonic() + state.lease_seconds + GRACE_SECONDS
+    cancelled: list[str] = []
+    while True:
+        if state.run:  # a run that is still planned hears of it once it has begun
+            ask_to_stop(store, state.run)
+        jobs = state.holder.get("jobs", [])
+        if jobs and jobs != cancelled and not state.over:
+            cancelled = jobs
+            try:
+                cluster.cancel(jobs[-1:])
+                cluster.cancel(jobs[:-1])
+            except PipelineError as error:
+                console.print(Text(f"cannot cancel its jobs from here: {error}", "yellow"), soft_wrap=True)
+        if state.over or time.monotonic() >= deadline:
+            return state
+        time.sleep(1.0)
+        now = watcher.poll()
+        if not now or (now.run != state.run and state.run):  # it ended, and another one has begun
+            state.holder = {}
+            return state
+        state = now
+
+
+def _free(store: Store, state: RunState) -> None:
+    """Close the run and its lock, where it has not done so itself."""
+    if state.run and state.summary is None:
+        close_run(store, state.run, {"done": False, "interrupted": True})
+    leases = Leases(store, FOLDER, 0.0)
+    leases.see(store.listing(FOLDER), 0.0)
+    held = leases.held.get(NAME)
+    if held and not held.released and leases.holder(NAME).get("run", "") == state.run:
+        Lease(store, FOLDER, NAME, held.generation).release()
+
+
+def _name(state: RunState) -> str:
+    return state.run.removeprefix("runs/") or "a run that is being planned"
+
+
+def _who(state: RunState) -> str:
+    holder = state.holder
+    if holder.get("jobs"):
+        return f"SLURM jobs {', '.join(holder['jobs'])} and their workers"
+    soon = f" (it hears of it within {duration(state.lease_seconds)})"
+    return f"process {holder.get('pid')} of {holder.get('user')} on {holder.get('host')}{soon}"

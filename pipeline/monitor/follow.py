@@ -1,0 +1,252 @@
+"""What `pipeline status --watch` and `run --wait` show: a view that refreshes in place, or a line every few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted, duration, number, plain
+from pipeline.console.progress import LINE_SECONDS
+from pipeline.monitor.phase_status import PhaseState
+from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
+from pipeline.storage.store import Store
+
+REFRESH_SECONDS = 2.0
+SHARE = 0.2  # of the time that looking may take: a slow store is asked less often
+PACE_SECONDS = 60.0  # over which the present rate is measured
+SHOWN = 5  # failures, stragglers
+WORKERS = 20
+
+
+def follow(console: Console, store: Store, cluster: Cluster, run: str | None = None) -> bool:
+    """Show a run until it is over; whether it ended well. `run`: this one, else the one under way or the newest.
+
+    Raises `CorpusError` if there is none. Ctrl-C comes through and stops nothing but the view.
+    """
+    watcher, pace = RunWatcher(store, cluster, run), Pace()
+    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+    last_line = 0.0
+    try:
+        while True:
+            started = time.monotonic()
+            state = watcher.poll()
+            if not state:
+                raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
+            if state.over:
+                break
+            pace.see(state)
+            if live:
+                live.start()
+                live.update(view_of(state, pace, console.height - 1), refresh=True)
+            elif time.monotonic() - last_line >= LINE_SECONDS:
+                last_line = time.monotonic()
+                console.print(_line(state, pace), markup=False, highlight=False, soft_wrap=True)
+            time.sleep(max(REFRESH_SECONDS, (time.monotonic() - started) / SHARE))
+    finally:
+        if live:
+            live.stop()
+    show_end(console, store, state)
+    return state.done
+
+
+def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
+    """One look at the run under way, or at how the newest one ended, if not well. False if it failed."""
+    state = RunWatcher(store, cluster).poll()
+    if state and not state.over:
+        console.print(view_of(state, Pace()))
+    elif state and not state.done:
+        show_end(console, store, state)
+        return not state.failures and not state.lost
+    return True
+
+
+class Pace:
+    """Sentences a second of the present phase, over the last minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, float, int]] = deque()  # phase, when, sentences
+
+    def see(self, state: RunState) -> None:
+        """Remember a look."""
+        for phase in state.phases[-1:]:
+            self._seen.append((phase.number, state.now, phase.sentences))
+            while self._seen[0][0] != phase.number or state.now - self._seen[0][1] > PACE_SECONDS:
+                self._seen.popleft()
+
+    @property
+    def rate(self) -> float | None:
+        """None before there are enough looks."""
+        if not self._seen or self._seen[-1][1] - self._seen[0][1] < PACE_SECONDS / 4:
+            return None
+        (_, since, before), (_, now, after) = self._seen[0], self._seen[-1]
+        return max(0, after - before) / (now - since)
+
+
+def view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
+    """The whole view of a run that is under way, in at most about `height` lines."""
+    lines: list[RenderableType] = [Text(_title(state), "bold")]
+    phases = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    phases.add_column(no_wrap=True)
+    phases.add_column(overflow="fold")
+    for phase in state.phases:
+        name = f"phase {phase.number}, {phase.kind}"
+        for label, text in _phase(phase, None if phase.over else pace.rate):
+            phases.add_row(Text(label or name, "" if phase.over else "bold"), text)
+    if state.phases:
+        lines.append(phases)
+    else:
+        lines.append(Text(_before(state)))
+    troubles = _troubles(state)
+    if state.phases:
+        room = height - len(state.phases) * 2 - len(troubles) - 8
+        lines += _workers(state.phases[-1], min(WORKERS, max(3, room)))
+    jobs = _jobs(state)
+    return Group(*lines, *troubles, *([Text(jobs, "dim")] if jobs else []))
+
+
+def _title(state: RunState) -> str:
+    holder = state.holder
+    where = f"jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
+    beat = f", last sign of life {state.beat:.0f} s ago" if state.beat is not None else ""
+    what = state.run.removeprefix("runs/") or "a run is being planned"
+    return (
+        f"{what}: {state.launcher}, {holder.get('user')} on {holder.get('host')} ({where}), for "
+        f"{duration(state.now - state.started)}{beat}"
+    )
+
+
+def _before(state: RunState) -> str:
+    if state.holder.get("jobs"):
+        return "the first job, which decides what there is to do, has not answered yet"
+    return "nothing has been launched yet"
+
+
+def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
+    """Rows of (label, text); an empty label stands for the phase's name."""
+    took = f"{duration(phase.seconds)}" if phase.seconds is not None else "not begun"
+    if phase.kind == "fit":
+        fitted = ", ".join(phase.fitted)
+        return [("", f"{'fitted ' + fitted if fitted else 'done' if phase.over else 'fitting'}, {took}")]
+    done = f"{counted(phase.parts, 'part')}, {counted(phase.sentences, 'sentence')}"
+    if phase.over:
+        failed = f", {phase.failed} failed" if phase.failed else ""
+        return [("", f"{counted(phase.chunks, 'chunk')}, {done}, {number(phase.rate)}/s{failed}, {took}")]
+    rows = []
+    if phase.claims:
+        rows.append(
+            (
+                "",
+                f"claims: {phase.done} of {phase.claims} done, {phase.held} held, {phase.lost} lost, {phase.free} free",
+            )
+        )
+    about = "about " * (phase.chunks_done < phase.chunks)
+    of_parts = f" of {about}{number(phase.parts_in_all)}" if phase.parts_in_all else ""
+    of_sentences = f" of {about}{number(phase.sentences_in_all)}" if phase.sentences_in_all else ""
+    rows.append(
+        (
+            " " if rows else "",
+            f"{number(phase.chunks_done)} of {counted(phase.chunks, 'chunk')}, {number(phase.parts)}{of_parts} parts, "
+            f"{number(phase.sentences)}{of_sentences} sentences",
+        )
+    )
+    now = f"{number(pace)}/s now, " if pace is not None else ""
+    left = f", {duration(phase.left)} left" if phase.left else ""
+    left += "; what comes next is being decided" if phase.claims and phase.done == phase.claims else ""
+    rows.append((" ", f"{now}{number(phase.rate)} sentences/s over the phase, {took}{left}"))
+    return rows
+
+
+def _workers(phase: PhaseState, most: int) -> list[RenderableType]:
+    if not phase.workers:
+        return [Text(f"{counted(phase.resting, 'worker')} without a claim")] if phase.resting else []
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("worker", "host", "claim", "for", "parts", "sentences", "/s", "sign of life"):
+        table.add_column(column, justify="left" if column in ("worker", "host") else "right", no_wrap=True)
+    for one in phase.workers[:most]:
+        style = "red" if one.lost else "yellow" if one.quiet or one.slow else ""
+        cells = (
+            one.name, one.host, str(int(one.claim)), duration(one.seconds), number(one.parts), number(one.sentences),
+            number(one.rate), f"{duration(one.silent)} ago",
+        )  # fmt: skip
+        table.add_row(*(Text(plain(cell, 60), style) for cell in cells))
+    more = [f"{len(phase.workers) - most} more workers"] * (len(phase.workers) > most)
+    more += [f"{counted(phase.resting, 'worker')} without a claim"] * bool(phase.resting)
+    return [table, *([Text(f"… and {', '.join(more)}", "dim")] if more else [])]
+
+
+def _troubles(state: RunState) -> list[Text]:
+    found: list[Text] = []
+    workers = state.phases[-1].workers if state.phases else []
+    for one in [one for one in workers if one.lost][:SHOWN]:
+        found.append(Text(f"lost: claim {int(one.claim)}, {one.name} is dead or cut off; another one takes it", "red"))
+    for one in [one for one in workers if one.quiet and not one.lost][:SHOWN]:
+        found.append(Text(f"silent: {one.name} gave no sign of life for {duration(one.silent)}", "yellow"))
+    for one in [one for one in workers if one.slow and not one.quiet][:SHOWN]:
+        what = f"straggler: claim {int(one.claim)} of {one.name} takes {one.slow:.1f} times as long as usual"
+        found.append(Text(what, "yellow"))
+    if state.failures:
+        failed = sum(phase.failed for phase in state.phases)
+        found.append(Text(f"{failed} failed; last: {plain(state.failures[-1], 500)}", "red"))
+    if state.set_aside:
+        found.append(_set_aside(state))
+    return found
+
+
+def _set_aside(state: RunState) -> Text:
+    names = state.set_aside
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return Text(f"set aside: {plain(', '.join(names[:SHOWN]), 500)}{more}", "red")
+
+
+def _jobs(state: RunState) -> str:
+    if state.no_jobs:
+        return f"SLURM does not say how its jobs are: {plain(state.no_jobs, 200)}"
+    by_job: dict[str, Counter[str]] = {}
+    for task, word in state.jobs.items():
+        by_job.setdefault(task.partition("_")[0], Counter())[word] += 1
+    shown = (
+        f"{job} " + ", ".join(f"{count} {word}" if count > 1 else word for word, count in words.items())
+        for job, words in by_job.items()
+    )
+    return f"SLURM: {'; '.join(shown)}" if by_job else ""
+
+
+def _line(state: RunState, pace: Pace) -> str:
+    since = f"{duration(state.now - state.started)}:"
+    if not state.phases:
+        return f"{since} {_before(state)}" + (f" ({jobs})" if (jobs := _jobs(state)) else "")
+    phase = state.phases[-1]
+    rows = _phase(phase, pace.rate)
+    quiet = sum(one.quiet for one in phase.workers)
+    slow = sum(one.slow is not None for one in phase.workers)
+    notes = [f"{quiet} silent"] * bool(quiet) + [f"{slow} slow"] * bool(slow)
+    notes += [f"{phase.failed} failed"] * bool(phase.failed)
+    return f"{since} {phase.kind}: {'; '.join([*(text for _, text in rows), *notes])}"
+
+
+def show_end(console: Console, store: Store, state: RunState) -> None:
+    """How a run ended: what it set aside, what failed, what nobody closed."""
+    name = state.run.removeprefix("runs/") or "a run that was being planned"
+    if state.summary is None:
+        console.print(Text(f"{name} was not closed: {state.lost or 'it was killed'}", "red"), soft_wrap=True)
+        console.print("What is finished is kept: run the same command again to go on.")
+        return
+    if state.done:
+        console.print(f"{name} is done", markup=False, highlight=False)
+        return
+    how = "was stopped before its end; run the same command again to go on"
+    console.print(Text(f"{name} {how if state.summary.get('interrupted') else 'failed'}", "red"))
+    if state.set_aside:
+        console.print(_set_aside(state), soft_wrap=True)
+    failures = [one for one in state.failures if one.partition(": ")[0] not in state.set_aside]
+    for one in failures[:SHOWN]:
+        console.print(Text(f"failed: {plain(one, 1000)}", "red"), soft_wrap=True)
+    if len(failures) > SHOWN:
+        console.print(f"… and {len(failures) - SHOWN} more failures")
+    console.print(Text(f"details: pipeline logs {store.url}", "dim"), soft_wrap=True)

@@ -1,0 +1,201 @@
+"""What can be seen of a phase from outside: its claims, its workers and their pace, what failed.
+
+Times of a worker are compared with its own clock, signs of life with the store's, so clocks need not agree.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.parallel import in_parallel
+from pipeline.coordination.leases import Held, Leases
+from pipeline.run.phases import ShardResult, failures_of, read_phase, shards_of
+from pipeline.storage.store import Store
+
+SLOW = 3.0  # times the median, from which a claim is a straggler
+ENOUGH = 3  # finished claims for a median
+
+
+@dataclass
+class WorkerState:
+    """A worker with a claim. `seconds`: in this claim; `parts`, `sentences`: since it started; `silent`: seconds since
+    its last sign of life; `slow`: how many times longer than usual its claim takes, if that is a lot."""
+
+    name: str
+    host: str
+    claim: str
+    seconds: float
+    parts: int
+    sentences: int
+    rate: float
+    silent: float
+    quiet: bool
+    lost: bool
+    slow: float | None = None
+
+
+@dataclass
+class PhaseState:
+    """Claims are `done`, `held`, `lost` (their worker died) or free. `seconds`: since work on it began, None before."""
+
+    number: int
+    kind: str
+    over: bool = False
+    claims: int = 0
+    done: int = 0
+    held: int = 0
+    lost: int = 0
+    chunks: int = 0
+    chunks_done: int = 0
+    parts: int = 0
+    parts_in_all: int = 0  # an estimate while chunks are not segmented
+    sentences: int = 0
+    sentences_in_all: int = 0  # likewise, where the driver knows
+    seconds: float | None = None
+    left: float | None = None  # seconds
+    fitted: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # in words, the newest last
+    failed: int = 0
+    workers: list[WorkerState] = field(default_factory=list)
+    resting: int = 0  # workers without a claim
+
+    @property
+    def free(self) -> int:
+        """Claims that nobody has taken, or that were let go of."""
+        return self.claims - self.done - self.held - self.lost
+
+    @property
+    def rate(self) -> float:
+        """Sentences a second since work on it began."""
+        return self.sentences / self.seconds if self.seconds else 0.0
+
+    @classmethod
+    def of_driver(cls, number: int, said: dict[str, Any]) -> PhaseState:
+        """As the one process of a run told it."""
+        return cls(number, **said)
+
+
+class PhaseReader:
+    """Reads a phase again and again; what cannot change is kept."""
+
+    def __init__(self, store: Store, folder: str, number: int) -> None:
+        self._store, self._folder, self._number = store, folder, number
+        self._spec = read_phase(store, folder)
+        launcher = self._spec.config["launcher"]
+        self._seconds: float = launcher["lease_seconds"]
+        cuts = shards_of(self._spec.chunks, launcher["chunks_per_claim"], launcher["tasks"])
+        self._sizes = [end - start for start, end in cuts] if self._spec.kind != "fit" else [0]
+        self._done: dict[str, ShardResult] = {}
+        self._workers: dict[str, tuple[float, dict[str, Any]]] = {}  # file → when it was written, what it says
+        self._last: PhaseState | None = None
+
+    def poll(self, now: float, over: bool) -> PhaseState:
+        """The phase now. `over`: another one follows it."""
+        if self._last and self._last.over:
+            return self._last
+        leases = Leases(self._store, f"{self._folder}/claims", self._seconds)
+        leases.see(self._store.listing(leases.folder), now)
+        self._read_done(leases)
+        self._read_workers()
+        spec, done = self._spec, list(self._done.values())
+        state = PhaseState(self._number, spec.kind, over, claims=spec.ranges, done=len(done))
+        open_claims = [name for name in leases.held if name not in self._done and not leases.held[name].released]
+        state.held = sum(leases.alive(name) for name in open_claims)
+        state.lost = len(open_claims) - state.held
+        state.chunks, state.chunks_done = sum(self._sizes), sum(self._sizes[int(name)] for name in self._done)
+        state.failures = failures_of(done)
+        state.fitted = [name for one in done for name in one.fitted]
+        in_claims = self._see_workers(state, leases, now)
+        state.parts = sum(one.parts for one in done) + in_claims["parts"]
+        state.sentences = sum(one.sentences for one in done) + in_claims["sentences"]
+        now_failing = (said["last_error"] for _, said in self._workers.values())
+        state.failures += [error for error in dict.fromkeys(now_failing) if error and error not in state.failures]
+        state.failed = len(state.failures)
+        began = [one.ended - one.seconds for one in done]
+        began += [now - one.seconds for one in state.workers]
+        ended = max((one.ended for one in done), default=now) if over or state.done == state.claims else now
+        state.seconds = max(0.0, ended - min(began)) if began else None
+        self._estimate(state)
+        self._last = state
+        return state
+
+    def _read_done(self, leases: Leases) -> None:
+        new = [file for file in leases.files if file.endswith(".done") and file[:-5] not in self._done]
+        read = in_parallel(lambda file: self._store.read(f"{leases.folder}/{file}"), new)
+        self._done |= {file[:-5]: ShardResult.model_validate_json(text) for file, text in zip(new, read, strict=True)}
+
+    def _read_workers(self) -> None:
+        found = self._store.listing(f"{self._folder}/workers")
+        changed = [path for path, when in found.items() if self._workers.get(path, (None,))[0] != when]
+
+        def read(path: str) -> dict[str, Any] | None:
+            try:
+                value: dict[str, Any] = json.loads(self._store.read(path))
+            except (CorpusError, ValueError):
+                return None  # it is being replaced: next time
+            return value
+
+        for path, said in zip(changed, in_parallel(read, changed), strict=True):
+            if said:
+                self._workers[path] = (found[path], said)
+
+    def _see_workers(self, state: PhaseState, leases: Leases, now: float) -> Counter[str]:
+        """Adds the workers that hold a claim. Returns parts and sentences of claims that are not done."""
+        in_claims: Counter[str] = Counter()
+        usual = self._usual()
+        finished: dict[str, list[ShardResult]] = {}
+        for one in self._done.values():
+            finished.setdefault(one.worker, []).append(one)
+        for when, said in self._workers.values():
+            claim, held = said["range"], leases.held.get(said["range"] or "")
+            if not held or claim in self._done or held.released or held.generation != said["generation"]:
+                state.resting += 1
+                continue
+            worker, here = self._worker(said, held, when, now, finished.get(said["worker"], []))
+            in_claims.update(here)
+            if usual and self._sizes[int(claim)] and worker.seconds > SLOW * usual * self._sizes[int(claim)]:
+                worker.slow = worker.seconds / (usual * self._sizes[int(claim)])
+            state.workers.append(worker)
+        state.workers.sort(key=lambda one: (-one.silent if one.quiet else 0.0, -(one.slow or 0.0), one.name))
+        return in_claims
+
+    def _worker(
+        self, said: dict[str, Any], held: Held, when: float, now: float, finished: list[ShardResult]
+    ) -> tuple[WorkerState, dict[str, int]]:
+        """A worker, and what it did in its present claim."""
+        silent = max(0.0, now - max(when, held.beat))
+        since, beat = _time(said["since"]), _time(said["beat"])
+        seconds = beat - _time(said["range_since"]) + silent
+        mine = [one for one in finished if one.ended >= since]  # it may have been started again, and counts anew then
+        here = {key: max(0, said[key] - sum(getattr(one, key) for one in mine)) for key in ("parts", "sentences")}
+        worker = WorkerState(
+            name=said["worker"], host=said["host"], claim=said["range"], seconds=seconds,
+            parts=said["parts"], sentences=said["sentences"],
+            rate=here["sentences"] / seconds if seconds > 0 else 0.0,
+            silent=silent, quiet=silent > self._seconds / 2, lost=now - held.beat > self._seconds,
+        )  # fmt: skip
+        return worker, here
+
+    def _usual(self) -> float | None:
+        """Seconds that a chunk takes, by the claims that are done; None if those are too few."""
+        times = [one.seconds / self._sizes[int(name)] for name, one in self._done.items() if self._sizes[int(name)]]
+        return statistics.median(times) if len(times) >= ENOUGH else None
+
+    def _estimate(self, state: PhaseState) -> None:
+        """Parts in all and the time left, from the chunks that are done; nothing before there are any."""
+        state.parts_in_all = max(self._spec.parts, state.parts)
+        if state.chunks_done:
+            parts = sum(one.parts for one in self._done.values())
+            state.parts_in_all = max(state.parts_in_all, round(parts * state.chunks / state.chunks_done))
+            if state.seconds and not state.over:
+                state.left = state.seconds / state.chunks_done * (state.chunks - state.chunks_done)
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

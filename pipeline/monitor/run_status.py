@@ -1,0 +1,241 @@
+"""The run of a corpus as it stands: who holds it, its phases, claims, workers, what failed, and how it ended.
+
+Judged by claims, heartbeats and what workers committed, by the store's clock; what SLURM says of the jobs only tells
+whether a run that nobody closed still has any. Cost of a look: one small file of the run, and for the present phase one
+listing of its claims and one of its workers, whose small files are read where they changed; what is done of a claim is
+read once, and a phase that is over is not looked at again. No receipt is read.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from pipeline.base.errors import PipelineError, StorageError, visible
+from pipeline.config.launcher import LauncherSettings
+from pipeline.coordination.leases import Leases
+from pipeline.coordination.lock import FOLDER, NAME, is_held
+from pipeline.corpus.runs import PROGRESS, SUMMARY
+from pipeline.monitor.phase_status import PhaseReader, PhaseState
+from pipeline.run.phases import SPEC_FILE, phase_folder
+from pipeline.run.tasks import ASIDE
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+STATES_SECONDS = 10.0  # between questions to the controller of a cluster, which has other things to do
+OVER = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+
+_LEASE_SECONDS = LauncherSettings().lease_seconds  # where a run's own are not known yet, or it is older than leases
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a cluster can be asked. `states`: job or task → its state; `cancel`: end jobs; `logs`: (folder of the jobs,
+    job or task) → its log files; `folder`: (launcher.folder, output, run) → that folder. They raise `PipelineError` if
+    it does not answer."""
+
+    states: Callable[[Sequence[str]], dict[str, str]]
+    cancel: Callable[[Sequence[str]], None]
+    logs: Callable[[Path, str], list[Path]]
+    folder: Callable[[str | None, str, str], Path]
+
+
+@dataclass
+class RunState:
+    """One look at a run. `run`: its folder, empty while one is planned. `beat`: seconds since the last sign of life of
+    its process, if it has one; `lost`: why nobody works on it though nobody closed it; `summary`: how it ended."""
+
+    run: str
+    holder: dict[str, Any]  # empty if nobody holds the corpus for it
+    launcher: str
+    lease_seconds: float
+    started: float
+    now: float
+    beat: float | None = None
+    phases: list[PhaseState] = field(default_factory=list)
+    jobs: dict[str, str] = field(default_factory=dict)
+    no_jobs: str = ""  # why SLURM does not say
+    lost: str = ""
+    summary: dict[str, Any] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody works on it any more."""
+        return bool(self.lost) or not self.holder
+
+    @property
+    def done(self) -> bool:
+        """Whether it came to a good end."""
+        return bool(self.summary and self.summary.get("done"))
+
+    @property
+    def failures(self) -> list[str]:
+        """What failed, in words: of a run that ended what it could not mend, else of all phases so far."""
+        if self.summary is not None:
+            return list(self.summary.get("failures", ()))
+        return list(dict.fromkeys(error for phase in self.phases for error in phase.failures))
+
+    @property
+    def set_aside(self) -> list[str]:
+        """Parts and chunks that killed their workers again and again."""
+        return [one.partition(": ")[0] for one in self.failures if ASIDE in one]
+
+
+class _Launcher(NamedTuple):
+    kind: str
+    lease_seconds: float
+
+
+class RunWatcher:
+    """Looks at a corpus again and again. `run`: that one, `runs/<run>`; else the one under way, else the newest."""
+
+    def __init__(self, store: Store, cluster: Cluster, run: str | None = None) -> None:
+        self.store = store
+        self._cluster = cluster
+        self._run = run
+        self._ahead: float | None = None  # the store's clock before ours, in seconds
+        self._launchers: dict[str, _Launcher] = {}
+        self._phases: dict[str, PhaseReader] = {}
+        self._asked: tuple[list[str], float] = ([], 0.0)
+        self._jobs: dict[str, str] = {}
+        self._no_jobs = ""
+
+    def poll(self) -> RunState | None:
+        """The run now; None if the corpus has none."""
+        now, holder, beat, beating = self._lock()
+        run = self._run or holder.get("run")
+        if holder and not run:
+            since = datetime.fromisoformat(holder["since"]).timestamp()
+            state = RunState("", holder, holder["launcher"], _LEASE_SECONDS, since, now, beat)
+            state.lost = self._lost(state, beating)
+            return state
+        run = run or self._newest()
+        if not run:
+            return None
+        if holder.get("run") != run:
+            holder = {}
+        launcher = self._launcher(run)
+        state = RunState(run, holder, *launcher, _started(run), now)
+        summary = f"{run}/{SUMMARY}"
+        if holder:
+            state.beat = None if holder.get("jobs") else beat
+            state.lost = self._lost(state, beating)
+        state.phases = self._phases_of(run, now, launcher)
+        if state.over or self.store.exists(summary):
+            state.summary = json.loads(self.store.read(summary)) if self.store.exists(summary) else None
+        if state.lost and holder.get("jobs") and state.summary is None:
+            state.lost = self._last_words(holder, begun=bool(state.phases))
+        return state
+
+    def _lock(self) -> tuple[float, dict[str, Any], float, bool]:
+        """(now by the store's clock, who holds the corpus, seconds since its last heartbeat, whether that counts)."""
+        found = self.store.listing(FOLDER)
+        if self._ahead is None and found:
+            self._ahead = _ahead(self.store)
+        now = time.time() + (self._ahead or 0.0)
+        leases = Leases(self.store, FOLDER, 0.0)
+        leases.see(found, now)
+        held = leases.held.get(NAME)
+        holder = leases.holder(NAME) if held and not held.released else {}
+        if not held or not holder:
+            return now, {}, 0.0, False
+        seconds = self._launcher(holder["run"]).lease_seconds if holder.get("run") else _LEASE_SECONDS
+        silent = max(0.0, now - held.beat)
+        return now, holder, silent, silent <= seconds
+
+    def _newest(self) -> str | None:
+        names = self.store.folders(layout.RUNS)
+        return f"{layout.RUNS}/{names[-1]}" if names else None
+
+    def _launcher(self, run: str) -> _Launcher:
+        if run not in self._launchers:
+            said = yaml.safe_load(self.store.read(f"{run}/corpus.yaml"))["launcher"]
+            self._launchers[run] = _Launcher(said["kind"], said.get("lease_seconds", _LEASE_SECONDS))
+        return self._launchers[run]
+
+    def _lost(self, state: RunState, beating: bool) -> str:
+        """Why nobody works on a run that nobody closed; empty if somebody does, or nobody knows."""
+        jobs = state.holder.get("jobs")
+        if not jobs:
+            if is_held(state.holder, beating, lambda jobs: True):
+                return ""
+            return f"its process gave no sign of life for {state.beat:.0f} s: it was killed, or its machine failed"
+        if self._asked[0] != jobs or time.monotonic() - self._asked[1] >= STATES_SECONDS:
+            self._asked = (list(jobs), time.monotonic())
+            try:
+                self._jobs, self._no_jobs = self._cluster.states(jobs), ""
+            except PipelineError as error:  # from a machine without it, say: signs of life are what counts
+                self._jobs, self._no_jobs = {}, str(error)
+        state.jobs, state.no_jobs = self._jobs, self._no_jobs
+        if self._no_jobs or any(one.split(" ")[0] not in OVER for one in self._jobs.values()):
+            return ""
+        if self._lock()[1].get("jobs") != jobs:  # they handed it on meanwhile
+            return ""
+        return "its jobs are over"
+
+    def _last_words(self, holder: dict[str, Any], begun: bool) -> str:
+        """How the last job of a run ended that should have closed it, or queued more."""
+        folder, job = Path(holder.get("folder", "")), holder["jobs"][-1]
+        if begun:
+            what = f"its jobs are over, but job {job}, which decides what comes next, failed or was cancelled"
+        else:
+            what = (
+                f"its first job ({job}) ended without having written anything: the nodes do not see {self.store.url}, "
+                "or Python failed there"
+            )
+        logs = self._cluster.logs(folder, job)
+        tail = [f"  {visible(line)}" for log in logs for line in last_lines(log, 12)]
+        if tail:
+            return "\n".join([f"{what}; the end of {logs[0]}:", *tail])
+        return what if begun else f"{what}; it left no log in {folder}: do the nodes see that folder?"
+
+    def _phases_of(self, run: str, now: float, launcher: _Launcher) -> list[PhaseState]:
+        progress = f"{run}/{PROGRESS}"
+        if launcher.kind != "slurm":
+            found = json.loads(self.store.read(progress)) if self.store.exists(progress) else {"phases": []}
+            return [PhaseState.of_driver(number, one) for number, one in enumerate(found["phases"], 1)]
+        readers: list[PhaseReader] = []
+        while True:
+            folder = phase_folder(run, len(readers) + 1)
+            if folder not in self._phases:
+                if not self.store.exists(f"{folder}/{SPEC_FILE}"):
+                    break
+                self._phases[folder] = PhaseReader(self.store, folder, len(readers) + 1)
+            readers.append(self._phases[folder])
+        return [reader.poll(now, over=reader is not readers[-1]) for reader in readers]
+
+
+def last_lines(log: Path, lines: int) -> list[str]:
+    """The last lines of a log file that this machine sees."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - (lines << 9)))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError as error:
+        return [f"({error.strerror})"]
+
+
+def _ahead(store: Store) -> float:
+    """By how many seconds the store's clock is before ours; who may only read takes theirs for ours."""
+    probe = f"{FOLDER}/.now-{secrets.token_hex(4)}"
+    try:
+        store.write(probe, b"")
+        ahead = store.modified(probe) - time.time()
+        store.delete(probe)
+    except StorageError:
+        return 0.0
+    return ahead
+
+
+def _started(run: str) -> float:
+    """When a run began, as its name says."""
+    name = run.rpartition("/")[2].partition("-")[0]
+    return datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,128 @@
+"""Runs of training of a corpus, for `plan`, `status`, `logs` and `cancel`: how far each is, and the job that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import CorpusError, PipelineError, visible
+from pipeline.base.formats import duration
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.lock import training_holder
+from pipeline.monitor.run_status import OVER, Cluster, last_lines
+from pipeline.storage.store import Store
+from pipeline.training.status import (
+    RECORD,
+    Numbers,
+    TrainingStatus,
+    last_metrics,
+    read_metrics,
+    training_status,
+    training_statuses,
+)
+
+
+def show_planned(console: Console, config: RunConfig) -> None:
+    """A line about the section `train`, if there is one."""
+    settings, store = config.train, Store(config.output)
+    if settings is None:
+        return
+    if store.exists(f"{settings.folder}/{RECORD}"):
+        said = _steps(training_status(store, settings.folder))
+    else:
+        said = f"not begun, {settings.steps} steps"
+    console.print(f"train: {settings.model} in {settings.folder}: {said}", markup=False, highlight=False)
+
+
+def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
+    """A line a run of training, and why those that gave up did. False if one did."""
+    fine = True
+    for one in training_statuses(store):
+        if one.damaged:
+            console.print(Text(f"{one.run}: {one.damaged}", style="red"), soft_wrap=True)
+            fine = False
+            continue
+        said = [_steps(one)]
+        last = {} if one.finished else _last(store, one.run)
+        if "damaged" in last:
+            said.append(last["damaged"])
+            last, fine = {}, False
+        if last:
+            said.append(f"loss {last['loss']:.4f} at step {last['step']}")
+        if by := training_holder(store, one.run):
+            said.append(f"being trained by process {by['pid']} on {by['host']} since {by['since']}")
+        state = "" if one.finished else _state(one, cluster)
+        if one.job and state:
+            said.append(f"SLURM job {one.job.id} {state}, log {one.job.folder}/{one.job.id}.log")
+            if last and state == "RUNNING":
+                said.append(f"{duration(last['seconds_left'])} left")
+        console.print(Text(f"{one.run}: {', '.join(said)}"), soft_wrap=True)
+        if one.failed and not one.finished:
+            console.print(Text(f"  {one.failed}", style="red"), soft_wrap=True)
+            fine = False
+    return fine
+
+
+def show_training(console: Console, store: Store, cluster: Cluster, name: str, tail: int) -> None:
+    """Its newest lines: losses, why it gave up, the log of its SLURM job. Raises `CorpusError` for one not there."""
+    found = {one.run.rpartition("/")[2]: one for one in training_statuses(store)}
+    if name not in found:
+        raise CorpusError(f"--training {name}: there is none; {store.url} has: {', '.join(found) or 'none'}")
+    one = found[name]
+    for line in read_metrics(store, one.run)[-tail:]:
+        console.print(f"step {line['step']} {line['kind']}: loss {line['loss']:.4f}", markup=False, highlight=False)
+    if one.failed:
+        console.print(Text(visible(one.failed), style="red"), soft_wrap=True)
+    for log in cluster.logs(Path(one.job.folder), one.job.id) if one.job else ():
+        console.print(Text(f"{log}:", "bold"), soft_wrap=True)
+        for said in last_lines(log, tail):
+            console.print(Text(f"  {visible(said)}"), soft_wrap=True)
+    console.print(Text(f"{one.run}: {_steps(one)}"), soft_wrap=True)
+
+
+def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
+    """Cancel SLURM jobs that train on a corpus, and say which processes do: these are for their users to stop."""
+    found = [
+        one
+        for one in training_statuses(store)
+        if one.job and not one.finished and _state(one, cluster) not in ("", *OVER)
+    ]
+    for one in training_statuses(store):
+        if by := training_holder(store, one.run):
+            console.print(
+                f"{one.run}: is trained by process {by['pid']} on {by['host']}: press Ctrl-C there, or send it SIGTERM",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+    for one in found:
+        assert one.job
+        cluster.cancel([one.job.id])
+        console.print(
+            f"{one.run}: cancelled SLURM job {one.job.id}; checkpoints are kept: pipeline train goes on from there",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _last(store: Store, run: str) -> Numbers:
+    """What it logged last of its steps; what is wrong with the log, if it cannot be read."""
+    try:
+        return last_metrics(store, run)
+    except CorpusError as error:
+        return {"damaged": visible(str(error))}
+
+
+def _steps(one: TrainingStatus) -> str:
+    if one.damaged:
+        return one.damaged
+    return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"
+
+
+def _state(one: TrainingStatus, cluster: Cluster) -> str:
+    """What SLURM calls the job's state; empty if it does not say."""
+    try:
+        return cluster.states([one.job.id]).get(one.job.id, "").split(" ")[0] if one.job else ""
+    except PipelineError:  # from a machine without SLURM
+        return ""

@@ -1,0 +1,236 @@
+"""What a run would do and why, how much it is and how long it takes, decided from receipts alone: no torch, no Ray.
+
+Stale means: the receipt that the present configuration asks for is not there, but one of another fingerprint is. The
+reason is what differs between the two recipes (`encode.model: sonar-tiny → sonar`), or that the columns read changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+from pipeline.base.errors import ConfigError
+from pipeline.conditions.expression import parse
+from pipeline.config.run_config import FITS, STAGES, RunConfig
+from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
+from pipeline.corpus.fits import freeze
+from pipeline.corpus.part_reader import ROW_COLUMNS, columns_of
+from pipeline.corpus.receipts import PartRef
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.states import ChunkState, States, View, read_state
+from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
+from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from stages.lcm.card import load_lcm_card
+from stages.sampling import Rows
+from stages.sonar.card import load_card
+
+SCALER = "scaler"  # the section that only fits
+LATER = "after the fits on the pilot"
+ON_PILOT = "on the pilot"
+
+
+@dataclass(frozen=True)
+class Refs(Sequence[PartRef]):
+    """Parts of chunks that lack one of these stages, in the order of the chunks."""
+
+    chunks: Sequence[ChunkState]
+    stages: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[PartRef]:
+        return (ref for one in self.chunks for ref in one.waiting(self.stages))
+
+    def __len__(self) -> int:
+        return sum(one.count_waiting(self.stages)[0] for one in self.chunks)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    @overload
+    def __getitem__(self, index: int) -> PartRef: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PartRef]: ...
+    def __getitem__(self, index: int | slice) -> PartRef | list[PartRef]:
+        return list(self)[index]
+
+
+@dataclass
+class Plan:
+    """The state of a corpus against a configuration, and the work that follows."""
+
+    config: RunConfig
+    view: View
+    stages: tuple[str, ...]  # those that this run may do
+    chunks: Sequence[ChunkState]
+    work: dict[str, StageWork]
+    missing_fits: tuple[str, ...]  # of this run
+
+    def over(self, chunks: Sequence[ChunkState]) -> Plan:
+        """The same work on these chunks only."""
+        return replace(self, chunks=chunks)
+
+    def chunks_to_work_on(self) -> Iterator[ChunkState]:
+        """Chunks that lack a stage of this run, in its order."""
+        return (one for one in self.chunks if one.lacks(self.stages))
+
+    def chunks_to_segment(self) -> Sequence[Chunk]:
+        """Chunks without a receipt, in the run's order."""
+        if SEGMENT not in self.stages:
+            return []
+        if isinstance(self.chunks, States):
+            return self.chunks.unsegmented()
+        return [one.chunk for one in self.chunks if not one.segmented]
+
+    def parts_to_visit(self) -> Sequence[PartRef]:
+        """Parts that are segmented and lack a stage of this run; made as they are gone through."""
+        return Refs(self.chunks, self.stages)
+
+    def sentences_to_visit(self) -> int:
+        """Sentences in those parts."""
+        return sum(one.count_waiting(self.stages)[1] for one in self.chunks)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether everything that this run may do is done."""
+        return not (self.missing_fits or self.waiting or self.launches)
+
+    @property
+    def launches(self) -> bool:
+        """Whether a launcher has something to work on now."""
+        return any(True for _ in self.chunks_to_work_on())
+
+    @property
+    def to_launch(self) -> set[str]:
+        """Ids of the chunks and names of the parts that a launcher would work on now."""
+        return {one.id for one in self.chunks_to_segment()} | {ref.part for ref in self.parts_to_visit()}
+
+    def todo_digest(self) -> str:
+        """32 hex digits of `to_launch`, in the order of the run."""
+        digest = hashlib.blake2b(digest_size=16)
+        for one in self.chunks_to_segment():
+            digest.update(one.id.encode())
+        for ref in self.parts_to_visit():
+            digest.update(ref.part.encode())
+        return digest.hexdigest()
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Row-wise stages of this run that cannot be done before something is decided on the pilot."""
+        return tuple(stage for stage in self.stages if stage not in (SEGMENT, SCALER, *self.view.stages))
+
+
+def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
+    """The stages a run may do. Raises `ConfigError` for a stage that is not in the file."""
+    present = tuple(name for name in STAGES if name == SEGMENT or getattr(config, name) is not None)
+    for option, name in (("--only", only), ("--until", until)):
+        if name is not None and name not in present:
+            raise ConfigError(f"{option} {name}: no such section in the file; allowed: {', '.join(present)}")
+    if only and until:
+        raise ConfigError("--only and --until exclude each other; give one of them")
+    if only:
+        return (only,)
+    return present[: present.index(until) + 1] if until else present
+
+
+def make_plan(
+    config: RunConfig,
+    only: str | None = None,
+    until: str | None = None,
+    refit: Collection[str] = (),
+    chunks: Sequence[Chunk] | None = None,
+) -> Plan:
+    """Compare a configuration with what is on disk. `refit`: fits to make anew, and what depends on them.
+
+    `chunks`: of the inputs, where they are known already. Raises `ConfigError` if an input matches nothing.
+    """
+    stages = choose_stages(config, only, until)
+    config = freeze(Store(config.output), config, refit)
+    check_languages(config)
+    check_select(config)
+    check_train(config)
+    if chunks is None:
+        chunks = order_chunks(plan_inputs(config.input, chunk_bytes=config.chunk_bytes), seed=config.seed)
+    view = View.of(config, chunks)
+    store = Store(config.output)
+    state = read_state(store, view)
+    work = {stage: _work(state.total, stage) for stage in stages}
+    if SEGMENT in work:
+        segment_reasons(state, work[SEGMENT])
+    rows, parts = int(state.total.get(f"{CHUNK}/sentences", 0)), int(state.total.get(f"{CHUNK}/parts", 0))
+    for stage in stages:
+        if stage in view.stages:
+            stage_reasons(state, work[stage])
+        elif stage == SCALER:
+            fitted = int(SCALER in config.frozen.fits)
+            work[stage] = StageWork(stage, fitted, 1 - fitted, reasons=Counter({ON_PILOT: 1 - fitted}))
+        elif stage != SEGMENT:
+            work[stage] = StageWork(stage, 0, parts, 0, rows, Counter({LATER: parts}))
+    _price_fragility(config, state.total, work)
+    missing = tuple(name for name in FITS if name in stages and name not in config.frozen.fits)
+    return Plan(config, view, stages, state, work, missing)
+
+
+def _work(total: Counters, stage: str) -> StageWork:
+    """How much of a stage is done and left, and how fast it was."""
+    done, seconds = total.get(f"{stage}/rows", 0.0), busy_seconds(by_detail(total, stage, "seconds"))
+    if stage == SEGMENT:
+        seconds = total.get(f"{CHUNK}/seconds", 0.0)
+    return StageWork(
+        stage,
+        done=int(total.get(f"{CHUNK}/chunks" if stage == SEGMENT else f"{stage}/parts", 0)),
+        left=int(total.get(f"{stage}/left", 0)),
+        sentences_done=int(done),
+        sentences_left=int(total.get(f"{stage}/waiting", 0)),
+        rate=done / seconds if seconds else None,
+    )
+
+
+def _price_fragility(config: RunConfig, total: Counters, work: dict[str, StageWork]) -> None:
+    """Before anything is measured: a sampled sentence costs a decoding for each noise level, at AutoBLEU's speed."""
+    todo, settings = work.get("fragility"), config.fragility
+    if not todo or not settings or todo.rate or not todo.sentences_left:
+        return
+    scored, seconds = total.get("autobleu/counts/scored", 0.0), busy_seconds(by_detail(total, "autobleu", "seconds"))
+    if scored and seconds:
+        sample = config.frozen.rates.get("fragility", settings.sample)
+        share = min(1.0, sample.rows / todo.sentences_left) if isinstance(sample, Rows) else sample
+        todo.rate = scored / seconds / len(settings.noise_levels) / share
+        todo.guessed = True
+
+
+def check_select(config: RunConfig) -> None:
+    """Raises `ConfigError` for a condition of `select` that the columns of these stages can never answer."""
+    if not config.select or config.select.where is None:
+        return
+    families = ["sentences", *(family for stage in config.asked_stages() for family in stage.writes)]
+    made = {f"{family}.{name}" for family in families for name in layout.schema(family, width=1).names}
+    made |= {f"documents.{name}" for name in (*layout.DOCUMENT_COLUMNS, *config.keep_columns())}
+    types = {column.name: column.type for column in columns_of(made).values()}
+    parse(config.select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
+
+
+def check_train(config: RunConfig) -> None:
+    """Raises `ConfigError` or `CardError` for a model that cannot be trained on what these stages make."""
+    if config.train and load_lcm_card(config.train.model).quantised and config.rvq is None:
+        raise ConfigError(
+            f"train.model {config.train.model} models codes, which nothing makes here; add a section "
+            "`rvq: {codebooks: 8, units: 256}`"
+        )
+
+
+def check_languages(config: RunConfig) -> None:
+    """Raises `ConfigError` for inputs in a language that the model does not know: not one document would be kept."""
+    card = load_card(config.segment.model)
+    mistakes = [
+        f"input.{index}.lang is {one.lang!r}, which {card.name} does not know; "
+        f"{nearest_languages(one.lang, card.languages)}; or {{column: NAME}}, where each document says its own, or "
+        "detect, where its text does"
+        for index, one in enumerate(config.input)
+        if isinstance(one.lang, str) and one.lang not in card.languages
+    ]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))

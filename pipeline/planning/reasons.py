@@ -1,0 +1,164 @@
+"""Why a chunk or a part is to be made: it is new, or what differs between the recipe of its last time and the present.
+
+Of chunks in ledgers the reason is found once for each distinct set of recipes, of the tail part by part, from the
+receipts of other fingerprints that are still there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.parallel import in_parallel
+from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail
+from pipeline.corpus.fingerprint import difference, fingerprint
+from pipeline.corpus.receipts import Receipt, read_chunk_receipt, read_receipt
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.states import States
+from pipeline.corpus.view import View, saved_recipe
+from pipeline.inputs import Chunk
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+NEW = "new"
+
+
+@dataclass
+class StageWork:
+    """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured).
+
+    `guessed`: it was not measured, but follows from another stage's.
+    """
+
+    stage: str
+    done: int = 0
+    left: int = 0
+    sentences_done: int = 0
+    sentences_left: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    rate: float | None = None
+    guessed: bool = False
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time that the known sentences take at the measured rate."""
+        return self.sentences_left / self.rate if self.rate else None
+
+
+@dataclass(frozen=True)
+class _Last:
+    """What is known of the last time that a chunk was segmented."""
+
+    recipe: str
+    sentences: int
+    stamp: str
+    take: int | None
+    created: float
+
+
+def segment_reasons(state: States, work: StageWork) -> None:
+    """Say why chunks are to be segmented, and how many sentences they had the last time."""
+    left = state.unsegmented()
+    if not len(left):
+        return
+    found = _last_of_ledgers(state, left.table["id"].combine_chunks())
+    found |= _last_of_receipts(state.store, left.table["id"].combine_chunks(), set(found))
+    if len(found) < len(left):
+        work.reasons[NEW] = len(left) - len(found)
+    changes: dict[tuple[str, str], list[str]] = {}  # recipe, input → what changed
+    rows = sorted(found)
+    for row, chunk in zip(rows, left.take(pa.array(rows, pa.int64())), strict=True):
+        last = found[row]
+        work.sentences_left += last.sentences
+        if (last.recipe, chunk.input) not in changes:
+            changes[last.recipe, chunk.input] = _changes(state.store, last.recipe, state.view.segment[chunk.input])
+        reasons = changes[last.recipe, chunk.input]
+        work.reasons.update(reasons or _of_data(last, chunk) or ["documents were purged"])
+
+
+def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
+    if recipe == fingerprint(now):
+        return []
+    return difference(saved_recipe(store, SEGMENT, recipe), now) or ["recipe changed"]
+
+
+def _of_data(last: _Last, chunk: Chunk) -> list[str]:
+    old, new = {"stamp": last.stamp, "take": last.take}, {"stamp": chunk.stamp, "take": chunk.take}
+    return difference(old, new, chunk.path)
+
+
+def _last_of_ledgers(state: States, ids: pa.Array) -> dict[int, _Last]:
+    """Number among `ids` → what ledgers say of that chunk under other fingerprints."""
+    ledgers = state.ledgers
+    if not len(ledgers):
+        return {}
+    table = ledgers.columns("chunk", "stamp", "take", "created")
+    owners = pc.index_in(table["chunk"], value_set=ids).combine_chunks()
+    mine = np.flatnonzero(owners.is_valid().to_numpy(zero_copy_only=False))
+    some = table.take(pa.array(mine)).append_column("owner", owners.take(pa.array(mine)))
+    found: dict[int, _Last] = {}
+    for row, one in zip(mine.tolist(), some.to_pylist(), strict=True):
+        recipe = ledgers.recipes[ledgers.recipe[row]][CHUNK]["recipe"]
+        last = _Last(recipe, int(ledgers.sentences[row]), one["stamp"], one["take"], one["created"])
+        if one["owner"] not in found or found[one["owner"]].created < last.created:
+            found[one["owner"]] = last
+    return found
+
+
+def _last_of_receipts(store: Store, ids: pa.Array, known: set[int]) -> dict[int, _Last]:
+    """The same of receipts, for chunks that no ledger knows."""
+    older: dict[int, list[str]] = defaultdict(list)
+    for folder in store.folders("chunks"):
+        paths = store.find("chunks", f"{folder}/")
+        owners = pc.index_in(pa.array([layout.data_owner(path)[0] for path in paths], pa.string()), value_set=ids)
+        for path, owner in zip(paths, owners.to_pylist(), strict=True):
+            if owner is not None and owner not in known:
+                older[owner].append(path)
+    found = {}
+    for owner, paths in older.items():
+        last = max((read_chunk_receipt(store, path) for path in paths), key=lambda receipt: receipt.created)
+        found[owner] = _Last(last.recipe, last.sentences, last.stamp, last.take, last.created)
+    return found
+
+
+def stage_reasons(state: States, work: StageWork) -> None:
+    """Say why parts lack a stage; where it was never done under the present recipe, the old rate stands for the new."""
+    stage, view = work.stage, state.view
+    if not work.left:
+        return
+    rows, seconds = state.older.get(f"{stage}/rows", 0.0), busy_seconds(by_detail(state.older, stage, "seconds"))
+    for recipes, parts in state.lacking(stage):
+        work.reasons.update(dict.fromkeys(_why(state.store, view, stage, recipes.get(stage, {}).get("recipe")), parts))
+    waiting = [part.ref.part for number in state.unfolded for part in state[number].parts if stage in part.missing]
+    older: dict[str, list[str]] = defaultdict(list)
+    wanted = set(waiting)
+    for folder in sorted({part[:2] for part in wanted}):
+        for path in state.store.find(f"receipts/{stage}", f"{folder}/"):
+            if layout.data_owner(path)[0] in wanted:
+                older[layout.data_owner(path)[0]].append(path)
+    for last in in_parallel(lambda part: _last_receipt(state.store, older.get(part, [])), waiting):
+        work.reasons.update(_why(state.store, view, stage, last.recipe if last else None))
+        if last:
+            rows, seconds = rows + last.rows, seconds + busy_seconds(last.seconds)
+    if not work.sentences_done and seconds:
+        work.rate = rows / seconds
+
+
+def _last_receipt(store: Store, paths: list[str]) -> Receipt | None:
+    return max((read_receipt(store, path) for path in paths), key=lambda receipt: receipt.created, default=None)
+
+
+def _why(store: Store, view: View, stage: str, last: str | None) -> list[str]:
+    """Why a part lacks a stage. `last`: the recipe of its last time."""
+    now = view.stages[stage]
+    if last is None:
+        return [NEW]
+    if last != fingerprint(now):
+        return difference(saved_recipe(store, stage, last), now) or ["recipe changed"]
+    return [f"{', '.join(sorted(view.reads[stage]))}: the content changed"]

@@ -1,0 +1,289 @@
+"""What a corpus.yaml would be at another size, on paper: work, files, storage, time, requests. It runs nothing.
+
+Every figure is arithmetic on something that is named: what the receipts of this corpus measured, the schema, or the LCM
+paper (Appendix A). Where nothing is known there is no figure. Cost: that of a plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipeline.base.errors import ConfigError
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail, stages_of
+from pipeline.corpus.ledger import FILE_CHUNKS
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.states import ChunkState, total_of
+from pipeline.planning.plan import Plan
+from pipeline.storage import layout
+from stages.sampling import Rows
+from stages.sonar.card import load_card
+
+BY_PAPER, BY_SCHEMA, DERIVED = "paper", "schema", "derived"  # where a figure comes from, if it was not measured
+PAPER_RATES = (300.0, 400.0)  # SONAR embeddings a second and GPU
+STORED = 0.85  # of raw float16, as `benchmarks.storage` measures it
+LIST_KEYS, REQUEST_SECONDS, AT_ONCE = 1000, 0.05, 16  # keys a LIST, seconds a request, small reads at a time
+SAMPLED = ("autobleu", "fragility")
+NUMBERS = {"int32": 4, "float": 4, "double": 8, "uint64": 8, "uint8": 1}  # bytes
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the corpus is that one thinks of. `input_bytes`: stored, of each sentence."""
+
+    documents: float
+    sentences: float
+    input_bytes: float
+    origin: str
+
+
+PAPER = Size(4e9, 310e9, 88.0, "the LCM paper, Appendix A: 77.5 sentences a document, 88 characters a sentence")
+
+
+@dataclass
+class Measured:
+    """Sums over the receipts that this configuration stands on."""
+
+    sentences: int = 0
+    bytes_read: int = 0
+    rows: Counter[str] = field(default_factory=Counter)  # that were computed, by stage: of samples, those
+    seconds: dict[str, float] = field(default_factory=dict)  # of work, by stage
+    parts: Counter[str] = field(default_factory=Counter)  # by stage
+    devices: dict[str, str] = field(default_factory=dict)  # by stage
+    stored: Counter[str] = field(default_factory=Counter)  # bytes, by family
+    stored_rows: Counter[str] = field(default_factory=Counter)  # rows that these are of, by family
+    documents: int = 0
+
+    @classmethod
+    def of(cls, chunks: Sequence[ChunkState]) -> Measured:
+        """Of chunks and parts that are finished."""
+        total, found = total_of(chunks), cls()
+        found.documents = int(total.get(f"{CHUNK}/kept", 0))
+        found.sentences = int(total.get(f"{CHUNK}/sentences", 0))
+        found.bytes_read = int(total.get(f"{CHUNK}/bytes_read", 0))
+        for stage in stages_of(total):
+            if f"{stage}/parts" not in total:
+                continue
+            every = int(total[f"{stage}/rows"])
+            rows = int(total.get(f"{stage}/counts/scored", every))
+            found.rows[stage] = rows
+            found.seconds[stage] = busy_seconds(by_detail(total, stage, "seconds"))
+            found.parts[stage] = int(total[f"{stage}/parts"])
+            found.devices[stage] = max(by_detail(total, stage, "devices"))
+            for family, stored in by_detail(total, stage, "bytes").items():
+                of_documents = int(total[f"{stage}/counts/documents"]) if family == "documents" else every
+                found.stored[family] += int(stored)
+                found.stored_rows[family] += rows if stage in SAMPLED else of_documents
+        return found
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One stage. `times`: how often each of the rows is computed; `rates`: rows/s of one worker, slowest and fastest.
+
+    `origin`: the device that was measured, or one of the words above; `parts`: how many parts were measured.
+    """
+
+    stage: str
+    rows: float
+    times: int
+    rates: tuple[float, float] | None
+    origin: str = ""
+    parts: int = 0
+
+    @property
+    def hours(self) -> tuple[float, float] | None:
+        """Of one worker: at the fastest and at the slowest rate."""
+        return (self.rows / self.rates[1] / 3600, self.rows / self.rates[0] / 3600) if self.rates else None
+
+    @property
+    def beside(self) -> bool:
+        """Whether it runs on CPUs while the devices do the rest."""
+        return self.stage == SEGMENT and (not self.rates or self.origin.startswith("cpu"))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One family. `each`: bytes a row."""
+
+    family: str
+    rows: float
+    each: float
+    origin: str
+
+    @property
+    def total(self) -> float:
+        """Bytes."""
+        return self.rows * self.each
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A configuration at a size."""
+
+    config: RunConfig
+    size: Size
+    stages: tuple[StageCost, ...]
+    storage: tuple[Storage, ...]
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of input of `chunk_bytes`."""
+        return math.ceil(self.size.sentences * self.size.input_bytes / self.config.chunk_bytes)
+
+    @property
+    def parts(self) -> int:
+        """Whole parts of every chunk, and one of what is left of it."""
+        return self.chunks * math.ceil(self.size.sentences / self.chunks / self.config.part_sentences)
+
+    @property
+    def files(self) -> int:
+        """Data files."""
+        return self.parts * len(self.storage)
+
+    @property
+    def receipts(self) -> int:
+        """One a part and stage, one a chunk."""
+        return self.parts * len(self.stages) + self.chunks
+
+    @property
+    def ledgers(self) -> int:
+        """Files of ledgers, when they are compacted."""
+        return math.ceil(self.chunks / FILE_CHUNKS)
+
+    @property
+    def claims(self) -> int:
+        """Ranges of chunks that tasks claim in a phase, at least: towards its end they are smaller."""
+        return math.ceil(self.chunks / self.config.launcher.chunks_per_claim)
+
+    @property
+    def bytes(self) -> float:
+        """Of all data files."""
+        return sum(one.total for one in self.storage)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Stages that have no rate."""
+        return tuple(one.stage for one in self.stages if not one.rates)
+
+    def device_hours(self) -> tuple[float, float]:
+        """Of one worker, all stages together that a device computes and whose rate is known."""
+        known = [one.hours for one in self.stages if one.hours and not one.beside]
+        return sum(low for low, _ in known), sum(high for _, high in known)
+
+    def tasks(self, gpus: int) -> int:
+        """Array tasks of SLURM with that many GPUs: one a node."""
+        return math.ceil(gpus / (self.config.launcher.gpus_per_node or 1))
+
+    def starts(self, hours: float) -> int:
+        """How often a task starts that works so long, as it is stopped at its time limit."""
+        return max(1, math.ceil(hours / limit_hours(self.config.launcher.time)))
+
+    @property
+    def lists(self) -> int:
+        """LIST requests that find every receipt."""
+        return math.ceil(self.receipts / LIST_KEYS)
+
+    @property
+    def part_requests(self) -> int:
+        """Of the work on one part: is it done (1 a stage), files and a receipt written (a stage), what is read."""
+        return 2 * len(self.stages) + len(self.storage) + 3  # mark of the start, receipt of `segment`, sentences
+
+
+def limit_hours(time: str) -> float:
+    """SLURM's time limits in hours: `90` (minutes), `24:00:00`, `1-12`, `1-12:30:00`."""
+    days, dash, rest = time.rpartition("-")
+    pieces = [float(piece) for piece in rest.split(":")]
+    first = 1.0 if dash or len(pieces) == 3 else 1 / 60
+    shares = [piece * first / 60.0**place for place, piece in enumerate(pieces)]
+    return float(days or 0) * 24 + sum(shares)
+
+
+def simulate(plan: Plan, documents: float | None) -> Simulation:
+    """The plan's configuration with so many documents, shaped as this corpus; None: as large as the paper's.
+
+    Raises `ConfigError` if that is no number of documents.
+    """
+    measured = Measured.of(plan.chunks)
+    size = _size(measured, documents)
+    config = plan.config
+    stages = [_segment_cost(measured, size)] if SEGMENT in plan.stages else []
+    families: list[tuple[str, float]] = [("documents", size.documents), ("sentences", size.sentences)] if stages else []
+    for settings in config.asked_stages():
+        if settings.name in plan.stages:
+            sample = getattr(settings, "sample", 1.0)
+            rows = min(size.sentences, sample.rows) if isinstance(sample, Rows) else size.sentences * sample
+            stages.append(_cost(config, measured, settings.name, rows))
+            families += [(family, rows) for family in settings.writes]
+    storage = tuple(_storage(config, measured, family, rows, size) for family, rows in families)
+    return Simulation(config, size, tuple(stages), storage)
+
+
+def _size(measured: Measured, documents: float | None) -> Size:
+    if documents is None:
+        return PAPER
+    if not (math.isfinite(documents) and documents >= 1):
+        raise ConfigError(f"--documents {documents}: give a number of documents, for instance 4e9")
+    if not measured.sentences:
+        of_paper = PAPER.sentences / PAPER.documents
+        return Size(documents, documents * of_paper, PAPER.input_bytes, f"documents as in {PAPER.origin}")
+    each = measured.sentences / measured.documents
+    stored = measured.bytes_read / measured.sentences
+    return Size(
+        documents,
+        documents * each,
+        stored,
+        f"documents as in this corpus: {each:.1f} sentences a document, {stored:.1f} bytes of input a sentence",
+    )
+
+
+def _segment_cost(measured: Measured, size: Size) -> StageCost:
+    return _measured_cost(measured, SEGMENT, size.sentences, 1) or StageCost(SEGMENT, size.sentences, 1, None)
+
+
+def _cost(config: RunConfig, measured: Measured, stage: str, rows: float) -> StageCost:
+    times = len(config.fragility.noise_levels) if config.fragility and stage == "fragility" else 1
+    found = _measured_cost(measured, stage, rows, times)
+    if found:
+        return found
+    if stage == "encode":
+        return StageCost(stage, rows, times, PAPER_RATES, BY_PAPER)
+    decoded = _measured_cost(measured, "autobleu", rows, 1) if stage == "fragility" else None
+    if decoded and decoded.rates:
+        slow, fast = (rate / times for rate in decoded.rates)
+        return StageCost(stage, rows, times, (slow, fast), DERIVED, decoded.parts)
+    return StageCost(stage, rows, times, None)
+
+
+def _measured_cost(measured: Measured, stage: str, rows: float, times: int) -> StageCost | None:
+    if not measured.rows[stage] or not measured.seconds[stage]:
+        return None
+    rate = measured.rows[stage] / measured.seconds[stage]
+    return StageCost(stage, rows, times, (rate, rate), measured.devices[stage], measured.parts[stage])
+
+
+def _storage(config: RunConfig, measured: Measured, family: str, rows: float, size: Size) -> Storage:
+    if measured.stored_rows[family]:
+        return Storage(family, rows, measured.stored[family] / measured.stored_rows[family], "")
+    return Storage(family, rows, _by_schema(config, family), BY_SCHEMA)
+
+
+def _by_schema(config: RunConfig, family: str) -> float:
+    """Bytes a row before compression, vectors as they are stored; of texts only the sentence and its decoding."""
+    if family == "embeddings" and config.encode:
+        return 2 * load_card(config.encode.model).dim * STORED
+    if family == "codes" and config.rvq:
+        return 2 * config.rvq.codebooks * math.ceil(math.log2(config.rvq.units)) / 16
+    levels = len(config.fragility.noise_levels) if config.fragility else 0
+    total = 0.0
+    for column in layout.schema(family):
+        if column.name in ("text", "decoded"):
+            total += PAPER.input_bytes
+        elif str(column.type).startswith("list"):
+            total += 4 * levels
+        else:
+            total += NUMBERS.get(str(column.type), 0)
+    return total

@@ -1,0 +1,1 @@
+"""Looking at a corpus before training: inspect, report, compare segmenters."""

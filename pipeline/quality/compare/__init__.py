@@ -1,0 +1,101 @@
+"""Which way of segmenting suits a corpus: `pipeline compare-segmenters`, Figure 3 of the LCM paper for one's own text.
+
+The same documents are cut by every method; every sentence is encoded and decoded by the models of corpus.yaml and
+scored. Nothing of the corpus is read or written but the inputs. Cost: encoding and decoding the sample once a method
+(by default 200 000 characters: about 2 700 sentences of the corpus that ships), and segmenting it twice or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from pipeline.base.captured import capture_warnings
+from pipeline.base.errors import ConfigError
+from pipeline.config.run_config import RunConfig
+from pipeline.console.progress import RowProgress
+from pipeline.planning.plan import check_languages
+from pipeline.quality.compare.plot import FORMATS, draw
+from pipeline.quality.compare.sample import take_sample
+from pipeline.quality.compare.scores import METHODS, Scorer, cut
+from pipeline.quality.compare.tables import show_lengths, show_methods, show_sample
+from pipeline.storage.replacing import replacing_file
+from stages.cards import CardError
+from stages.segment.sat.card import load_sat_card
+from stages.segment.settings import SegmentSettings
+from stages.sonar.card import load_card
+from stages.sonar.tokenizer import SonarTokenizer
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options of the command, as `pipeline/cli.py` explains them."""
+
+    methods: str
+    characters: int
+    plot: str
+
+
+def compare(console: Console, config: RunConfig, options: CompareOptions, find_device: Callable[[], str]) -> None:
+    """Print the tables and write the plot. `find_device`: says where networks compute, once all else is in order.
+
+    Raises `ConfigError` for wishes that cannot be, before anything long begins, and `CorpusError` if no document of the
+    sample can be used.
+    """
+    methods = _methods(config.segment, options.methods)
+    check_languages(config)
+    form = _checked_plot(options.plot)
+    sample = take_sample(config, options.characters)
+    show_sample(console, config.name, sample)
+    tokenizer = SonarTokenizer(load_card(config.segment.model))
+    device = find_device()
+    cuts = []
+    for method in methods:
+        with console.status(f"segmenting: {method}"):
+            cuts.append(cut(config.segment, method, sample, tokenizer.count, device))
+    with console.status("loading models"):
+        scorer = Scorer(config, device)
+    with RowProgress(console, sum(one.sentences for one in cuts), "sentences", "scored") as progress:
+        scored = [scorer.score(one, sample, progress) for one in cuts]
+    show_methods(console, scored, config.segment.max_chars, scorer.describe())
+    show_lengths(console, scored, config.segment.max_chars)
+    title = f"AutoBLEU by sentence length: {config.name}"
+    about = f"{sample.describe()}; {scorer.describe()}"
+    with replacing_file(options.plot) as file, capture_warnings() as warned:
+        draw(file, form, scored, config.segment.max_chars, title, about)
+    console.print(f"\n{options.plot} written", markup=False, highlight=False, soft_wrap=True)
+    if form != "svg" and any("missing from font" in one for one in warned):
+        console.print("The plot's font lacks characters of the corpus's name; in an .svg all are shown.")
+
+
+def _methods(settings: SegmentSettings, asked: str) -> list[str]:
+    """The methods asked for, each once; a SaT model that they need is there."""
+    methods = list(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown or not methods:
+        also = " (paragraphs has the sentences of sat-capped)" if "paragraphs" in unknown else ""
+        what = f"{', '.join(unknown)} cannot be compared{also}" if unknown else "no method is named"
+        raise ConfigError(f"--methods {asked}: {what}; allowed: {', '.join(METHODS)}")
+    if any(name.startswith("sat") for name in methods):
+        try:
+            load_sat_card(settings.sat)
+        except CardError as error:
+            raise ConfigError(f"segment.sat: {error}; or compare without: --methods spacy,spacy-capped") from error
+    return methods
+
+
+class _NotNowError(Exception):
+    """Leaves the file of a plot as it was."""
+
+
+def _checked_plot(url: str) -> str:
+    """The plot's format, by its name. Raises as `replaced` would if it cannot be written there."""
+    form = url.rpartition(".")[2].lower()
+    if form not in FORMATS:
+        raise ConfigError(f"--plot {url}: the name's end says which format; allowed: .{', .'.join(FORMATS)}")
+    with suppress(_NotNowError), replacing_file(url):
+        raise _NotNowError
+    return form

@@ -1,0 +1,124 @@
+"""A sample of a corpus's documents, before any run has read them.
+
+Up to 32 chunks, the first in the run's own seeded order, in which every input advances at the same pace; more where
+they are small. Of each, in random order (seeded too), documents of its first thousand records or four million
+characters, until the chunk has given its share. The last document of a share is cut where a word ends, so that books
+and notes count by their text. Whatever the size of the corpus, no more than the beginnings of these chunks is read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted, number
+from pipeline.config.run_config import RunConfig
+from pipeline.inputs import Chunk, Document, Rejected, order_chunks, plan_inputs, read_documents
+from stages.segment import marks
+from stages.sonar.card import load_card
+
+CHUNKS = 32
+RECORDS = 1000  # looked at of each chunk
+CHARACTERS = 4_000_000  # held of each chunk
+SHORTEST = 100  # characters; what is left of a share goes to other chunks when it is less: no scraps of documents
+
+
+@dataclass
+class Sample:
+    """Texts of documents with their languages. `skipped`: records that are no documents, by reason."""
+
+    texts: list[str] = field(default_factory=list)
+    langs: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    first_error: str = ""
+    characters: int = 0
+
+    @property
+    def megabytes(self) -> float:
+        """Of UTF-8."""
+        return sum(len(text.encode()) for text in self.texts) / 1e6
+
+    def describe(self) -> str:
+        """How much it is, in words."""
+        return f"{counted(len(self.texts), 'document')}, {number(self.characters)} characters"
+
+    def reject(self, reason: str, records: int, error: str) -> None:
+        """Count records that cannot be used."""
+        self.skipped[reason] += records
+        self.first_error = self.first_error or error
+
+    def add(self, document: Document, most: int) -> None:
+        """Take a document, or as much of its beginning as `most` characters hold."""
+        text = document.text
+        if len(text) > most:
+            end = max(text.rfind(space, most // 2, most) for space in " \n")
+            text = text[: end if end > 0 else most]
+        if not marks.INK.search(text):
+            self.reject("no text", 1, f"{document.record}: there is nothing but white space")
+            return
+        self.texts.append(text)
+        self.langs.append(document.lang)
+        self.characters += len(text)
+
+
+def take_sample(config: RunConfig, characters: int) -> Sample:
+    """About so many characters of documents, fewer if the inputs hold fewer; `seed` of corpus.yaml decides which.
+
+    Raises `CorpusError` if not one document can be used.
+    """
+    sample = Sample()
+    languages = load_card(config.segment.model).languages
+    chunks = _enough(order_chunks(plan_inputs(config.input, config.chunk_bytes), config.seed), characters)
+    chunks.sort(key=lambda chunk: chunk.bytes)  # what small ones lack of their share is left to large ones
+    for left, chunk in zip(range(len(chunks), 0, -1), chunks, strict=True):
+        until = sample.characters + -(-(characters - sample.characters) // left)
+        for document in _shuffled(config, chunk, languages, sample):
+            if until - sample.characters < SHORTEST:
+                break
+            sample.add(document, until - sample.characters)
+    if not sample.texts:
+        raise CorpusError(_nothing(sample))
+    return sample
+
+
+def _enough(chunks: Sequence[Chunk], characters: int) -> list[Chunk]:
+    """The first chunks: 32, or as many as probably hold twice the characters, if that is more."""
+    enough: list[Chunk] = []
+    stored = 0
+    for chunk in chunks:
+        if len(enough) >= CHUNKS and stored >= 2 * characters:
+            break
+        enough.append(chunk)
+        stored += chunk.bytes
+    return enough
+
+
+def _shuffled(config: RunConfig, chunk: Chunk, languages: Sequence[str], sample: Sample) -> Iterator[Document]:
+    """Documents from the beginning of a chunk in random order; what cannot be used is counted."""
+    settings = next(one for one in config.input if one.name == chunk.input)
+    pool: list[Document] = []
+    held = 0
+    for record in islice(read_documents(chunk, settings, config.split, languages), RECORDS):
+        if isinstance(record, Rejected):
+            sample.reject(record.reason, record.records, f"{record.record}: {record.error}")
+            continue
+        pool.append(record)
+        held += len(record.text)
+        if held >= CHARACTERS:
+            break
+    random.Random(f"{config.seed} {chunk.id}").shuffle(pool)
+    return iter(pool)
+
+
+def _nothing(sample: Sample) -> str:
+    if not sample.skipped:
+        return "the inputs hold no documents: nothing to compare"
+    reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sample.skipped.most_common())
+    return (
+        f"no document can be used of those looked at: {reasons}. The first is {sample.first_error}. `pipeline doctor "
+        "CORPUS.YAML` looks at the inputs"
+    )

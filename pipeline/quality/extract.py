@@ -1,0 +1,202 @@
+"""Rows of a corpus in one file, to look at or to work on: `pipeline inspect CORPUS --where … --to worst.parquet`.
+
+Streams row group by row group and reads only the families that the condition and the columns need; where no row of a
+group satisfies the condition, not even the others. Memory: two row groups (2 · 8192 rows; 16 MB each with embeddings
+of 1024 dimensions). The file appears under its name when it is whole; a run that is stopped leaves nothing, one that is
+killed a hidden temporary file.
+
+CSV is for spreadsheets, which evaluate a text that begins with = + - or @: such a text gets an apostrophe in front, so
+that no document of a corpus can run anything on the machine of a person who looks at it; the caller is told how many
+there are. JSON lines and Parquet hold every text as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import zstandard
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.conditions.expression import Condition
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.part_reader import no_column
+from pipeline.corpus.reader import Corpus
+from pipeline.storage import layout
+from pipeline.storage.replacing import replacing_file
+
+FORMATS = (".parquet", ".csv", ".jsonl")
+COMPRESSED: dict[str, Callable[[Any], Any]] = {  # of text formats; neither closes the file
+    ".gz": lambda file: gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0),
+    ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
+}
+# Written if they are asked for.
+DOCUMENT_COLUMNS_LEFT_OUT = {"lang_confidence", "subdocument", "text_hash", "first_row", "rows"}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # without it, Excel takes UTF-8 for the code page of the machine
+FORMULA = r"^\s*[=+\-@＝＋－＠]|^[\t\r\n]"  # full-width signs count in East Asian spreadsheets
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was done: rows read and written, bytes of the file, texts in CSV that got an apostrophe in front."""
+
+    read: int
+    written: int
+    bytes: int
+    quoted: int
+
+
+def extract(
+    corpus: Corpus,
+    target: str,
+    progress: RowProgress,
+    *,
+    where: Condition | None = None,
+    columns: Sequence[str] = (),
+    max_rows: int | None = None,
+) -> Extracted:
+    """Write the rows that satisfy `where`, in the order of the corpus; an older file of this name is replaced.
+
+    `columns`: those of `Corpus.catalogue`, all scalar ones that say something of the sentence if none is named.
+    `max_rows`: read only about the first so many. Raises `ConfigError` for a name or a column that cannot be written.
+    """
+    ending, compression = _format(target)
+    names = tuple(columns) or _default_columns(corpus)
+    _check(corpus, names, target, ending)
+    schema = corpus.schema(*names)
+    texts = [field.name for field in schema if ending == ".csv" and pa.types.is_string(field.type)]
+    read = written = quoted = 0
+    with replacing_file(target) as file:
+        with contextlib.ExitStack() as closing:  # what writes into the file ends before it, whatever happens
+            sink = closing.enter_context(COMPRESSED[compression](file)) if compression else file
+            writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, schema)))
+            for batch in corpus.batches(*names, where=where):
+                read += batch.rows
+                written += batch.table.num_rows
+                if batch.table.num_rows:
+                    table, changed = _without_formulas(batch.table, texts)
+                    writer.write(table)
+                    quoted += changed
+                progress.see(read, written)
+                if max_rows is not None and read >= max_rows:
+                    break
+        size = file.tell()
+    return Extracted(read, written, size, quoted)
+
+
+def _format(target: str) -> tuple[str, str | None]:
+    stem, dot, last = target.lower().rpartition(".")
+    compression = dot + last if dot + last in COMPRESSED else None
+    ending = next((one for one in FORMATS if (stem if compression else target.lower()).endswith(one)), None)
+    if ending is None or (compression and ending == ".parquet"):
+        raise ConfigError(
+            f"--to {target}: the format is told by the ending; allowed: {' '.join(FORMATS)}, "
+            f"and .csv and .jsonl with {' or '.join(COMPRESSED)} after it"
+        )
+    return ending, compression
+
+
+def _default_columns(corpus: Corpus) -> tuple[str, ...]:
+    return tuple(
+        column.name
+        for column in corpus.catalogue.values()
+        if not pa.types.is_nested(column.type) and column.name not in DOCUMENT_COLUMNS_LEFT_OUT
+    )
+
+
+def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> None:
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part; run: pipeline run corpus.yaml")
+    for name in names:
+        if name not in corpus.catalogue:
+            raise ConfigError(f"--columns: {no_column(name, corpus.catalogue)}")
+        if ending != ".parquet" and pa.types.is_nested(corpus.catalogue[name].type):
+            raise ConfigError(f"--to {target}: {name} holds a vector a row, which only .parquet takes; leave it out")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--columns {','.join(names)}: a column stands twice; name each once")
+    if f"{_absolute(target)}/".startswith(f"{_absolute(corpus.url)}/"):
+        raise ConfigError(f"--to {target} lies inside the corpus, whose files are never changed; give another place")
+
+
+def _absolute(url: str) -> str:
+    return url.rstrip("/") if "://" in url else os.path.realpath(url)
+
+
+def _without_formulas(table: pa.Table, texts: Sequence[str]) -> tuple[pa.Table, int]:
+    """The table with an apostrophe before what a spreadsheet would evaluate, and how many texts that are."""
+    total = 0
+    for name in texts:
+        found = pc.match_substring_regex(table[name], FORMULA)
+        count = pc.sum(found).as_py()
+        if count:
+            harmless = pc.if_else(found, pc.binary_join_element_wise("'", table[name], ""), table[name])
+            table = table.set_column(table.column_names.index(name), table.field(name), harmless)
+            total += count
+    return table, total
+
+
+class _Writer(Protocol):
+    def __init__(self, sink: Any, schema: pa.Schema) -> None: ...
+    def write(self, table: pa.Table) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Parquet:
+    """Small pieces are gathered into row groups of the usual size."""
+
+    def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        options = layout.parquet_options(schema.empty_table())
+        options.pop("row_group_size")
+        self._writer = pq.ParquetWriter(sink, schema, **options)
+        self._waiting: list[pa.Table] = []
+
+    def write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        if sum(one.num_rows for one in self._waiting) >= layout.ROW_GROUP_ROWS:
+            table = pa.concat_tables(self._waiting)
+            whole = table.num_rows // layout.ROW_GROUP_ROWS * layout.ROW_GROUP_ROWS
+            self._writer.write_table(table.slice(0, whole), layout.ROW_GROUP_ROWS)
+            self._waiting = [table.slice(whole)]
+
+    def close(self) -> None:
+        if any(one.num_rows for one in self._waiting):
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._writer.close()
+
+
+class _Csv:
+    """A header, then rows; null is nothing, an empty text is \"\"."""
+
+    def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        sink.write(BYTE_ORDER_MARK)
+        self._writer = pyarrow.csv.CSVWriter(sink, schema)
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonLines:
+    def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        self._sink = sink
+
+    def write(self, table: pa.Table) -> None:
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+        self._sink.write("".join(lines).encode())
+
+    def close(self) -> None:
+        pass
+
+
+_WRITERS: dict[str, type[_Writer]] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}

@@ -1,0 +1,95 @@
+"""What `pipeline inspect` does: show the quality of the rows asked for, or write them to a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import number, size
+from pipeline.conditions.expression import Condition
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.reader import Corpus
+from pipeline.quality.extract import extract
+from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
+from pipeline.quality.tables import show_quality, show_rows, show_scores
+
+SHOWN_ROWS = 2_000_000
+SHOWN_WORST = 5
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """The options of the command, as `pipeline/cli.py` explains them."""
+
+    where: str | None = None
+    lang: str | None = None
+    to: str | None = None
+    columns: str | None = None
+    worst: int | None = None
+    max_rows: int | None = None
+
+
+def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) -> None:
+    """Raises `ConfigError` for options that do not fit each other or the corpus."""
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    condition = _condition(corpus, options.where, options.lang)
+    if options.to is None:
+        _show(console, corpus, condition, options)
+    else:
+        _write(console, corpus, condition, options, options.to)
+
+
+def _show(console: Console, corpus: Corpus, condition: Condition | None, options: InspectOptions) -> None:
+    if options.columns is not None:
+        raise ConfigError(f"--columns {options.columns} is about what --to writes; give --to FILE as well")
+    max_rows = options.max_rows or SHOWN_ROWS
+    quality = measure(corpus, max_rows, condition)
+    found, read = quality.everything.sentences, quality.rows_read
+    if not found and options.lang is not None:
+        langs = [group.name for group in measure(corpus, max_rows).by_lang]
+        if options.lang not in langs:
+            raise ConfigError(f"--lang {options.lang}: the corpus has {', '.join(langs)}")
+    if condition is not None:
+        console.print(f"{number(found)} of {number(read)} rows satisfy the condition")
+    if not found:
+        return
+    # corpus BLEU adds up statistics of all rows: it says nothing of some of them
+    bleu = corpus_bleu_of(compute_accounting(corpus.store, corpus.chunks)) if condition is None else None
+    show_quality(console, quality, bleu)
+    show_scores(console, measure_scores(corpus, max_rows, condition))
+    worst = SHOWN_WORST if options.worst is None else options.worst
+    if worst and quality.everything.scored:
+        show_rows(console, f"Worst {worst} rows", worst_rows(corpus, worst, max_rows=max_rows, where=condition))
+
+
+def _condition(corpus: Corpus, where: str | None, lang: str | None) -> Condition | None:
+    """Both wishes as one condition."""
+    condition = corpus.condition(where) if where is not None else None
+    if lang is None:
+        return condition
+    quoted = lang.replace("\\", "\\\\").replace("'", "\\'")
+    both = f"lang == '{quoted}'" + (f" and ({condition.text})" if condition else "")
+    return corpus.condition(both, "--lang")
+
+
+def _write(console: Console, corpus: Corpus, condition: Condition | None, options: InspectOptions, to: str) -> None:
+    if options.worst is not None:
+        raise ConfigError("--worst is about what is shown; with --to, choose rows by --where, e.g. 'autobleu < 10'")
+    names = [name.strip() for name in options.columns.split(",")] if options.columns is not None else []
+    with RowProgress(console, min(corpus.rows, options.max_rows or corpus.rows)) as progress:
+        done = extract(corpus, to, progress, where=condition, columns=names, max_rows=options.max_rows)
+    if done.quoted:
+        console.print(
+            f"{number(done.quoted)} texts begin like a formula (= + - @) and got ' in front, so that no spreadsheet "
+            "evaluates them; .jsonl and .parquet have every text as it is",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if done.read < corpus.rows:
+        console.print(f"read {number(done.read)} of {number(corpus.rows)} rows; without --max-rows all are read")
+    wrote = f"{number(done.written)} of {number(done.read)} rows written to {to} ({size(done.bytes)})"
+    console.print(wrote, markup=False, highlight=False, soft_wrap=True)

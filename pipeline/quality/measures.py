@@ -1,0 +1,158 @@
+"""Quality columns of a corpus: quantiles by language and by length, and the worst rows with their decoded text.
+
+Reads only the small columns, row group by row group; of a large corpus the first rows in the order of the (random)
+names of parts, up to about `max_rows`, and says so.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.conditions.expression import Condition
+from pipeline.corpus.accounting import Accounting
+from pipeline.corpus.reader import Corpus
+from stages.autobleu.bleu import STATISTICS, corpus_bleu
+
+LENGTHS = ((1, 25), (26, 50), (51, 100), (101, 150), (151, 200), (201, None))  # characters
+SCORES = ("autobleu", "fragility_bleu", "fragility_cosine", "fragility_predicted", "weight")
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sentences of one language or length. `quantiles` of AutoBLEU (NaN where none is scored)."""
+
+    name: str
+    sentences: int
+    tokens: float  # mean
+    scored: int
+    mean: float
+    quantiles: tuple[float, ...]
+    poor: float  # share of the scored below 20
+
+
+@dataclass(frozen=True)
+class Score:
+    """One column of scores over the rows that have it."""
+
+    name: str
+    scored: int
+    mean: float
+    quantiles: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """One sentence with its score."""
+
+    autobleu: float
+    lang: str
+    part: str
+    row: int
+    text: str
+    decoded: str
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What `inspect` shows."""
+
+    by_lang: list[Group]
+    by_length: list[Group]
+    everything: Group
+    rows_read: int
+    rows: int
+
+
+def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Quality:
+    """Quantiles over the rows that satisfy `where`, of about the first `max_rows`."""
+    scored = "autobleu" in corpus.columns
+    columns = ("lang", "chars", "tokens", *(("autobleu",) if scored else ()))
+    tables = [corpus.schema(*columns).empty_table()]
+    read = 0
+    for batch in corpus.batches(*columns, where=where):
+        tables.append(batch.table)
+        read += batch.rows
+        if read >= max_rows:
+            break
+    table = pa.concat_tables(tables)
+    coded = table["lang"].combine_chunks().dictionary_encode()
+    langs, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
+    chars, tokens = table["chars"].to_numpy(), table["tokens"].to_numpy()
+    scores = table["autobleu"].to_numpy() if scored else np.full(len(chars), np.nan, np.float32)
+    counts = np.bincount(langs, minlength=len(names))
+    order = sorted(range(len(names)), key=lambda number: (-counts[number], names[number]))
+    by_lang = [_group(names[number], langs == number, tokens, scores) for number in order]
+    by_length = []
+    for low, high in LENGTHS:
+        inside = (chars >= low) & (chars <= high) if high else chars >= low
+        if inside.any():
+            by_length.append(_group(f"{low}–{high}" if high else f"{low}+", inside, tokens, scores))
+    everything = _group("all", np.ones(len(chars), np.bool_), tokens, scores)
+    return Quality(by_lang, by_length, everything, read, corpus.rows)
+
+
+def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[Score]:
+    """Every column of scores that the corpus has, over the same rows as `measure`."""
+    names = [name for name in SCORES if name in corpus.columns]
+    values: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in names}
+    read = 0
+    for batch in corpus.batches(*names, where=where) if names else ():
+        for name in names:
+            values[name].append(batch.table[name].drop_null().to_numpy())
+        read += batch.rows
+        if read >= max_rows:
+            break
+    found = {name: np.concatenate(of_name).astype(np.float64) for name, of_name in values.items() if of_name}
+    return [
+        Score(name, len(one), float(one.mean()), tuple(map(float, np.quantile(one, QUANTILES))))
+        for name, one in found.items()
+        if len(one)
+    ]
+
+
+def corpus_bleu_of(accounting: Accounting) -> dict[str, float]:
+    """Corpus BLEU by language over every scored sentence, from the statistics in the receipts."""
+    counts = accounting.counts.get("autobleu", {})
+    langs = sorted({key.split(".")[1] for key in counts if key.startswith("bleu.")})
+    return {lang: corpus_bleu([counts[f"bleu.{lang}.{k}"] for k in range(STATISTICS)]) for lang in langs}
+
+
+def _group(
+    name: str, inside: npt.NDArray[np.bool_], tokens: npt.NDArray[np.int32], scores: npt.NDArray[np.float32]
+) -> Group:
+    values = scores[inside]
+    values = values[~np.isnan(values)].astype(np.float64)
+    quantiles = np.quantile(values, QUANTILES) if len(values) else np.full(len(QUANTILES), np.nan)
+    return Group(
+        name=name,
+        sentences=int(inside.sum()),
+        tokens=float(tokens[inside].mean()) if inside.any() else float("nan"),
+        scored=len(values),
+        mean=float(values.mean()) if len(values) else float("nan"),
+        quantiles=tuple(float(value) for value in quantiles),
+        poor=float((values < 20).mean()) if len(values) else float("nan"),
+    )
+
+
+def worst_rows(corpus: Corpus, count: int, *, max_rows: int, where: Condition | None = None) -> list[ScoredRow]:
+    """The rows with the lowest AutoBLEU; equal scores in the order of the corpus."""
+    found: list[tuple[float, int, ScoredRow]] = []
+    seen = order = 0
+    for batch in corpus.batches("autobleu", "lang", "text", "decoded", "part", "row", where=where):
+        table = batch.table.filter(pc.is_valid(batch.table["autobleu"]))
+        table = table.sort_by([("autobleu", "ascending"), ("row", "ascending")]).slice(0, count)
+        for one in table.to_pylist():
+            order += 1
+            found.append((one["autobleu"], order, ScoredRow(**one)))
+        found = heapq.nsmallest(count, found)
+        seen += batch.rows
+        if seen >= max_rows:
+            break
+    return [row for _, _, row in found]

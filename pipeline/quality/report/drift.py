@@ -1,0 +1,100 @@
+"""Whether the rest of a corpus looks like the pilot that its artifacts were fitted on.
+
+Each artifact is judged by what it is for, on rows that it did not see: the scaler by the median and interquartile range
+of normalised values (0 and 1 where nothing drifts), codebooks by their relative error against that of rows held out of
+the fit, the predictor by the mean of what it predicts, in standard deviations. Of an artifact of another corpus, every
+part is unseen. Cost: the embeddings of a few row groups; the error of codebooks stands in the receipts, of every row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.corpus.fits import FitRecord, fitted_scaler
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.receipts import summed
+from pipeline.corpus.states import PartState
+from pipeline.quality.report.fits import RELATIVE_ERROR, Drift
+from stages.arrow import embedding_matrix
+from stages.stage import NON_FINITE
+
+ROWS = 20_000
+SHIFT = 0.1  # of medians, in interquartile ranges, over all dimensions
+SPREAD = 1.25  # times wider or narrower
+WORSE = 1.1  # times the error
+MOST_PARTS = 2000  # in the (random) order of the run: their receipts are read
+MOVED = 0.5  # standard deviations
+
+
+def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
+    """One entry a measure; none where the pilot was the whole corpus, or nothing else is finished yet."""
+    found: list[Drift] = []
+    for record in records:
+        pilot = set() if record.source else set(record.chunks)
+        needs = {"scaler": "encode", "rvq": "rvq", "predictor": "predictor"}[record.name]
+        others = (
+            part
+            for chunk in corpus.chunks
+            if chunk.chunk.id not in pilot and needs not in chunk.missing
+            for part in chunk.parts
+        )
+        parts = list(itertools.islice(others, MOST_PARTS))
+        measure = {"scaler": _scaler, "rvq": _rvq, "predictor": _predictor}[record.name]
+        found += measure(corpus, record, parts) if parts else []
+    return found
+
+
+def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+    from stages.scaler.robust import ScalerFit
+
+    embeddings = embedding_matrix(_sample(corpus, parts, "embedding")["embedding"])
+    fitted = fitted_scaler(corpus.store, corpus.view.fits)
+    if fitted is None or not len(embeddings):
+        return []
+    count = ScalerFit(len(fitted.median))
+    count.add(embeddings)
+    now = count.finish()
+    shift = float(((now.median - fitted.median) / fitted.iqr).abs().mean())
+    spread = float((now.iqr / fitted.iqr).median())
+    return [
+        Drift(record.name, "mean shift of medians, in IQR", 0.0, shift, shift > SHIFT),
+        Drift(record.name, "IQR, median over dimensions", 1.0, spread, not 1 / SPREAD < spread < SPREAD),
+    ]
+
+
+def _rvq(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+    counts = summed([part.receipts["rvq"].counts for part in parts])
+    curve = record.numbers.get(RELATIVE_ERROR)
+    if not counts["rvq.squared_norm"] or not isinstance(curve, list):
+        return []
+    before, now = curve[-1], counts["rvq.squared_error"] / counts["rvq.squared_norm"]
+    return [Drift(record.name, RELATIVE_ERROR.replace("_", " "), before, now, now > WORSE * before)]
+
+
+def _predictor(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+    values = _sample(corpus, parts, "fragility_predicted")["fragility_predicted"].drop_null().to_numpy()
+    score = corpus.view.stages["predictor"]["predictor"]["score"]
+    mean, std = (record.numbers.get(f"{name}_{score}", math.nan) for name in ("mean", "std"))
+    if not len(values) or not isinstance(mean, float) or not isinstance(std, float):
+        return []
+    now = float(values.mean(dtype=np.float64))
+    return [Drift(record.name, "mean of fragility_predicted", mean, now, abs(now - mean) > MOVED * std)]
+
+
+def _sample(corpus: Corpus, parts: list[PartState], *columns: str) -> pa.Table:
+    """Finite rows of the first row groups of parts, about `ROWS`."""
+    tables, rows = [], 0
+    for part in parts:
+        with corpus.reader(part.ref.part) as reader:
+            table = reader.read([*columns, "status"], group=0)
+        tables.append(table.filter(pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
+        rows += tables[-1].num_rows
+        if rows >= ROWS:
+            break
+    return pa.concat_tables(tables)

@@ -1,0 +1,196 @@
+"""The plots of a report: functions from numbers to `<svg>` elements, all of one size and one style.
+
+Each makes its own figure; nothing of a document is drawn, only numbers and codes of languages. The same numbers
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.base.errors import visible
+from pipeline.quality.report.statistics import Array, Bin, finite
+from pipeline.quality.report.svg import BLUE, GREEN, GREY, INK, ORANGE, PAPER, STYLE, to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = (4.6, 2.8)  # inches: text is readable on a telephone, and two plots stand side by side on a desk
+FEW = 10  # rows; a point of fewer is hollow
+COLORS = (BLUE, ORANGE, GREEN)
+CELLS = 40
+
+
+class Plot:
+    """A figure while it is drawn; `svg` once the `with` statement is left."""
+
+    def __init__(self, axes: Axes) -> None:
+        self.axes = axes
+        self.svg = ""
+
+
+@contextmanager
+def _plot(prefix: str, label: str, height: float = SIZE[1]) -> Iterator[Plot]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(SIZE[0], height), layout="constrained")
+        plot = Plot(figure.subplots())
+        yield plot
+        plot.svg = to_svg(figure, prefix, label)
+
+
+def histogram(
+    prefix: str, series: Mapping[str, Array], x: str, *, limits: tuple[float, float] | None = None, bins: int = 40
+) -> str:
+    """How the values of one or more series are spread, as shares; `limits`: left and right end, or those of 99.5 %.
+
+    What lies beyond the right end is counted in the last bar.
+    """
+    series = {name: finite(values) for name, values in series.items()}
+    values = np.concatenate(list(series.values()))
+    low, high = limits or (float(values.min()), float(np.quantile(values, 0.995)))
+    high = high if high > low else low + 1
+    if limits is None and all(np.array_equal(one, np.rint(one)) for one in series.values()):  # counts: whole bars
+        step = max(1, int(np.ceil((high - low + 1) / bins)))
+        low, high = low - 0.5, low - 0.5 + step * np.ceil((high - low + 1) / step)
+        bins = round((high - low) / step)
+    edges = np.linspace(low, high, bins + 1)
+    label = f"Histogram: {', '.join(series)} by {x}"
+    with _plot(prefix, label) as plot:
+        for (name, one), color in zip(series.items(), COLORS, strict=False):
+            counts, _ = np.histogram(np.clip(one, low, high), edges)
+            alpha = 1.0 if len(series) == 1 else 0.3
+            share = 100 * counts / max(1, len(one))
+            plot.axes.stairs(share, edges, fill=True, color=color, alpha=alpha, linewidth=0)
+            if len(series) > 1:
+                plot.axes.stairs(share, edges, color=color, linewidth=1.5, label=name)
+        plot.axes.set_xlim(low, high)
+        plot.axes.set_xlabel(x)
+        plot.axes.set_ylabel("% of sentences")
+        if len(series) > 1:
+            plot.axes.legend()
+    return plot.svg
+
+
+def by_length(prefix: str, series: dict[str, list[Bin]], y: str, *, top: float) -> str:
+    """Mean by sentence length with the band of quantiles (LCM paper, Figures 3 and 14); `top`: end of the axis."""
+    with _plot(prefix, f"{', '.join(series)} by sentence length") as plot:
+        for (name, bins), color in zip(series.items(), COLORS, strict=False):
+            width = bins[1].first - bins[0].first if len(bins) > 1 else 1
+            filled = [one for one in bins if one.count]
+            places = [one.first + (width - 1) / 2 for one in filled]
+            plot.axes.fill_between(
+                places, [one.low for one in filled], [one.high for one in filled], color=color, alpha=0.13, linewidth=0
+            )
+            plot.axes.plot(places, [one.mean for one in filled], color=color, label=name)
+            for place, one in zip(places, filled, strict=True):
+                full = color if one.count >= FEW else PAPER
+                plot.axes.plot([place], [one.mean], marker="o", color=color, markerfacecolor=full)
+        plot.axes.set_xlim(left=0)
+        plot.axes.set_ylim(0, top)
+        plot.axes.set_xlabel("sentence length (characters)")
+        plot.axes.set_ylabel(y)
+        if len(series) > 1:
+            plot.axes.legend()
+    return plot.svg
+
+
+def by_language(
+    prefix: str,
+    groups: Sequence[tuple[str, Bin]],
+    x: str,
+    *,
+    extra: Mapping[str, float] | None = None,
+    limits: tuple[float, float] | None = None,
+) -> str:
+    """Mean with the band of quantiles, one line a language; `extra`: another value of each (corpus BLEU)."""
+    names = [visible(name) for name, _ in groups]
+    with _plot(prefix, f"{x} by language", height=max(1.3, 0.6 + 0.23 * len(groups))) as plot:
+        places = np.arange(len(groups))[::-1]
+        for place, (name, one) in zip(places, groups, strict=True):
+            plot.axes.plot([one.low, one.high], [place, place], color=BLUE, alpha=0.25, linewidth=5)
+            plot.axes.plot([one.mean], [place], marker="o", markersize=5, color=BLUE)
+            if extra and name in extra:
+                plot.axes.plot([extra[name]], [place], marker="D", markersize=4, color=ORANGE)
+        plot.axes.set_yticks(places, names)
+        plot.axes.set_ylim(-0.6, len(groups) - 0.4)
+        if limits:
+            plot.axes.set_xlim(*limits)
+        plot.axes.grid(axis="x")
+        plot.axes.grid(axis="y", visible=False)
+        plot.axes.set_xlabel(x)
+    return plot.svg
+
+
+def by_noise(prefix: str, levels: Sequence[float], series: Mapping[str, Array]) -> str:
+    """Mean score by variance of the noise with the band of quantiles (Figure 14); values: (rows, levels) in [0, 1]."""
+    with _plot(prefix, f"{', '.join(series)} by noise variance") as plot:
+        for (name, values), color in zip(series.items(), COLORS, strict=False):
+            low, high = np.nanquantile(values, (0.1, 0.9), axis=0)
+            plot.axes.fill_between(levels, low, high, color=color, alpha=0.13, linewidth=0)
+            plot.axes.plot(levels, np.nanmean(values, axis=0), color=color, marker="o", label=name)
+        plot.axes.set_ylim(0, 1)
+        plot.axes.set_xlabel("noise variance α")
+        plot.axes.set_ylabel("score")
+        plot.axes.legend()
+    return plot.svg
+
+
+def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
+    """How many pairs of numbers fall into each cell; the darker, the more (in logarithm). The line is x = y."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import LogNorm, to_rgba
+
+    both = np.isfinite(first) & np.isfinite(second)
+    one, other = first[both], second[both]
+    low, high = float(min(one.min(), other.min())), float(max(one.max(), other.max()))
+    edges = np.linspace(low, high if high > low else low + 1, CELLS + 1)
+    counts, _, _ = np.histogram2d(one, other, bins=(edges, edges))
+    norm = LogNorm(1, max(2.0, float(counts.max())))
+    with _plot(prefix, f"{y} against {x}", height=3.6) as plot:
+        side = edges[1] - edges[0]
+        cells = np.argwhere(counts)
+        corners = edges[cells][:, None, :] + side * np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
+        faces = [to_rgba(BLUE, 0.15 + 0.85 * float(norm(counts[i, j]))) for i, j in cells]
+        plot.axes.add_collection(PolyCollection(corners, facecolors=faces, linewidths=0))
+        plot.axes.set_xlim(edges[0], edges[-1])
+        plot.axes.set_ylim(edges[0], edges[-1])
+        plot.axes.plot(edges[[0, -1]], edges[[0, -1]], color=GREY, linewidth=0.8, linestyle="--")
+        plot.axes.set_aspect("equal")
+        plot.axes.grid(visible=False)
+        plot.axes.set_xlabel(x)
+        plot.axes.set_ylabel(y)
+    return plot.svg
+
+
+def curve(
+    prefix: str,
+    points: tuple[Sequence[float], Sequence[float]],
+    x: str,
+    y: str,
+    *,
+    top: float,
+    level: tuple[str, float] | None = None,
+) -> str:
+    """A value by a number of codebooks (Figure 9), from 0 on; `level`: name and height of a line to compare with."""
+    with _plot(prefix, f"{y} by {x}") as plot:
+        plot.axes.plot(*points, color=BLUE, marker="o")
+        if level:
+            plot.axes.axhline(level[1], color=GREY, linewidth=0.9, linestyle="--")
+            name = f"{level[0]} {level[1]:.3g}"
+            plot.axes.annotate(name, (points[0][0], level[1]), (0, 4), textcoords="offset points", fontsize=8.5)
+        if len(points[0]) <= 16:
+            plot.axes.set_xticks(points[0], [f"{place:g}" for place in points[0]])
+        plot.axes.annotate(
+            f"{points[1][-1]:.3g}", (points[0][-1], points[1][-1]), (0, 6), textcoords="offset points", ha="center"
+        ).set_color(INK)
+        plot.axes.set_ylim(0, top)
+        plot.axes.set_xlabel(x)
+        plot.axes.set_ylabel(y)
+    return plot.svg

@@ -1,0 +1,187 @@
+"""The rows that a report is about: small columns as arrays, and the rows at the ends of the scores.
+
+Reads row group by row group, in the (random) order of the parts, and stops after about `max_rows`; about 60 bytes a row
+stay in memory, and 72 more for one whose fragility was measured. Vectors are read of fewer rows; only norms stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.corpus.reader import Corpus
+from stages.arrow import embedding_matrix
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+
+MAX_ROWS = 2_000_000
+MAX_VECTORS = 262_144  # half a gigabyte to read at 1024 dimensions
+EXAMPLES = 15
+TRUNCATED, NON_FINITE = 1, 2  # of the column status
+
+SCORES = (
+    "autobleu",
+    "fragility_bleu",
+    "fragility_cosine",
+    "fragility_predicted_bleu",
+    "fragility_predicted_cosine",
+    "weight",
+)
+BY_NOISE = ("bleu_by_noise", "cosine_by_noise")
+ENDS = ("autobleu", "fragility_cosine", "fragility_bleu")
+SHOWN = ("text", "lang", "decoded", "autobleu", "fragility_bleu", "fragility_cosine", "part", "row")
+
+
+@dataclass(frozen=True)
+class ReportRows:
+    """Arrays over the rows that were read. `scores`: NaN where a row has none; `by_noise`: (measured rows, levels)."""
+
+    total: int
+    langs: list[str]
+    lang: Ints  # place in `langs`
+    chars: Ints
+    tokens: Ints
+    status: npt.NDArray[np.uint8] | None
+    starts: npt.NDArray[np.bool_]  # first sentence of its document
+    splits: Counter[str]  # sentences by split
+    scores: dict[str, Floats]
+    by_noise: dict[str, Floats]
+    norms: Floats  # of the first rows, NaN where an embedding is not finite; empty without embeddings
+    norm_lang: Ints
+    worst: list[dict[str, Any]]  # lowest AutoBLEU
+    fragile: list[dict[str, Any]]  # highest fragility, by cosine where it was measured
+
+    @property
+    def read(self) -> int:
+        """Number of rows."""
+        return len(self.chars)
+
+    def has(self, name: str) -> bool:
+        """Whether any row has this score."""
+        return name in self.scores and bool(np.isfinite(self.scores[name]).any())
+
+
+class _Codes:
+    """Languages as numbers, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._place: dict[str, int] = {}
+
+    def of(self, column: pa.ChunkedArray) -> Ints:
+        coded = column.combine_chunks().dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        for name in names:
+            if name not in self._place:
+                self._place[name] = len(self.names)
+                self.names.append(name)
+        places = np.asarray([self._place[name] for name in names], dtype=np.int32)
+        return places[coded.indices.to_numpy()] if len(places) else np.zeros(0, np.int32)
+
+
+class _Extremes:
+    """Rows with the lowest (or highest) values of a column, each text once; equal ones in the order of the corpus."""
+
+    def __init__(self, column: str, *, highest: bool) -> None:
+        self.column = column
+        self.rows: list[dict[str, Any]] = []
+        self._sign = -1.0 if highest else 1.0
+
+    def add(self, table: pa.Table) -> None:
+        values = self._sign * _floats(table[self.column]).astype(np.float64)
+        order = np.argsort(values, kind="stable")[: 4 * EXAMPLES]
+        order = order[np.isfinite(values[order])]
+        found = table.take(pa.array(order)).to_pylist()
+        ordered = sorted([*self.rows, *found], key=lambda row: self._sign * float(row[self.column]))
+        distinct: dict[str, dict[str, Any]] = {}
+        for row in ordered:
+            distinct.setdefault(row["text"], row)
+        self.rows = list(distinct.values())[:EXAMPLES]
+
+
+def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_VECTORS) -> ReportRows:
+    """About the first `max_rows` rows of a corpus, the norms of about the first `max_vectors`."""
+    there = corpus.catalogue
+    scores = [name for name in SCORES if name in there]
+    lists = [name for name in BY_NOISE if name in there]
+    plain = [name for name in ("chars", "tokens", "status") if name in there]
+    shown = [name for name in SHOWN if name in there]
+    names = dict.fromkeys((*plain, *scores, *lists, *shown, "position", "subdocument", "split"))
+    always = ("chars", "tokens", "lang", "starts")
+    kept: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in (*always, *plain, *scores, *lists)}
+    codes, splits = _Codes(), Counter[str]()
+    ends = {name: _Extremes(name, highest=name != "autobleu") for name in ENDS if name in there}
+    read = 0
+    for batch in corpus.batches(*names) if corpus.parts else ():
+        table = batch.table
+        kept["lang"].append(codes.of(table["lang"]))
+        kept["starts"].append((table["position"].to_numpy() == 0) & (table["subdocument"].to_numpy() == 0))
+        for name in (*plain, *scores):
+            kept[name].append(_floats(table[name]) if name in scores else table[name].to_numpy())
+        for name in lists:
+            kept[name].append(_matrix(table[name]))
+        for value in table["split"].value_counts().to_pylist():
+            splits[str(value["values"])] += value["counts"]
+        for end in ends.values():
+            end.add(table.select(shown))
+        read += batch.rows
+        if read >= max_rows:
+            break
+    norms, norm_lang = _norms(corpus, codes, min(max_vectors, max_rows))
+    found = {name: ends[name].rows if name in ends else [] for name in ENDS}
+    whole = {name: _joined(arrays) for name, arrays in kept.items()}
+    return ReportRows(
+        total=corpus.rows,
+        langs=codes.names,
+        lang=whole["lang"].astype(np.int32),
+        chars=whole["chars"].astype(np.int32),
+        tokens=whole["tokens"].astype(np.int32),
+        status=whole.get("status"),
+        starts=whole["starts"].astype(np.bool_),
+        splits=splits,
+        scores={name: whole[name] for name in scores},
+        by_noise={name: whole[name] for name in lists if len(whole[name])},
+        norms=norms,
+        norm_lang=norm_lang,
+        worst=found["autobleu"],
+        fragile=found["fragility_cosine"] or found["fragility_bleu"],
+    )
+
+
+def _norms(corpus: Corpus, codes: _Codes, most: int) -> tuple[Floats, Ints]:
+    norms, langs, read = [np.zeros(0, np.float32)], [np.zeros(0, np.int32)], 0
+    if "embedding" in corpus.catalogue:
+        for batch in corpus.batches("lang", "embedding", "status"):
+            matrix = embedding_matrix(batch.table["embedding"]).astype(np.float32)
+            found = np.sqrt(np.einsum("ij,ij->i", matrix, matrix))
+            found[batch.table["status"].to_numpy() == NON_FINITE] = np.nan
+            norms.append(found)
+            langs.append(codes.of(batch.table["lang"]))
+            read += batch.rows
+            if read >= most:
+                break
+    return np.concatenate(norms), np.concatenate(langs)
+
+
+def _floats(column: pa.ChunkedArray) -> Floats:
+    """NaN where there is null."""
+    return np.asarray(column.to_numpy(), dtype=np.float32)
+
+
+def _matrix(column: pa.ChunkedArray) -> Floats:
+    """Lists of equal length → (rows that are not null, length)."""
+    lists = column.drop_null().combine_chunks()
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(values, dtype=np.float32).reshape(len(lists), -1) if len(lists) else np.zeros((0, 0), np.float32)
+
+
+def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """One array; blocks without rows say nothing of the width."""
+    filled = [one for one in arrays if len(one)]
+    return np.concatenate(filled) if filled else np.zeros(0, np.float32)

@@ -1,0 +1,73 @@
+"""Tables of quality scores, and of the worst sentences. Text of documents is data, never markup."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.base.formats import number, plain
+from pipeline.quality.measures import QUANTILES, Quality, Score, ScoredRow
+from pipeline.quality.measures import Group as QualityGroup
+
+
+def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
+    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language, None where it is not that of these rows.
+
+    Two quantiles are left out where there are not 100 columns.
+    """
+    narrow = console.width < 100
+    tables = [("language", quality.by_lang, bleu), ("characters", quality.by_length, None)]
+    for title, groups, of_lang in tables if lengths else tables[:1]:
+        table = Table(box=None, padding=(0, 1 if narrow else 2, 0, 0))
+        table.add_column(title, no_wrap=True)
+        rows = [_quality_cells(group, of_lang) for group in groups]
+        for column in rows[0] if rows else ():
+            if not (narrow and column in ("p25", "p75")):
+                header = column.replace(" ", "\n") if narrow else column
+                table.add_column(header, justify="right", vertical="bottom", no_wrap=True)
+        for group, cells in zip(groups, rows, strict=True):
+            shown = (cell for column, cell in cells.items() if not (narrow and column in ("p25", "p75")))
+            table.add_row(escape(group.name), *shown)
+        console.print(Group("", table))
+    if quality.rows_read < quality.rows:
+        console.print(f"(from {number(quality.rows_read)} of {number(quality.rows)} rows; --max-rows reads more)")
+
+
+def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[str, str]:
+    """Column → cell."""
+
+    def shown(value: float, form: str = ".1f") -> str:
+        return "–" if math.isnan(value) else f"{value:{form}}"
+
+    cells = {"sentences": number(group.sentences), "tokens": shown(group.tokens), "scored": number(group.scored)}
+    if bleu is not None:
+        cells["corpus BLEU"] = shown(bleu.get(group.name, float("nan")))
+    cells["mean"] = shown(group.mean)
+    cells |= {f"p{share:.0%}"[:-1]: shown(value) for share, value in zip(QUANTILES, group.quantiles, strict=True)}
+    return cells | {"below 20": shown(group.poor, ".0%")}
+
+
+def show_scores(console: Console, scores: list[Score]) -> None:
+    """Every column of scores, where there are more than AutoBLEU's."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("score", "scored", "mean", *(f"p{share:.0%}"[:-1] for share in QUANTILES)):
+        table.add_column(column, justify="left" if column == "score" else "right", no_wrap=True)
+    for one in scores:
+        form = ".1f" if one.name == "autobleu" else ".3f"
+        table.add_row(one.name, number(one.scored), *(f"{value:{form}}" for value in (one.mean, *one.quantiles)))
+    if any(one.name != "autobleu" for one in scores):
+        console.print(Group("", table))
+
+
+def show_rows(console: Console, title: str, rows: list[ScoredRow]) -> None:
+    """Sentences with what came back from their embeddings."""
+    console.print(Group("", Text(title, style="bold")))
+    width = max(40, console.width - 12)
+    for row in rows:
+        console.print(Text(f"{row.autobleu:6.1f}  ", style="bold") + Text(plain(row.text, width)))
+        console.print(Text(f"     →  {plain(row.decoded, width)}", style="dim"))
+        console.print(Text(f"        {row.lang}, part {row.part}, row {row.row}", style="dim italic"))

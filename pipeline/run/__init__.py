@@ -1,0 +1,1 @@
+"""What `pipeline run` does: pilot, fits and main pass; the tasks that workers do."""

@@ -1,0 +1,95 @@
+"""Documents of a chunk that do not become sentences: counted by reason, and listed for people to look at.
+
+The list names each record's place (file and byte offset or row), so it stays small whatever lies in the input: of a
+record only the first 4 KiB are kept, and after 10 000 records of a chunk the rest is one row a reason, from the place
+of the first on. That bounds it to about 60 MB of memory a chunk; who wants a whole record reads it where it stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.inputs import Document, Rejected
+from pipeline.inputs.documents import short
+from pipeline.storage import layout
+
+PURGED = "purged"
+LISTED = 10_000  # records of a chunk that have a row of their own
+
+
+class ChunkAccounting:
+    """Books of one chunk. Costs about 150 bytes for each document that brings its own id.
+
+    purged: ids that are dropped with the reason `purged`, whatever else there is to say of their records.
+    """
+
+    def __init__(self, purged: Collection[str] = ()) -> None:
+        self.purged = purged
+        self.kept = 0
+        self.dropped: Counter[str] = Counter()
+        self.quarantined: Counter[str] = Counter()
+        self.bytes_unreadable = 0
+        self._rows: list[dict[str, object]] = []
+        self._rest: dict[tuple[str, str], Rejected] = {}  # stage, reason → the first one without a row, and how many
+        self._more: Counter[tuple[str, str]] = Counter()
+        self._ids: set[str] = set()
+
+    def reject(self, item: Rejected) -> None:
+        """Count what the reader refused; quarantined records are listed."""
+        self.bytes_unreadable += item.bytes_unreadable
+        if item.doc_id in self.purged:
+            self.dropped[PURGED] += item.records
+        elif item.kind == "dropped":
+            self.dropped[item.reason] += item.records
+        else:
+            self._list(item, "input")
+
+    def quarantine(self, document: Document, reason: str, error: str) -> None:
+        """Set a document aside with its text."""
+        if document.doc_id in self.purged:
+            self.dropped[PURGED] += 1
+            return
+        payload = document.text.encode()
+        self._list(Rejected.of(document.doc_id, document.record, reason, error, payload), SEGMENT)
+
+    def drop(self, document: Document, reason: str) -> None:
+        """Count a document of which nothing is kept; the reason is `purged` if it was."""
+        self.dropped[PURGED if document.doc_id in self.purged else reason] += 1
+
+    def is_first(self, document: Document) -> bool:
+        """Whether no document before had the same id; a later one is set aside."""
+        if document.doc_id in self._ids:
+            what = f"an earlier document of this chunk has the id {short(document.doc_id)} too; the first one is kept"
+            self.quarantine(document, "duplicate id", what)
+            return False
+        self._ids.add(document.doc_id)
+        return True
+
+    def table(self) -> pa.Table | None:
+        """The list, in the order of the input; None if nothing was quarantined."""
+        rows = self._rows + [
+            _row(first, stage)
+            | {
+                "records": self._more[stage, reason],
+                "error": f"{first.error} (this record and all later ones of the chunk with the same reason)",
+            }
+            for (stage, reason), first in self._rest.items()
+        ]
+        return pa.Table.from_pylist(rows, schema=layout.schema("quarantine")) if rows else None
+
+    def _list(self, item: Rejected, stage: str) -> None:
+        self.quarantined[item.reason] += item.records
+        if len(self._rows) < LISTED:
+            self._rows.append(_row(item, stage))
+        else:
+            self._rest.setdefault((stage, item.reason), item)
+            self._more[stage, item.reason] += item.records
+
+
+def _row(item: Rejected, stage: str) -> dict[str, object]:
+    names = ("record", "records", "doc_id", "reason", "error", "payload", "payload_bytes")
+    return {name: getattr(item, name) for name in names} | {"stage": stage}

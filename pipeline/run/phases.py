@@ -1,0 +1,185 @@
+"""A phase of a run that several workers do together: its order, its ranges of chunks, who has claimed what, what came.
+
+`runs/<run>/phase-<n>/` holds `order.json`; `work.parquet`, a row group a range; `claims/` with leases and `.done`
+records; `workers/`, what each does now; `events/`. A range is a claim's worth of chunks: fewer towards the end, so that
+all workers end at about the same time. A worker reads of its range what receipts say, so nothing here says what is
+done. Cost: a row of 200 bytes a chunk; two small files and some heartbeats a range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import CorpusError
+from pipeline.config.frozen import FitRef, Frozen
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.identity import identity
+from pipeline.corpus.runs import SUMMARY
+from pipeline.corpus.states import View, read_state
+from pipeline.inputs import Chunk
+from pipeline.planning.plan import Plan
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+SPEC_FILE = "order.json"
+
+
+class PhaseSpec(BaseModel):
+    """What a phase is about. `todo`: digest of what a plan had to do then, so that the next one sees progress."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["pilot", "fit", "main"]
+    stages: tuple[str, ...]
+    config: dict[str, Any]
+    fits: dict[str, dict[str, str]]
+    rates: dict[str, float]
+    identity: dict[str, str]  # of whoever ordered it, so that a worker with other code or models is refused
+    ranges: int
+    chunks: int
+    parts: int  # that wait for a visit
+    todo: str
+    refit: tuple[str, ...]  # what is still to be fitted anew
+    created: float
+
+    def resolved(self) -> RunConfig:
+        """The configuration over what the corpus has decided."""
+        fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
+        config = RunConfig.model_validate_json(json.dumps(self.config))
+        return config.with_frozen(Frozen(fits=fits, rates=self.rates))
+
+
+class ShardResult(BaseModel):
+    """What came of a range."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    worker: str
+    chunks: int
+    parts: int
+    sentences: int
+    seconds: float
+    failures: list[dict[str, str]]  # where, error
+    fitted: list[str]
+    ended: float
+
+
+def phase_folder(run: str, number: int) -> str:
+    """Where the n-th phase of a run (`runs/<run>`) lies; the first is 1."""
+    return f"{run}/phase-{number}"
+
+
+def shards_of(chunks: int, most: int, workers: int) -> list[tuple[int, int]]:
+    """[start, end) of every range: at most `most` chunks, and half of what is left for each worker towards the end."""
+    found, start = [], 0
+    while start < chunks:
+        size = max(1, min(most, -(-(chunks - start) // (2 * workers))))
+        found.append((start, start + size))
+        start += size
+    return found
+
+
+def write_phase(
+    store: Store, folder: str, plan: Plan, kind: Literal["pilot", "fit", "main"], refit: Collection[str]
+) -> PhaseSpec:
+    """Write what workers need to know; the order comes last."""
+    count = sum(1 for _ in plan.chunks_to_work_on())
+    settings = plan.config.launcher
+    cuts = [(0, 0)] if kind == "fit" else shards_of(count, settings.chunks_per_claim, settings.tasks)
+    if kind != "fit":
+        sink = io.BytesIO()
+        with pq.ParquetWriter(sink, _WORK, compression="zstd") as writer:
+            chunks = plan.chunks_to_work_on()
+            for start, end in cuts:
+                rows = [(one.chunk.to_json(), one.fingerprint) for one in itertools.islice(chunks, end - start)]
+                columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+                writer.write_table(pa.table(columns, schema=_WORK))
+        store.write(f"{folder}/work.parquet", sink.getvalue())
+    spec = PhaseSpec(
+        kind=kind,
+        stages=plan.stages,
+        config=plan.config.model_dump(mode="json"),
+        fits={name: dataclasses.asdict(ref) for name, ref in plan.config.frozen.fits.items()},
+        rates=dict(plan.config.frozen.rates),
+        identity=identity(plan.config),
+        ranges=len(cuts),
+        chunks=count,
+        parts=len(plan.parts_to_visit()),
+        todo=todo_of(plan),
+        refit=tuple(sorted(refit)),
+        created=time.time(),
+    )
+    store.write(f"{folder}/{SPEC_FILE}", spec.model_dump_json(indent=1).encode())
+    return spec
+
+
+_WORK = pa.schema([("chunk", pa.string()), ("fingerprint", pa.string())])
+
+
+def read_phase(store: Store, folder: str) -> PhaseSpec:
+    """Raises `CorpusError` if the order is not there, or was written by another version."""
+    try:
+        return PhaseSpec.model_validate_json(store.read(f"{folder}/{SPEC_FILE}"))
+    except ValueError as error:
+        raise CorpusError(
+            f"{store.url}/{folder}/{SPEC_FILE} cannot be understood ({error}): was it written by another version of "
+            "this program? pipeline cancel, then run again"
+        ) from error
+
+
+def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Plan:
+    """What a range lacks now, as its receipts say."""
+    config = spec.resolved()
+    with store.open(f"{folder}/work.parquet") as file:
+        table = pq.ParquetFile(file).read_row_group(number)
+    pairs = zip(table["chunk"].to_pylist(), table["fingerprint"].to_pylist(), strict=True)
+    expected = [(Chunk.from_json(text), digest) for text, digest in pairs]
+    view = View.of(config, [chunk for chunk, _ in expected])
+    assert view.chunks == expected, "the same code and recipes give other fingerprints"
+    return Plan(config, view, spec.stages, read_state(store, view, ledgers=False), {}, ())
+
+
+def todo_of(plan: Plan) -> str:
+    """A digest of what there is to launch."""
+    return plan.todo_digest()
+
+
+def read_results(store: Store, folder: str) -> Iterator[ShardResult]:
+    """The ranges of a phase that are done."""
+    for path in sorted(store.listing(f"{folder}/claims")):
+        if path.endswith(".done"):
+            yield ShardResult.model_validate_json(store.read(path))
+
+
+def after_losses(store: Store, folder: str) -> bool:
+    """Whether workers were lost before this phase, in an earlier one or in the run before, and may have left files."""
+    run, _, number = folder.rpartition("/phase-")
+    for before in (phase_folder(run, one) for one in range(1, int(number))):
+        done = sum(path.endswith(".done") for path in store.find(f"{before}/claims"))
+        if done < read_phase(store, before).ranges:
+            return True
+    runs = [name for name in store.folders(layout.RUNS) if name < run.rpartition("/")[2]]
+    summary = f"{layout.RUNS}/{runs[-1]}/{SUMMARY}" if runs else ""
+    return bool(runs) and not (store.exists(summary) and json.loads(store.read(summary)).get("done"))
+
+
+def failures_of(done: Sequence[ShardResult]) -> list[str]:
+    """In words, each once."""
+    return list(dict.fromkeys(f"{one['where']}: {one['error']}" for range_ in done for one in range_.failures))
+
+
+def last_errors(store: Store, folder: str) -> Iterator[str]:
+    """What the workers of a phase ended with, if not well."""
+    for path in store.listing(f"{folder}/workers"):
+        if error := json.loads(store.read(path)).get("last_error"):
+            yield error

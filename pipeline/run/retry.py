@@ -1,0 +1,91 @@
+"""`pipeline retry --quarantined`: chunks with records in quarantine are segmented again, after the cause was mended.
+
+Receipts are never changed, so those of such chunks and of the segmentation of their parts are deleted, and a run does
+the rest: parts that come out the same are recognised by the digests of their columns and keep their embeddings and
+scores, others get new ones. The chunk's receipt goes last: a retry that was cut off is taken up where it stopped. Cost:
+that of a plan, and of segmenting those chunks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.base.errors import ConfigError
+from pipeline.base.formats import counted, number
+from pipeline.base.parallel import in_parallel
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.lock import locked
+from pipeline.corpus.ledger import forget
+from pipeline.corpus.receipts import ChunkReceipt, read_chunk_receipt
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.runs import check_corpus
+from pipeline.corpus.states import ChunkState
+from pipeline.planning.plan import make_plan
+from pipeline.run.run import Backend, RunOptions, run
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+
+def retry(console: Console, config: RunConfig, reason: str | None, options: RunOptions, backend: Backend) -> None:
+    """Segment chunks with quarantined records (of one reason) again, run, and show what became of them.
+
+    Raises `ConfigError` for a reason that no record has, `CorpusError` if a run is under way, or fails.
+    """
+    store = Store(config.output)
+    check_corpus(store)
+    with locked(store, "retry", backend.jobs_alive):
+        receipts = _receipts(store, make_plan(config).chunks)
+        before = _reasons(receipts)
+        if reason is not None and reason not in before:
+            known = ", ".join(sorted(before)) or "none at all"
+            raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {known}")
+        again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
+        forget(store, {one.chunk for one in again})
+        in_parallel(lambda receipt: _forget(store, receipt), again)
+    records = sum(sum(one.quarantined.values()) for one in again)
+    console.print(
+        f"{counted(len(again), 'chunk')} with {counted(records, 'record')} in quarantine to segment again; what a run "
+        "set aside is tried again too",
+        highlight=False,
+    )
+    try:
+        run(console, config, options, backend)
+    finally:
+        if backend.submit is None:
+            _show(console, before, _reasons(_receipts(store, make_plan(config).chunks)))
+
+
+def _receipts(store: Store, chunks: Sequence[ChunkState]) -> list[ChunkReceipt]:
+    """Of all chunks that have one, also where receipts of parts are gone already."""
+    found = [one.receipt for one in chunks if one.receipt]
+    left = [layout.chunk_receipt_path(one.chunk.id, one.fingerprint) for one in chunks if not one.receipt]
+    present = set(store.find("chunks")) if left else set()
+    return found + in_parallel(lambda path: read_chunk_receipt(store, path), [one for one in left if one in present])
+
+
+def _reasons(receipts: Sequence[ChunkReceipt]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for one in receipts:
+        found.update(one.quarantined)
+    return found
+
+
+def _forget(store: Store, receipt: ChunkReceipt) -> None:
+    for ref in reversed(receipt.parts):
+        store.delete(layout.receipt_path(SEGMENT, ref.part, ref.fingerprint))
+    store.delete(layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint))
+
+
+def _show(console: Console, before: Counter[str], after: Counter[str]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), title="\nQuarantine", title_justify="left")
+    for column in ("reason", "before", "after"):
+        table.add_column(column, justify="left" if column == "reason" else "right", overflow="fold")
+    for name in sorted(before | after):
+        table.add_row(Text(name), number(before[name]), number(after[name]))
+    table.add_row("all", number(before.total()), number(after.total()))
+    console.print(table)

@@ -1,0 +1,339 @@
+"""What `pipeline run` does: the pilot, the fits, the main pass, followed on the screen; then the books and the report.
+
+The books are closed from what is on disk, not from what workers said. Cost beside the work itself: reading every
+receipt of the corpus once a phase, and the scores of up to 500 000 rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.formats import counted
+from pipeline.config.run_config import FITS, RunConfig
+from pipeline.console.progress import RunProgress
+from pipeline.console.tables import show_accounting, show_unfinished
+from pipeline.coordination.heartbeat import Heartbeat
+from pipeline.coordination.leases import BEATS, Lease
+from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.events import Event
+from pipeline.corpus.ledger import compact
+from pipeline.corpus.leftovers import erase, sweep
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, newest_is
+from pipeline.corpus.states import States, View, fold, forget_gone
+from pipeline.inputs import Chunk
+from pipeline.planning.plan import Plan, make_plan
+from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
+from pipeline.quality.tables import show_quality, show_rows, show_scores
+from pipeline.run.steps import decide, next_step
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
+Submit = Callable[[RunRecord, Lease], None]
+SHOWN_ROWS = 500_000
+BEAT_SECONDS = 5.0  # between heartbeats, at most: they carry the progress, too
+TOLD_FAILURES = 20
+REPORT = "report/index.html"
+_SUBMITTED = """submitted; the corpus is complete when its last job says so
+  pipeline status {output} --watch   how far it is
+  pipeline logs {output}             what failed, and what workers say
+  pipeline cancel {output}           stop it; what is finished is kept"""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `train`: trains, or hands
+    that over; `submit`: hands the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs."""
+
+    launch: Launch
+    device: Callable[[], str]
+    train: Callable[[Console, RunConfig], object]
+    submit: Submit | None = None
+    jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of the command, as `pipeline/cli.py` explains them."""
+
+    only: str | None = None
+    until: str | None = None
+    refit: Collection[str] = ()
+    take_over: bool = False
+
+
+def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
+    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if the section `train` is there."""
+    submitted = bring_up_to_date(console, config, options, backend)
+    if submitted is None and ends_with_training(config, options):
+        backend.train(console, config)
+    return submitted
+
+
+def ends_with_training(config: RunConfig, options: RunOptions) -> bool:
+    """Whether a run ends with training."""
+    return config.train is not None and options.only is None and options.until is None
+
+
+def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
+    """All but training. Raises `CorpusError` if some of it is not done, or does not balance.
+
+    Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed. Where the work is handed to a
+    cluster this returns at once, with the run's folder, and the jobs hold the corpus's lock.
+    """
+    store = Store(config.output)
+    if store.exists(layout.CORPUS_FILE):
+        check_corpus(store)
+    plan, seen = plan_run(config, options, options.refit)
+    who = holder_info(launcher=config.launcher.kind)
+    lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
+    handed_over = False
+    try:
+        if plan.nothing_to_do:
+            _nothing_to_do(console, plan)
+            return None
+        if isinstance(plan.chunks, States):
+            forget_gone(plan.chunks)
+        record = RunRecord(store, plan.config, seen)
+        set_holder(lease, who | {"run": record.folder})
+        console.print(
+            f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
+            f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
+            f"{counted(len(plan.parts_to_visit()), 'part')} waiting)"
+        )
+        if backend.submit:
+            backend.submit(record, lease)
+            handed_over = True
+            console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)
+            return record.folder
+        under_way = _Run(console, config, options, backend, record, set(options.refit))
+
+        def beat() -> str | None:
+            if store.exists(f"{record.folder}/{CANCEL}"):
+                return "cancelled"
+            if not lease.beat():
+                return "taken over by another run"
+            under_way.tell()
+            return None
+
+        with Heartbeat(beat, min(BEAT_SECONDS, config.launcher.lease_seconds / BEATS)) as heart:
+            under_way.all(plan, heart)
+        return None
+    finally:
+        if not handed_over:
+            lease.release()
+
+
+def plan_run(
+    config: RunConfig, options: RunOptions, refit: Collection[str], chunks: Sequence[Chunk] | None = None
+) -> tuple[Plan, View]:
+    """The plan, and the view that readers see until what is to be fitted anew stands.
+
+    `refit`: what is still to be fitted anew; `chunks`: of the inputs, as they were found when the run began.
+    Raises `ConfigError` for a fit that the run has not.
+    """
+    plan = make_plan(config, options.only, options.until, chunks=chunks)
+    fits = [name for name in FITS if name in plan.stages]
+    for name in options.refit:
+        if name not in fits:
+            raise ConfigError(f"--refit {name}: this run does not fit that; it fits {', '.join(fits) or 'nothing'}")
+    seen = plan.view
+    return (make_plan(config, options.only, options.until, refit, _chunks(plan)) if refit else plan), seen
+
+
+def _nothing_to_do(console: Console, plan: Plan) -> None:
+    store = Store(plan.config.output)
+    older = not newest_is(store, plan.view, plan.config)
+    if older:  # another configuration was run last
+        RunRecord(store, plan.config, plan.view).close({"done": True})
+    console.print("Nothing to do.")
+    if not _close_accounting(console, plan):
+        raise CorpusError("the corpus is not whole: what is wrong stands above")
+    if older or not store.exists(REPORT):
+        _report(console, plan)
+
+
+def _chunks(plan: Plan) -> Sequence[Chunk]:
+    """Of the inputs, as they were found when the run began."""
+    return plan.view.listed.chunks
+
+
+@dataclass
+class _Run:
+    """One run under way in this process. `refit`: fits that are still to be made anew."""
+
+    console: Console
+    config: RunConfig
+    options: RunOptions
+    backend: Backend
+    record: RunRecord
+    refit: set[str]
+    failures: list[str] = field(default_factory=list)
+    phases: list[dict[str, Any]] = field(default_factory=list)  # what each did, as `PhaseState` has it
+    progress: RunProgress | None = None  # of the present phase, if it launches something
+
+    def all(self, plan: Plan, heart: Heartbeat) -> None:
+        """Step after step, and the end."""
+        started = time.monotonic()
+        try:
+            plan = self._steps(plan)
+        except KeyboardInterrupt:
+            self.record.close({"done": False, "interrupted": True})
+            if heart.stopped:
+                raise CorpusError(f"stopped: {heart.stopped}; what is finished is kept") from None
+            raise
+        except BaseException as error:
+            self.record.close({"done": False, "failures": [*self.failures, str(error)]})
+            raise
+        finish(self.console, plan, self.record, self.failures, time.monotonic() - started)
+
+    def tell(self) -> None:
+        """How far it is, to those who watch from elsewhere."""
+        phases, progress = [dict(one) for one in self.phases], self.progress
+        if phases and progress:
+            phases[-1] |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
+        self.record.store.write(f"{self.record.folder}/{PROGRESS}", json.dumps({"phases": phases}).encode())
+
+    @contextlib.contextmanager
+    def _phase(self, kind: str) -> Iterator[dict[str, Any]]:
+        phase: dict[str, Any] = {"kind": kind}
+        started = time.monotonic()
+        self.phases.append(phase)
+        self.tell()
+        try:
+            yield phase
+        finally:
+            self.progress = None
+            phase |= {"over": True, "seconds": round(time.monotonic() - started, 1)}
+        self.tell()
+
+    def _steps(self, plan: Plan) -> Plan:
+        last = ""
+        while not self.failures:
+            step = next_step(plan, last)
+            if step.kind == "fit":
+                with self._phase("fit") as phase:
+                    phase["fitted"] = decide(self.console, step, self.refit, self.backend.device)
+                self.refit -= set(phase["fitted"])
+                _give_back_memory()
+                last = ""  # more was decided: the same parts have more to do
+            elif step.kind == "pilot":
+                assert step.pilot
+                of = "all" if len(step.pilot.chunks) == len(plan.chunks) else f"{len(step.pilot.chunks)} of"
+                self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
+                self._work_on(step.plan, step.kind)
+                last = step.todo
+            else:
+                if step.kind == "main":
+                    self._work_on(step.plan, step.kind)
+                break
+            plan = make_plan(self.config, self.options.only, self.options.until, self.refit, _chunks(plan))
+            if not self.refit:
+                self.record.see(plan.view)
+        return plan
+
+    def _work_on(self, plan: Plan, kind: str) -> None:
+        with self._phase(kind) as phase, _progress_of(self.console, plan) as progress:
+            self.progress = progress
+            try:
+                for event in self.backend.launch(plan, self.record.folder):
+                    self.record.log(event.model_dump(mode="json", exclude_defaults=True))
+                    progress.see(event)
+                    if event.kind == "failed":
+                        self.failures.append(f"{event.where}: {event.error}")
+                self.record.write_events()
+            finally:
+                phase |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
+
+
+def _progress_of(console: Console, plan: Plan) -> RunProgress:
+    return RunProgress(
+        console,
+        chunks=len(plan.chunks_to_segment()),
+        sentences=plan.sentences_to_visit(),
+        visits=any(stage != SEGMENT for stage in plan.stages),
+    )
+
+
+def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
+    """Close the books, the record, and write the report. Raises `CorpusError` if something is left."""
+    whole = _close_accounting(console, plan, worst=3)
+    complete = whole and not failures
+    if not whole and not failures:
+        failures = ["the corpus is not whole; its books say why"]
+    record.close({"done": complete, "failures": failures, "seconds": round(seconds, 1)})
+    try:
+        _report(console, plan)
+    except PipelineError as error:
+        if complete:
+            raise
+        console.print(Text(f"no report: {error}"))  # what stopped the run matters more
+    if not complete:
+        raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
+    console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
+
+
+def _give_back_memory() -> None:
+    """What a fit took of a GPU, to the workers that come."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _report(console: Console, plan: Plan) -> None:
+    """The page, if the configuration asks for one and there is something to show."""
+    if not plan.config.report:
+        return
+    from pipeline.quality.report.corpus_report import write_corpus_report  # imports matplotlib
+
+    corpus = Corpus(plan.config.output, plan.view)
+    if corpus.parts:
+        place = write_corpus_report(
+            corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows
+        )
+        console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
+    """Show the books and the quality. True if everything that the plan may do is on disk and balances."""
+    corpus = Corpus(plan.config.output, plan.view)
+    swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
+    accounting = compute_accounting(corpus.store, corpus.chunks)
+    show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
+    if swept:
+        console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
+    if erased:
+        console.print(f"removed {counted(erased, 'file')} of chunks that held purged documents")
+    if "autobleu" in corpus.columns:
+        quality = measure(corpus, SHOWN_ROWS)
+        show_quality(console, quality, corpus_bleu_of(accounting), lengths=False)
+        show_scores(console, measure_scores(corpus, SHOWN_ROWS))
+        if worst and quality.everything.scored:
+            rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
+            show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
+    show_unfinished(console, accounting)
+    if not accounting.problems:
+        fold(corpus.store, corpus.chunks)
+        compact(corpus.store)
+    if accounting.quarantined and not accounting.kept and not accounting.open_chunks:
+        console.print(Text("Not one document was kept.", "red"))
+        return False
+    left = [stage for stage in plan.stages if accounting.open_parts.get(stage)]
+    undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]
+    return not undone and not (accounting.open_chunks and "segment" in plan.stages) and not accounting.problems

@@ -1,0 +1,313 @@
+"""One chunk of input → parts of sentences on disk, and the chunk's books.
+
+Documents stream through in batches; a part closes at the document end that reaches `part_sentences`. Segmenting a chunk
+is deterministic, so after a crash it is done again from the chunk's start and the parts that are already there are
+recognised by their receipts. Memory: one part, and one batch of documents; a large document takes 9 to 15 times its
+bytes (50 MB: 0.5 to 0.7 GB).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.base.captured import capture_warnings
+from pipeline.base.errors import CorpusError, starting
+from pipeline.base.sampling import document_seed, uniform
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.fingerprint import column_digest, fingerprint
+from pipeline.corpus.receipts import (
+    ChunkReceipt,
+    PartRef,
+    Receipt,
+    commit,
+    commit_chunk,
+    read_receipt,
+    summed,
+    write_family,
+)
+from pipeline.corpus.recipes import SEGMENT, Recipes, segment_part_fingerprint
+from pipeline.inputs import Chunk, Document, Rejected, count_documents, read_documents
+from pipeline.run.chunk_accounting import ChunkAccounting
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from stages.segment import marks
+from stages.segment.segmenter import Segmented, Segmenter
+from stages.sonar.card import load_card
+from stages.sonar.tokenizer import SonarTokenizer
+
+BATCH_DOCUMENTS = 512
+BATCH_CHARACTERS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """A part that is on disk and ready for the row-wise stages."""
+
+    ref: PartRef
+    rows: int
+
+
+@dataclass
+class _Part:
+    """The open part: rows of documents and pieces of the sentence table, in order.
+
+    purged: rows that count towards its end but are not in it, so that other parts stay as they are.
+    """
+
+    documents: dict[str, list[object]]
+    sentences: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    purged: int = 0
+    counts: dict[str, float] = field(default_factory=dict)
+    since: float = field(default_factory=time.perf_counter)
+
+
+class ChunkSegmenter:
+    """Segments chunks; holds the segmenter and its tokenizer, so make one a process. `device`: where SaT computes."""
+
+    def __init__(self, config: RunConfig, device: str = "cpu") -> None:
+        self.config = config
+        self.store = Store(config.output)
+        self.recipes = Recipes.of(config)
+        self.card = load_card(config.segment.model)
+        with starting("segment"), capture_warnings() as self._warned_loading:  # warnings are true of every part
+            self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count, device)
+        self._device = device
+        self._warned: list[str] = []  # since the last part
+        self.keep = config.keep_columns()
+
+    def run(self, chunk: Chunk) -> Iterator[Segmentation | ChunkReceipt]:
+        """Yield each part as soon as it is on disk, and at the end the chunk's receipt.
+
+        Raises `CorpusError` if the books do not balance or a part differs from what an earlier attempt wrote.
+        """
+        started = time.perf_counter()
+        print_of_chunk = self.recipes.chunk_fingerprint(chunk)
+        recipe = fingerprint(self.recipes.segment[chunk.input])
+        accounting = ChunkAccounting(self.recipes.tombstones.ids)
+        self._warned = []
+        parts: list[Receipt] = []
+        for number, part in enumerate(self._parts(chunk, accounting)):
+            if part.rows:  # of one whose documents were all purged, only the number is left
+                parts.append(self._close(part, chunk, print_of_chunk, recipe, number))
+                yield _segmentation(parts[-1])
+        counted = count_documents(chunk)
+        quarantine = None
+        listed = accounting.table()
+        if listed:
+            quarantine, _ = write_family(self.store, "quarantine", chunk.id, print_of_chunk, listed)
+        receipt = ChunkReceipt(
+            chunk=chunk.id,
+            fingerprint=print_of_chunk,
+            recipe=recipe,
+            input=chunk.input,
+            source=chunk.path,
+            stamp=chunk.stamp,
+            take=chunk.take,
+            parts=[PartRef(part=one.part, fingerprint=one.fingerprint) for one in parts],
+            documents_in=counted.documents,
+            kept=accounting.kept,
+            dropped=dict(accounting.dropped),
+            quarantined=dict(accounting.quarantined),
+            quarantine=quarantine,
+            sentences=sum(one.rows for one in parts),
+            counts=summed([one.counts for one in parts]),
+            bytes_read=counted.bytes_read,
+            bytes_unreadable=max(accounting.bytes_unreadable, counted.bytes_unreadable),
+            seconds=round(time.perf_counter() - started, 3),
+            created=time.time(),
+        )
+        yield commit_chunk(self.store, receipt)
+
+    def _parts(self, chunk: Chunk, accounting: ChunkAccounting) -> Iterator[_Part]:
+        part = self._open()
+        for batch in _batches(self._documents(chunk, accounting)):
+            for document, number, table, counts in self._segment(batch, accounting):
+                if document.doc_id in accounting.purged:
+                    part.purged += table.num_rows
+                    part.counts = summed([part.counts, counts])  # of the whole batch
+                else:
+                    self._add(part, document, number, table, counts)
+                if part.rows + part.purged >= self.config.part_sentences:
+                    yield part
+                    part = self._open()
+        yield part
+
+    def _documents(self, chunk: Chunk, accounting: ChunkAccounting) -> Iterator[Document]:
+        settings = next(one for one in self.config.input if one.name == chunk.input)
+        for item in read_documents(chunk, settings, self.config.split, self.card.languages):
+            if isinstance(item, Rejected):
+                accounting.reject(item)
+            elif settings.id is None or not marks.INK.search(item.text) or accounting.is_first(item):
+                yield item
+
+    def _segment(
+        self, batch: list[Document], accounting: ChunkAccounting
+    ) -> Iterator[tuple[Document, int, pa.Table, dict[str, float]]]:
+        """Documents of the batch that have text, with their sentences; the batch's counts go with the first one.
+
+        A document of more than `max_document_sentences` comes as numbered sub-documents, which may be in several parts.
+        One that was purged comes too: its sentences count towards the ends of parts.
+        """
+        try:
+            with capture_warnings() as warned:
+                segmented = self.segmenter.segment([one.text for one in batch], [one.lang for one in batch])
+            self._warned += warned
+        except Exception as error:
+            if len(batch) == 1:
+                accounting.quarantine(batch[0], "segmentation failed", f"{type(error).__name__}: {error}")
+            else:
+                for one in batch:
+                    yield from self._segment([one], accounting)
+            return
+        table, edges = _sentence_table(segmented, batch)
+        counts = {
+            "cap_splits": float(segmented.cap_splits),
+            "hard_cuts": float(segmented.hard_cuts),
+            "over_cap": float(segmented.over_cap),
+        }
+        limit = self.config.segment.max_document_sentences
+        for document, (first, last) in zip(batch, pairwise(edges.tolist()), strict=True):
+            if first == last or document.doc_id in accounting.purged:
+                accounting.drop(document, "no text")
+            else:
+                accounting.kept += 1
+            for number, start in enumerate(range(first, last, limit)):
+                yield document, number, table.slice(start, min(limit, last - start)), counts
+                counts = {}
+
+    def _describe_device(self) -> str:
+        if not self.config.segment.uses_sat:
+            return "cpu"
+        from stages.device import describe  # imports torch, as SaT does
+
+        return describe(self._device)
+
+    def _open(self) -> _Part:
+        return _Part({name: [] for name in (*layout.DOCUMENT_COLUMNS, *self.keep)})
+
+    def _add(self, part: _Part, document: Document, number: int, table: pa.Table, counts: dict[str, float]) -> None:
+        """Append a document, or the number-th sub-document of a very long one."""
+        row = {
+            "doc": len(part.documents["doc"]),
+            "doc_id": document.doc_id,
+            "subdocument": number,
+            "lang": document.lang,
+            "lang_confidence": document.lang_confidence,
+            "split": document.split,
+            "source": document.source,
+            "text_hash": int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "little"),
+            "first_row": part.rows,
+            "rows": table.num_rows,
+            **{name: document.kept.get(name) for name in self.keep},
+        }
+        for name, value in row.items():
+            part.documents[name].append(value)
+        doc = pa.array(np.full(table.num_rows, row["doc"], np.int32))
+        part.sentences.append(table.add_column(0, "doc", doc))
+        part.rows += table.num_rows
+        part.counts = summed([part.counts, counts, {"split_documents": 1} if number else {}])
+
+    def _close(self, part: _Part, chunk: Chunk, print_of_chunk: str, recipe: str, number: int) -> Receipt:
+        """Commit a part, or recognise the one that an earlier attempt committed."""
+        name = layout.part_name(chunk.id, number)
+        print_of_part = segment_part_fingerprint(print_of_chunk, number)
+        documents = layout.schema("documents", keep=self.keep)
+        sentences = layout.schema("sentences")
+        table = pa.concat_tables(part.sentences).combine_chunks()
+        families = {
+            "documents": layout.checked("documents", pa.table(part.documents, schema=documents), documents, None),
+            "sentences": layout.checked("sentences", table, sentences, part.rows),
+        }
+        path = layout.receipt_path(SEGMENT, name, print_of_part)
+        if self.store.exists(path):
+            receipt, ours = read_receipt(self.store, path), False
+        else:
+            tokens = float(np.asarray(table["tokens"]).sum())
+            receipt, ours = commit(
+                self.store,
+                stage=SEGMENT,
+                part=name,
+                fingerprint=print_of_part,
+                recipe=recipe,
+                inputs={},
+                families=families,
+                counts={**part.counts, "documents": float(len(part.documents["doc"])), "tokens": tokens},
+                seconds={"compute": round(time.perf_counter() - part.since, 4)},
+                device=self._describe_device(),
+                warnings=list(dict.fromkeys([*self._warned_loading, *self._warned])),
+            )
+        self._warned = []
+        if not ours:
+            _same(families, receipt, f"{chunk.path}: {path}", self._describe_device())
+        return receipt
+
+
+def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: str) -> None:
+    """Raises `CorpusError` if a part that was committed before came out differently now, on this device."""
+    digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
+    changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))
+    if not changed:
+        return
+    causes = []
+    on_cpus = device.startswith("cpu") and receipt.device.startswith("cpu")
+    if on_cpus or "documents.text_hash" in changed:
+        causes.append("the input changed during the run, or a library did")
+    if not on_cpus:
+        causes.append(
+            f"SaT cut the same text otherwise (on {receipt.device}, now on {device}): on GPUs a probability near the "
+            "threshold depends in its last bits on the sizes of batches, which follow segment.batch_tokens, the memory "
+            "that was free, and the kind of GPU"
+        )
+    raise CorpusError(
+        f"{where} was written before with other {', '.join(changed)}; "
+        f"{'; or '.join(causes)}: delete that file and run again"
+    )
+
+
+def _segmentation(receipt: Receipt) -> Segmentation:
+    return Segmentation(PartRef(part=receipt.part, fingerprint=receipt.fingerprint), receipt.rows)
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if len(batch) >= BATCH_DOCUMENTS or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Sentences of a batch without `doc`, and the rows where each document begins."""
+    owner = np.asarray(segmented.document)
+    edges = np.searchsorted(owner, np.arange(len(batch) + 1)).astype(np.int64)
+    position = np.arange(len(owner)) - edges[owner] if len(owner) else np.empty(0, np.int64)
+    langs = pa.array([one.lang for one in batch]).dictionary_encode()
+    seeds = np.asarray([document_seed(one.doc_id) for one in batch], dtype=np.uint64)
+    table = pa.table(
+        {
+            "position": pa.array(position.astype(np.int32)),
+            "paragraph": pa.array(np.asarray(segmented.paragraph)),
+            "text": segmented.text,
+            "lang": langs.take(pa.array(owner)).dictionary_decode(),
+            "start": pa.array(np.asarray(segmented.start).astype(np.int32)),
+            "end": pa.array(np.asarray(segmented.end).astype(np.int32)),
+            "chars": pa.array(np.asarray(segmented.chars).astype(np.int32)),
+            "tokens": pa.array(np.asarray(segmented.tokens).astype(np.int32)),
+            "u": pa.array(uniform(seeds[owner] if len(owner) else seeds[:0], position)),
+        }
+    )
+    return table, edges

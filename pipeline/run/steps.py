@@ -1,0 +1,110 @@
+"""What a run does next, decided from receipts alone: work on the pilot, fit, work on everything, or finish.
+
+The steps follow each other in one process, or as jobs of a cluster: each is decided anew from what is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted, duration
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.fits import FitRecord
+from pipeline.planning.plan import Plan
+from pipeline.run.fitting import fit, freeze_rates
+from pipeline.run.phases import todo_of
+from pipeline.run.pilot import Pilot, pilot_of
+from pipeline.storage.store import Store
+
+FEW_SCORED = 2000  # rows for the predictor to learn from
+
+
+@dataclass(frozen=True)
+class Step:
+    """`pilot`, `main`: launch the plan, over the pilot's chunks or over all; `fit`: decide what can be decided."""
+
+    kind: Literal["pilot", "fit", "main", "finish"]
+    plan: Plan
+    pilot: Pilot | None = None
+
+    @property
+    def todo(self) -> str:
+        """A digest of what it launches."""
+        return todo_of(self.plan)
+
+
+def next_step(plan: Plan, last: str) -> Step:
+    """`last`: `todo` of the step before, if that launched something; the same again would bring nothing.
+
+    Raises `CorpusError` if what is to be fitted lacks something that this run may not do.
+    """
+    if plan.missing_fits or plan.waiting:
+        pilot = pilot_of(plan.chunks, plan.config.fit.rows)
+        of_pilot = Step("pilot", plan.over(pilot.chunks), pilot)
+        todo = of_pilot.plan.launches
+        if todo and of_pilot.todo != last:
+            return of_pilot
+        nothing_to_fit = pilot.enough and not pilot.parts  # no input gave a sentence: nothing needs what is fitted
+        if not nothing_to_fit:
+            if todo or not pilot.enough:
+                raise _stuck(plan)
+            return Step("fit", plan, pilot)
+    main = Step("main", plan)
+    return main if plan.launches and main.todo != last else Step("finish", plan)
+
+
+def _stuck(plan: Plan) -> CorpusError:
+    left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
+    return CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
+
+
+def decide(console: Console, step: Step, refit: Collection[str], device: Callable[[], str]) -> list[str]:
+    """Freeze the rates and fit what can be fitted now. Returns the names of what was fitted.
+
+    Raises `CorpusError` if nothing can be decided.
+    """
+    plan, pilot = step.plan, step.pilot
+    assert pilot
+    store = Store(plan.config.output)
+    frozen = freeze_rates(store, plan.config, pilot, plan.chunks)
+    finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
+    made = []
+    for name in plan.missing_fits:
+        needs = "fragility" if name == "predictor" else "encode"
+        if needs not in finished and not getattr(plan.config, name).file:
+            continue
+        with RowProgress(console, 0, name, "fitted") as progress:
+            record = fit(store, plan.config, pilot, name, name in refit, device(), progress.of)
+        console.print(
+            f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → {record.path}",
+            highlight=False,
+        )
+        doubt = _doubt(record)
+        if doubt:
+            console.print(Text(f"{name}: {doubt}", style="yellow"))
+        made.append(name)
+    if not made and not frozen:
+        raise _stuck(plan)
+    return made
+
+
+def _doubt(record: FitRecord) -> str:
+    """What makes a fit doubtful, in words; empty if nothing does."""
+    constant = record.numbers.get("constant_dimensions", 0.0)
+    if record.name == "predictor" and record.rows < FEW_SCORED:
+        return (
+            f"{counted(record.rows, 'sentence')} with a fragility are few; {FEW_SCORED} or more give weights to rely "
+            "on: raise fragility.sample, or fit.rows"
+        )
+    if record.name == "scaler" and constant:
+        return (
+            f"{constant:.0f} dimensions have an interquartile range of 0 and are left as they are by the noise of "
+            "fragility; does one sentence make up most of the pilot?"
+        )
+    return ""

@@ -1,0 +1,226 @@
+"""The two functions that a launcher runs somewhere, and what they say: events. They never raise.
+
+Descriptors and events are small JSON texts; embeddings never travel, they go from the worker to storage.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pipeline.base.errors import AsideError, HostDiedError, PipelineError, StartError, StorageError
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.identity import Identity, check_identity
+from pipeline.corpus.events import Event
+from pipeline.corpus.receipts import ChunkReceipt, PartRef
+from pipeline.corpus.runs import STARTS
+from pipeline.inputs import Chunk
+from pipeline.storage.remote import without_credentials
+from pipeline.storage.store import Store
+
+if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
+    from pipeline.run.hosts import HostedWorker
+    from pipeline.run.segmenting import ChunkSegmenter
+    from pipeline.run.worker import PartWorker
+
+MAX_STARTS = 3
+ASIDE = "is set aside for this run"  # in the errors of parts and chunks that are
+
+
+class SegmentTask:
+    """Chunk → events, one a part and one for the chunk. `folder`: the run's, where starts are marked.
+
+    `ordered`: the identity of the place that started the run, if this may be another one.
+    """
+
+    def __init__(self, config: RunConfig, folder: str, device: str, ordered: Identity | None = None) -> None:
+        self._config = config
+        self._ordered = ordered
+        self._device = device
+        self._starts = _Attempts(config, folder)
+        self._segmenter: ChunkSegmenter | None = None
+
+    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+        """Segment a chunk."""
+        try:
+            with self._starts.marked(chunk.id):
+                yield from self._segment(chunk)
+        except Exception as error:
+            yield failed_event(chunk.path, error)
+
+    def _segment(self, chunk: Chunk) -> Iterator[Event]:
+        from pipeline.run.segmenting import ChunkSegmenter
+
+        if not self._segmenter:
+            if self._ordered:
+                check_identity(self._ordered, self._config)
+            self._segmenter = ChunkSegmenter(self._config, self._device)
+        for item in self._segmenter.run(chunk):
+            if isinstance(item, ChunkReceipt):
+                yield Event(
+                    kind="chunk",
+                    where=chunk.path,
+                    rows=item.sentences,
+                    documents=item.documents_in,
+                    bytes=item.bytes_read,
+                )
+            else:
+                yield Event(kind="segmented", where=item.ref.part, ref=item.ref, rows=item.rows)
+
+
+class PartTask:
+    """A part → an event; makes the part up to date. May be called from several threads.
+
+    A part that was on a worker when it died is tried alone, so that no other is blamed for what one of them did.
+    `ordered`: the identity of the place that started the run, if this may be another one. `hosted`: parts are visited
+    by processes of their own, which leave this one to the device.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: str,
+        device: str,
+        stages: tuple[str, ...],
+        ordered: Identity | None = None,
+        hosted: bool = False,
+    ) -> None:
+        self._config = config
+        self._ordered = ordered
+        self._starts = _Attempts(config, folder)
+        self._device = device
+        self._stages = stages
+        self._loading = threading.Lock()
+        self._stream = _SharedOrAlone()
+        self._hosted = hosted
+        self._worker: PartWorker | HostedWorker | None = None
+
+    def __call__(self, ref: PartRef) -> Event:
+        """Visit a part; again if its host dies, until it is set aside."""
+        while True:
+            try:
+                with self._stream.enter(alone=self._starts.died_in(ref.part) > 0), self._starts.marked(ref.part):
+                    visit = self._loaded().visit(ref)
+            except HostDiedError:
+                continue
+            except Exception as error:
+                return failed_event(ref.part, error)
+            return Event(kind="part", where=visit.part, rows=visit.rows, computed=visit.computed)
+
+    def _loaded(self) -> PartWorker | HostedWorker:
+        with self._loading:
+            if not self._worker:
+                if self._ordered:
+                    check_identity(self._ordered, self._config)
+                if self._hosted:
+                    from pipeline.run.hosts import HostedWorker
+
+                    self._worker = HostedWorker(self._config, self._device, self._stages)
+                else:
+                    from pipeline.run.worker import PartWorker
+
+                    self._worker = PartWorker(self._config, self._device, self._stages)
+            return self._worker
+
+    def close(self) -> None:
+        """End the processes that visit parts; those of a process that ends do so by themselves."""
+        from pipeline.run.hosts import HostedWorker
+
+        if isinstance(self._worker, HostedWorker):
+            self._worker.close()
+
+
+class _Attempts:
+    """Marks of what is being worked on, in the run's folder; one that a worker finds at its start is of one that died.
+
+    So a part that kills its worker is set aside, not tried for ever.
+    """
+
+    def __init__(self, config: RunConfig, folder: str) -> None:
+        self._store = Store(config.output)
+        self._folder = f"{folder}/{STARTS}"
+        self._deaths = Counter(path.rpartition("/")[2].rpartition("-")[0] for path in self._store.listing(self._folder))
+
+    def died_in(self, name: str) -> int:
+        """How many workers had died in it when this one began."""
+        return self._deaths[name]
+
+    @contextmanager
+    def marked(self, name: str) -> Iterator[None]:
+        """While a part or chunk is worked on. Raises `AsideError` if three workers have died in it."""
+        for number in range(MAX_STARTS):
+            mark = f"{self._folder}/{name}-{number}"
+            if self._store.create(mark, secrets.token_bytes(8)):
+                break
+        else:
+            raise AsideError(
+                f"{name} killed its worker {MAX_STARTS} times and {ASIDE}; look for the cause "
+                "(memory?) in the machine's log, then run again"
+            )
+        try:
+            yield
+        except HostDiedError:
+            self._deaths[name] += 1
+            raise
+        except BaseException:
+            self._store.delete(mark)
+            raise
+        self._store.delete(mark)  # it is over, well or not; only a process that dies leaves its mark
+
+
+class _SharedOrAlone:
+    """Lets many in at once, or one alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = 0  # inside or waiting
+
+    @contextmanager
+    def enter(self, *, alone: bool) -> Iterator[None]:
+        """Wait until there is nobody else inside, or nobody who wants to be alone."""
+        with self._changed:
+            if alone:
+                self._alone += 1
+                self._changed.wait_for(lambda: self._inside == 0)
+            else:
+                self._changed.wait_for(lambda: self._alone == 0)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._alone -= alone
+                self._changed.notify_all()
+
+
+def attempts_at(store: Store, run: str, chunks: Collection[str]) -> list[str]:
+    """Marks of these chunks and their parts: of what is being worked on, and of workers that died in it."""
+    return [path for path in store.listing(f"{run}/{STARTS}") if path.rpartition("/")[2].partition("-")[0] in chunks]
+
+
+def clear_attempts(store: Store, run: str, chunks: Collection[str]) -> None:
+    """Take away the marks of these chunks and their parts: whoever worked on them was stopped, and did not die."""
+    for path in attempts_at(store, run, chunks):
+        store.delete(path)
+
+
+def failed_event(where: str, error: BaseException) -> Event:
+    """An exception as an event."""
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[0] if len(lines) == 1 else f"{lines[0]} …"
+    if not isinstance(error, PipelineError):  # ours are sentences
+        text = f"{type(error).__name__}: {text}"
+    return Event(
+        kind="failed",
+        where=where,
+        error=without_credentials(text),
+        detail=without_credentials("".join(traceback.format_exception(error))),
+        fatal=isinstance(error, (StorageError, StartError)),
+    )

@@ -1,1 +1,0 @@
-"""A corpus at another size, on paper."""

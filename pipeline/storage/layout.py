@@ -1,0 +1,183 @@
+"""The corpus on disk: every path, schema and Parquet setting, and nothing that acts.
+
+Row families (one row = one sentence) of a part have the same rows in the same order and the same row groups, so putting
+columns side by side is free. Row groups of 8192 rows: a random document is read in about 20 ms. Embeddings are
+BYTE_STREAM_SPLIT + zstd level 1: the exponent bytes of neighbouring values compress, mantissas do not.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+
+LAYOUT_VERSION = 1
+ROW_GROUP_ROWS = 8192
+CORPUS_FILE = "corpus.json"
+RUNS = "runs"
+
+ROW_FAMILIES = ("sentences", "embeddings", "status", "autobleu", "fragility", "fragility-predicted", "codes")
+FITS = "fits"
+INDEXES = "train/index"
+
+_PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
+    "documents": [
+        ("doc", pa.int32()),  # number of the document in its part
+        ("doc_id", pa.string()),
+        ("subdocument", pa.int32()),  # 0, or which piece of a document of more than max_document_sentences
+        ("lang", pa.string()),
+        ("lang_confidence", pa.float32()),  # of the identification; null where the language was stated
+        ("split", pa.string()),
+        ("source", pa.string()),
+        ("text_hash", pa.uint64()),
+        ("first_row", pa.int32()),
+        ("rows", pa.int32()),
+    ],
+    "sentences": [
+        ("doc", pa.int32()),
+        ("position", pa.int32()),  # number of the sentence in its document
+        ("paragraph", pa.int32()),  # number of its paragraph in its document
+        ("text", pa.string()),
+        ("lang", pa.string()),
+        ("start", pa.int32()),  # code points in the original document
+        ("end", pa.int32()),
+        ("chars", pa.int32()),
+        ("tokens", pa.int32()),  # with language tag and </s>, before any truncation
+        ("u", pa.float64()),  # uniform in [0, 1): the row's place in every sample
+    ],
+    "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
+    "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
+    "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
+        ("fragility_bleu", pa.float32()),
+        ("fragility_cosine", pa.float32()),
+        ("bleu_by_noise", pa.list_(pa.field("element", pa.float32()))),  # as Parquet calls it: digests see the name
+        ("cosine_by_noise", pa.list_(pa.field("element", pa.float32()))),
+    ],
+    "fragility-predicted": [
+        ("fragility_predicted_bleu", pa.float32()),
+        ("fragility_predicted_cosine", pa.float32()),
+        ("fragility_predicted", pa.float32()),  # that of predictor.score
+        ("weight", pa.float32()),  # of the sentence in a loss (LCM eq. 25)
+    ],
+    "quarantine": [
+        ("record", pa.string()),  # where it stands: file and byte offset or row
+        ("records", pa.int64()),  # how many records this row stands for (the rest of a broken Parquet row group)
+        ("doc_id", pa.string()),
+        ("stage", pa.string()),
+        ("reason", pa.string()),
+        ("error", pa.string()),
+        ("payload", pa.binary()),  # its beginning
+        ("payload_bytes", pa.int64()),  # length of the whole record
+    ],
+}
+_NULLABLE = {"quarantine.doc_id", "documents.lang_confidence"} | {
+    f"{family}.{name}"  # not sampled, or the embedding is not finite
+    for family in ("autobleu", "fragility", "fragility-predicted")
+    for name, _ in _PLAIN[family]
+    if name != "weight"
+}
+VECTORS = ("embeddings", "codes")  # families of one column, whose width only the file knows
+DOCUMENT_COLUMNS = tuple(name for name, _ in _PLAIN["documents"])
+RESERVED_COLUMNS = {"embedding", "codes", "part", "row"} | {
+    name for family, columns in _PLAIN.items() if family != "quarantine" for name, _ in columns
+}
+
+
+def schema(family: str, *, width: int | None = None, keep: tuple[str, ...] = ()) -> pa.Schema:
+    """The declared schema of a family. `width`: of its vectors; `keep`: metadata columns of documents."""
+    if family in VECTORS:
+        if width is None:
+            raise ValueError(f"the schema of {family} needs the width of its vectors")
+        name, kind = ("embedding", pa.float16()) if family == "embeddings" else ("codes", pa.uint16())
+        return pa.schema([pa.field(name, pa.list_(pa.field("element", kind, nullable=False), width), nullable=False)])
+    fields = [pa.field(name, kind, nullable=f"{family}.{name}" in _NULLABLE) for name, kind in _PLAIN[family]]
+    if family == "documents":
+        fields += [pa.field(name, pa.string()) for name in keep]
+    return pa.schema(fields)
+
+
+def checked(family: str, table: pa.Table, expected: pa.Schema, rows: int | None) -> pa.Table:
+    """The table in its declared schema. Raises `CorpusError` on other columns, types, nulls or row counts."""
+    if rows is not None and table.num_rows != rows:
+        raise CorpusError(f"{family}: {table.num_rows} rows came out for {rows} rows that went in")
+    if table.column_names != expected.names:
+        raise CorpusError(f"{family}: columns {table.column_names} came out; its schema has {expected.names}")
+    for column in expected:
+        if not column.nullable and table[column.name].null_count:
+            raise CorpusError(f"{family}.{column.name}: {table[column.name].null_count} nulls where none is allowed")
+    return table.cast(expected)
+
+
+def parquet_options(table: pa.Table) -> dict[str, Any]:
+    """Options of `pq.write_table` for a family's table; its first column tells vectors from the others.
+
+    Codes of 13 bits take 105 bytes a sentence at 64 codebooks, of 104 that they carry (dictionaries: 107 to 113).
+    """
+    options: dict[str, Any] = {"row_group_size": ROW_GROUP_ROWS, "compression": "zstd", "compression_level": 1}
+    if table.column_names[0] in ("embedding", "codes"):
+        options |= {"use_dictionary": False, "write_statistics": False}
+        options["column_encoding"] = {f"{table.column_names[0]}.list.element": "BYTE_STREAM_SPLIT"}
+        options["data_page_size"] = 8 << 20  # a tenth faster to read than the default of 1 MB
+    else:
+        options["use_dictionary"] = [
+            name for name in ("lang", "split", "source", "reason", "stage") if name in table.column_names
+        ]
+        options["compression_level"] = 3
+    return options
+
+
+def to_parquet(table: pa.Table) -> pa.Buffer:
+    """The bytes of a family's file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **parquet_options(table))
+    return sink.getvalue()
+
+
+def data_path(family: str, part: str, fingerprint: str) -> str:
+    """A name for a data file that was never used before: the last six digits are this attempt's."""
+    return f"{family}/{part}.{fingerprint[:8]}-{secrets.token_hex(3)}.parquet"
+
+
+def data_owner(path: str) -> tuple[str, str]:
+    """(part or chunk, first eight digits of the fingerprint) of a data file's name."""
+    part, rest = path.rsplit("/", 1)[-1].split(".", 1)
+    return part, rest[:8]
+
+
+def receipt_path(stage: str, part: str, fingerprint: str) -> str:
+    """Where the receipt of one stage for one part lies."""
+    return f"receipts/{stage}/{part[:2]}/{part}.{fingerprint[:8]}.json"
+
+
+def chunk_receipt_path(chunk: str, fingerprint: str) -> str:
+    """Where the receipt of a chunk lies."""
+    return f"chunks/{chunk[:2]}/{chunk}.{fingerprint[:8]}.json"
+
+
+def index_paths(digest: str) -> tuple[str, str]:
+    """Where the index of a digest lies: its spans and what it says of itself, written last, and its parts."""
+    return f"{INDEXES}/{digest[:12]}.parquet", f"{INDEXES}/{digest[:12]}.parts.parquet"
+
+
+def index_runs_path(digest: str, split: str, number: int) -> str:
+    """Where some of its runs of rows lie."""
+    return f"{INDEXES}/{digest[:12]}.{split}-{number:05d}.runs"
+
+
+def part_name(chunk: str, number: int) -> str:
+    """`<chunk>-00000`: parts sort in the order of their documents."""
+    return f"{chunk}-{number:05d}"
+
+
+def part_number(part: str) -> int:
+    """Which part of its chunk it is."""
+    return int(part.partition("-")[2])
+
+
+def part_owner(part: str) -> str:
+    """The chunk of a part, or of a chunk itself."""
+    return part.partition("-")[0]

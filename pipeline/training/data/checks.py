@@ -1,0 +1,84 @@
+"""What a loader refuses before it reads: numbers and corpora that do not fit together, files that are gone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.corpus.tombstones import read_tombstones
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from pipeline.training.data.index import Index
+from pipeline.training.data.source import TrainingSource
+
+Weights = Literal["none", "fragility"]
+
+
+def check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int, lanes: int, window: int) -> None:
+    """Raises `ConfigError` for what a user chose, ValueError for what only a program can."""
+    if max_sentences < 2:
+        raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
+    if max_sentences > micro_concepts:
+        raise ConfigError(
+            f"max_sentences is {max_sentences}, micro_concepts {micro_concepts}: a micro-batch must hold the longest "
+            f"document; set micro_concepts to {max_sentences} or more, or max_sentences lower"
+        )
+    if not 0 <= rank < world or lanes < 1 or window < 1:
+        raise ValueError(f"rank {rank} of {world}, {lanes} lanes, window {window}: 0 ≤ rank < world, the others ≥ 1")
+
+
+def check_mix(sources: Sequence[TrainingSource], codes: bool) -> None:
+    """Raises `ConfigError` for corpora of different encoders or codebooks, and for weights that are none."""
+    if not sources:
+        raise ConfigError("there is no corpus to load from; name one or more")
+    first = sources[0].index
+    for source in sources:
+        other = source.index
+        if not 0 < source.weight < math.inf:
+            raise ConfigError(f"the weight of {other.url} is {source.weight}; it must be a number over 0")
+        if (other.dim, other.about.encoder) != (first.dim, first.about.encoder):
+            raise ConfigError(
+                f"{first.url} was encoded by {first.about.model} ({first.dim} dimensions), {other.url} by "
+                f"{other.about.model} ({other.dim}): embeddings of different encoders cannot be mixed"
+            )
+        if codes and other.about.rvq != first.about.rvq:
+            raise ConfigError(
+                f"{first.url} and {other.url} have codes of different codebooks, which cannot be mixed; give rvq.file "
+                "of one the artifact of the other"
+            )
+
+
+def check_columns(index: Index, weights: Weights, codes: bool) -> None:
+    """Raises `ConfigError` if the corpus lacks a column, with the section that makes it."""
+    lacking = None
+    if codes and index.about.codebooks is None:
+        lacking = "codes of its sentences; add a section `rvq: {}`"
+    if weights == "fragility" and not index.about.weighted:
+        lacking = "weights of its sentences (weights: fragility); add sections `fragility: {}` and `predictor: {}`"
+    if lacking:
+        raise ConfigError(f"{index.url} has no {lacking} to its corpus.yaml, run it, and make the index anew")
+
+
+def check_files(index: Index, families: Sequence[str]) -> None:
+    """Raises `CorpusError` if the corpus has lost something that the index names, or purged it."""
+    store = Store(index.url)
+    why = ""
+    for family in families:
+        present = pa.array(store.find(family), pa.string())
+        gone = index.parts[family].filter(pc.invert(pc.is_in(index.parts[family], value_set=present)))
+        if len(gone):
+            why = f"{len(gone)} of its {len(index.parts)} files of {family} are gone, {gone[0].as_py()} for one"
+    purged = read_tombstones(store, waiting=True).by_chunk
+    if not why and purged.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
+        why = "documents were purged since"
+    if why:
+        raise CorpusError(
+            f"{index.url}: the index {index.digest[:12]} does not match the corpus any more: {why}. Bring the corpus "
+            "up to date (pipeline run corpus.yaml), then make the index anew (pipeline index); a training that began "
+            "with the old one has to begin anew: --fresh"
+        )

@@ -1,0 +1,54 @@
+"""What `pipeline index` does: make the index of a corpus, or find it, and say what is in it."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.base.formats import counted, duration, number
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.reader import Corpus
+from pipeline.inputs.splits import SPLITS
+from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
+from pipeline.training.data.index import Index, checked, digest_of, is_present, make_index
+
+
+def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions, answers: str | None) -> Index:
+    """Show the selection and the index, which is made if the corpus has none of its digest."""
+    started = time.monotonic()
+    selection = selection_of(place, corpus, rules)
+    checked(corpus, selection.settings)
+    found = is_present(corpus, digest_of(selection, answers))
+    origin = "--where" if rules.where is not None else "select.where"
+    with RowProgress(console, corpus.rows) as progress:
+        index = make_index(corpus, selection.settings, answers=answers, origin=origin, done=progress.add)
+    show_selection(console, selection, index.counts)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("split", "documents", "pieces", "sentences"):
+        table.add_column(column, justify="left" if column == "split" else "right")
+    for split in SPLITS:
+        table.add_row(split, *map(number, index.about.splits[split]))
+    console.print(table)
+    for line in _notes(corpus, index):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    how = "was there already" if found else f"made in {duration(time.monotonic() - started)}"
+    console.print(f"index      {index.digest}  ({how})", highlight=False, soft_wrap=True)
+    return index
+
+
+def index_of(place: str, corpus: Corpus) -> Index:
+    """The index of what the section `select` takes; place: as for `selection_of`."""
+    return make_index(corpus, selection_of(place, corpus, SelectOptions()).settings)
+
+
+def _notes(corpus: Corpus, index: Index) -> list[str]:
+    notes = []
+    waiting = unfinished(corpus)
+    if waiting:
+        notes.append(f"not segmented yet, and not in the index: {counted(waiting, 'chunk')}")
+    if index.about.unanswered:
+        count = counted(index.about.unanswered, "document")
+        notes.append(f"{count} without a value of {index.about.answers}: every sentence counts in the loss")
+    return notes

@@ -1,0 +1,68 @@
+"""The sentences that close documents, LCM 2.3 and 3.1: embeddings by the corpus's own encoder, on the CPU, and codes.
+
+Models learn to end where these come; generation stops where an embedding is close to them. Cost: the encoder is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.base.errors import ConfigError
+from pipeline.corpus.fits import read_artifact, read_record
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
+from stages.arrow import embedding_matrix
+from stages.cards import CardError
+from stages.encode.settings import EncodeSettings
+from stages.registry import build_stage
+
+END_OF_TEXT, END_OF_RESPONSE = "End of text.", "End of response."
+TEXTS = (END_OF_TEXT, END_OF_RESPONSE)
+LANG = "eng_Latn"
+
+
+@dataclass(frozen=True, eq=False)
+class EndOfTextSentences:
+    """Of `TEXTS`. embeddings: (2, dim) float16; codes: (2, codebooks) uint16, None where the corpus has none."""
+
+    embeddings: npt.NDArray[np.float16]
+    codes: npt.NDArray[np.uint16] | None
+
+
+def end_of_text_sentences(corpus: Corpus) -> EndOfTextSentences:
+    """By the encoder and the codebooks that the newest run names.
+
+    Raises `ConfigError` if that encoder is not here, or another one lies where it was.
+    """
+    embeddings = _encoded(newest_config(corpus.store), corpus.view.stages["encode"])
+    if "codes" not in corpus.catalogue:
+        return EndOfTextSentences(embeddings, None)
+    from stages.rvq.codebooks import Codebooks
+
+    record = corpus.view.fits["rvq"]
+    fitted = read_artifact(corpus.store, read_record(corpus.store, record).ref(record))
+    precision = corpus.view.stages["rvq"]["rvq"]["precision"]
+    return EndOfTextSentences(embeddings, Codebooks.from_bytes(fitted).encode(embeddings, precision))
+
+
+def _encoded(config: dict[str, Any], recipe: dict[str, Any]) -> npt.NDArray[np.float16]:
+    settings = EncodeSettings.model_validate(config["encode"])
+    try:
+        artifacts = settings.artifacts()
+        if artifacts != recipe["artifacts"]:
+            raise ConfigError(
+                f"{END_OF_TEXT!r} needs the encoder of the corpus, but the files of {settings.model} are others than "
+                "those that encoded it: bring those back, or run the corpus again with these"
+            )
+        stage = build_stage(settings, {})
+        stage.setup("cpu")
+    except CardError as error:
+        raise ConfigError(f"{END_OF_TEXT!r} needs the encoder of the corpus: {error}") from error
+    table = pa.table({"sentences.text": list(TEXTS), "sentences.lang": [LANG] * len(TEXTS)})
+    families = stage.finish(stage.compute(stage.prepare(table))).families
+    return embedding_matrix(families["embeddings"]["embedding"])

@@ -1,0 +1,285 @@
+"""The index of a corpus for training: which rows of which files are read, as runs without gaps, pinned by a digest.
+
+    index = make_index(corpus, SelectSettings(where="autobleu >= 30"))
+    index.digest                # of the files, the selection and the fits: it goes into every checkpoint
+    read_index(corpus, digest)  # the same again, as long as its files are there, whatever was added to the corpus
+
+Files of a corpus are never rewritten, so an index stays right until `gc` or `purge` takes away what it names.
+A run is a document, or a piece of one that lost sentences: 22 bytes in files that are mapped, not held
+(`run_files.py`). In memory are the parts, and some 40 bytes for each span of about 32 000 rows.
+Cost of making one: a pass over the columns that the selection reads, and the encoder for the two endings.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import CorpusError
+from pipeline.config.select import SelectSettings
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.fits import read_record
+from pipeline.corpus.part_reader import no_column
+from pipeline.corpus.reader import Corpus
+from pipeline.inputs.splits import SPLITS
+from pipeline.select.selection import Counts, Selection
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from pipeline.training.data.answers import Answers
+from pipeline.training.data.end_of_text import end_of_text_sentences
+from pipeline.training.data.row_range_files import RowRanges, RowRangeWriter
+from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, SplitBuilder, row_ranges_of
+from stages.arrow import table_of
+
+VERSION = 2
+FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
+_BEGUN = 86_400.0  # seconds after which nobody makes an index any more
+_PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
+
+
+class IndexHeader(BaseModel):
+    """What an index says of itself. `encoder`, `scaler`, `rvq`: digests of what they are, by content."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    version: int
+    digest: str
+    corpus: str
+    select: dict[str, Any]
+    answers: str | None  # kept column with the place where the answer begins
+    unanswered: int  # documents without a value there: every sentence counts
+    counts: dict[str, Any]  # of the selection
+    splits: dict[str, tuple[int, int, int]]  # documents, pieces, sentences
+    runs: dict[str, list[int]]  # how many each file of a split holds
+    dim: int
+    model: str
+    encoder: str
+    scaler: str | None
+    rvq: str | None
+    codebooks: int | None
+    weighted: bool  # whether there is a column `weight`
+    embeddings: str  # of the endings, (2, dim) float16 in base64
+    codes: str | None  # (2, codebooks) uint16
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An index. parts, spans: columns as declared above, in the order of the corpus.
+
+    A span has a split (number in `SPLITS`), its first run among those of the split, and the sentences of the pieces
+    that begin there, closing ones too.
+    """
+
+    url: str
+    about: IndexHeader
+    parts: pa.Table
+    spans: pa.Table
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits of everything that decides what is read."""
+        return self.about.digest
+
+    @property
+    def dim(self) -> int:
+        """Of the embeddings."""
+        return self.about.dim
+
+    @property
+    def counts(self) -> Counts:
+        """Where every sentence went when it was selected."""
+        return Counts(**self.about.counts)
+
+    @cached_property
+    def endings(self) -> npt.NDArray[np.float16]:
+        """(2, dim): "End of text." and "End of response."."""
+        return np.frombuffer(base64.b64decode(self.about.embeddings), np.float16).reshape(2, -1)
+
+    @cached_property
+    def ending_codes(self) -> npt.NDArray[np.uint16] | None:
+        """(2, codebooks): theirs, where the corpus has codes."""
+        codes = self.about.codes
+        return None if codes is None else np.frombuffer(base64.b64decode(codes), np.uint16).reshape(2, -1)
+
+    def runs(self, split: str) -> RowRanges:
+        """Those of a split. Raises `CorpusError` if files of them are gone or damaged."""
+        return RowRanges(Store(self.url), self.digest, split, self.about.runs[split])
+
+    def said_of_splits(self) -> str:
+        """`train 120, validation 3, test 0 documents`."""
+        return ", ".join(f"{name} {self.about.splits[name][0]}" for name in SPLITS) + " documents"
+
+
+def make_index(
+    corpus: Corpus,
+    select: SelectSettings,
+    *,
+    answers: str | None = None,
+    origin: str = "select.where",
+    done: Callable[[int], None] = lambda rows: None,
+) -> Index:
+    """The index of what `select` takes; read if the corpus has it already, else made and written.
+
+    answers: a kept column that says at which code point of a document its answer begins; what is before it is a prompt.
+    done: told how many rows more were looked at.
+    Raises `ConfigError` or `CorpusError` for what the corpus cannot answer, or where nothing is selected.
+    """
+    selection = checked(corpus, select, origin)
+    parts, digest = _snapshot(selection, answers)
+    if is_present(corpus, digest):
+        return read_index(corpus, digest)
+    counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
+    found = Answers(corpus, answers)
+    splits = [SplitBuilder(RowRangeWriter(corpus.store, digest, name)) for name in SPLITS]
+    for rows, by_split in zip(parts["rows"].to_pylist(), row_ranges_of(selection, found, counts, done), strict=True):
+        for split, runs in zip(splits, by_split, strict=True):
+            split.add(runs, rows)
+    counts.check(corpus.url)
+    if not counts.kept:
+        raise CorpusError(f"{corpus.url}: the selection keeps no sentence; see: pipeline select {corpus.url}")
+    found.check()
+    endings = end_of_text_sentences(corpus)
+    about = IndexHeader(
+        version=VERSION,
+        digest=digest,
+        corpus=corpus.view.name,
+        select=select.model_dump(mode="json"),
+        answers=answers,
+        unanswered=found.missing,
+        counts=vars(counts),
+        splits={name: split.size for name, split in zip(SPLITS, splits, strict=True)},
+        runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
+        dim=endings.embeddings.shape[1],
+        model=corpus.view.stages["encode"]["encode"]["model"],
+        encoder=_encoder(corpus),
+        scaler=_fit(corpus, "scaler"),
+        rvq=_fit(corpus, "rvq"),
+        codebooks=None if endings.codes is None else endings.codes.shape[1],
+        weighted="weight" in corpus.catalogue,
+        embeddings=base64.b64encode(endings.embeddings.tobytes()).decode(),
+        codes=None if endings.codes is None else base64.b64encode(endings.codes.tobytes()).decode(),
+    )
+    index = Index(corpus.url, about, parts, pa.concat_tables(split.spans(at) for at, split in enumerate(splits)))
+    _write(corpus, index)
+    return index
+
+
+def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
+    """The selection of a corpus that can be trained on. Raises `CorpusError` if it has no embeddings to read."""
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    if "embedding" not in corpus.catalogue:
+        raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}; run: pipeline run corpus.yaml")
+    purged = sum(map(len, corpus.tombstones.by_chunk.values()))
+    if purged:
+        raise CorpusError(
+            f"{corpus.url}: {purged} purged documents are still in files, which the next run writes anew; do that "
+            "first: pipeline run corpus.yaml"
+        )
+    return Selection(corpus, select, origin)
+
+
+def digest_of(selection: Selection, answers: str | None = None) -> str:
+    """That of the index of a selection, from receipts alone."""
+    return _snapshot(selection, answers)[1]
+
+
+def is_present(corpus: Corpus, digest: str) -> bool:
+    """Whether the corpus has the index of a digest."""
+    return corpus.store.exists(layout.index_paths(digest)[0])
+
+
+def read_index(corpus: Corpus, digest: str) -> Index:
+    """The index of a digest (its first 12 digits will do). Raises `CorpusError` if it is not there, or damaged."""
+    paths = layout.index_paths(digest)
+    if not corpus.store.exists(paths[0]):
+        names = [path.rpartition("/")[2] for path in corpus.store.find(layout.INDEXES)]
+        have = sorted(name.removesuffix(".parquet") for name in names if name.count(".") == 1)
+        raise CorpusError(
+            f"{corpus.url} has no index {digest[:12]}; those that it has: {', '.join(have) or 'none'}; "
+            f"make one: pipeline index {corpus.url}"
+        )
+    try:
+        spans, parts = (table_of(corpus.store.read(path)) for path in paths)
+        about = IndexHeader.model_validate_json(spans.schema.metadata[b"index"])
+        index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
+    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise CorpusError(
+            f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and run "
+            "the same command again, which makes it anew"
+        ) from error
+    if not about.digest.startswith(digest):
+        raise CorpusError(f"{corpus.url}/{paths[0]} is the index {about.digest}, not {digest}; delete it")
+    return index
+
+
+def unusable(corpus: Corpus) -> list[str]:
+    """Files of indexes that name what the newest run does not stand on, or that were begun a day ago and not finished.
+
+    What is no index of this version counts too.
+    """
+    files: dict[str, dict[str, float]] = {}
+    for path, written in corpus.store.listing(layout.INDEXES).items():
+        files.setdefault(path.rpartition("/")[2].split(".")[0], {})[path] = written
+    found: list[str] = []
+    for digest, times in files.items():
+        finished = layout.index_paths(digest)[0] in times
+        if not _is_usable(corpus, digest) if finished else max(times.values()) < time.time() - _BEGUN:
+            found += sorted(times)
+    return found
+
+
+def _is_usable(corpus: Corpus, digest: str) -> bool:
+    try:
+        for row in read_index(corpus, digest).parts.to_pylist():
+            receipts = corpus.state_of(row["part"]).receipts.values()
+            live = {file.path for receipt in receipts for file in receipt.files}
+            if any(row[family] and row[family] not in live for family in FAMILIES):
+                return False
+    except CorpusError:
+        return False
+    return True
+
+
+def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]:
+    """Every part with the files that are read of it, and the digest of all."""
+    corpus = selection.corpus
+    columns = {column.family for column in corpus.catalogue.values()}
+    rows: list[dict[str, Any]] = []
+    digests: list[list[str]] = []
+    for part in corpus.parts:
+        state = corpus.state_of(part)
+        files = [file for receipt in state.receipts.values() for file in receipt.files]
+        named = {file.family: file for file in files if file.family in FAMILIES and file.family in columns}
+        rows.append({"part": part, "rows": state.rows} | {family: file.path for family, file in named.items()})
+        digests.append([part, *(value for file in named.values() for value in (file.path, file.digest))])
+    fits = [_encoder(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
+    digest = fingerprint([VERSION, selection.digest, answers, fits, digests])
+    return pa.Table.from_pylist(rows, schema=_PARTS), digest
+
+
+def _encoder(corpus: Corpus) -> str:
+    return fingerprint(corpus.view.stages["encode"]["artifacts"])
+
+
+def _fit(corpus: Corpus, name: str) -> str | None:
+    record = corpus.view.fits.get(name)
+    return read_record(corpus.store, record).content if record else None
+
+
+def _write(corpus: Corpus, index: Index) -> None:
+    spans = index.spans.replace_schema_metadata({"index": index.about.model_dump_json()})
+    for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, spans), strict=True):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_statistics=False)
+        corpus.store.write(path, memoryview(sink.getvalue()))

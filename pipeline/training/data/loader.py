@@ -1,0 +1,169 @@
+"""Batches of packed documents for training and evaluation, streamed from the files that indexes name.
+
+    loader = Loader([Source(index)], split="train", max_sentences=128, micro_concepts=8192, seed=0)
+    for number, batch in loader: ...        # for ever; `Loader(…, start=number + 1)` goes on behind it
+
+The sequence depends on the indexes, the split and the seed, not on the number of processes: process `rank` of `world`
+gets those micro-batches whose number leaves that rest. It reads only its own lanes where `world` divides their number.
+Validation is one pass in the order of the corpus, which reads every row group that holds a document of the split.
+
+Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
+2 · dim bytes for each sentence of the open windows: lanes / world (at least 1) + 1 of them, of `window` sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.config.train import LANES
+from pipeline.storage.store import Store
+from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
+from pipeline.training.data.order import DataOrder, MicroBatch, OrderRules, ShuffleBuffer
+from pipeline.training.data.reading import LoadedBuffer, Reader, batch_of
+from pipeline.training.data.sequences import Sequences
+from pipeline.training.data.source import TrainingSource
+from stages.lcm.batch import Batch
+
+__all__ = ["Loader", "TrainingSource", "Weights"]
+THREADS, THREADS_REMOTE = 2, 8
+WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
+
+
+def window_of(lanes: int, micro_concepts: int) -> int:
+    """Sentences of a window, so that more lanes than `LANES` need no more memory, but for those of a micro-batch."""
+    return max(micro_concepts, WINDOW * LANES // max(lanes, LANES))
+
+
+def share_of_files(lanes: int, world: int) -> int:
+    """Processes that read each file: those that share a lane."""
+    return world // math.gcd(lanes, world)
+
+
+class Loader:
+    """Micro-batches of a split of one corpus, or of a mix of several; iterate over it, again from `start` each time.
+
+    max_sentences: longer documents are wrapped, the closing sentence counted; micro_concepts: most sentences of a
+    micro-batch. weights: of targets, "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
+    codes, texts: whether batches have those. epochs: None goes on for ever; shuffle=False: the order of the corpus.
+    lanes: streams that processes can divide among them, at most; window: sentences that are permuted together.
+    threads: that read and decode; None: 2, or 8 where a corpus is on an object store, whose answers take their time.
+    pin: batches in page-locked memory.
+
+    Raises `ConfigError` for what the corpora cannot give, `CorpusError` if files that an index names are gone;
+    iterating raises `CorpusError` for a damaged one.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[TrainingSource],
+        *,
+        split: str,
+        max_sentences: int,
+        micro_concepts: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        start: int = 0,
+        weights: Weights = "none",
+        codes: bool = False,
+        texts: bool = False,
+        pin: bool = False,
+        shuffle: bool = True,
+        epochs: int | None = None,
+        lanes: int = LANES,
+        window: int = WINDOW,
+        threads: int | None = None,
+    ) -> None:
+        check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
+        for source in sources:
+            check_columns(source.index, weights, codes)
+        check_mix(sources, codes)
+        if epochs is not None and shuffle and len(sources) > 1:
+            raise ValueError("a mix of corpora has no epochs: each would end at another time; leave epochs out")
+        families = ["embeddings"]
+        families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
+        self.sources, self.split = tuple(sources), split
+        self.start, self.rank, self.world, self.pin = start, rank, world, pin
+        self._pieces = [Sequences.of(source.index, split) for source in sources]
+        self._firsts = [sum(one.numbers for one in self._pieces[:number]) for number in range(len(sources))]
+        for source in sources:
+            check_files(source.index, families)
+        self._readers = [
+            Reader(source.index, families, first) for source, first in zip(sources, self._firsts, strict=True)
+        ]
+        window = window if shuffle else micro_concepts  # a split may be a few documents of every row group
+        self._rules = OrderRules(max_sentences, micro_concepts, seed, shuffle, epochs, lanes, window)
+        self._order = DataOrder(self._pieces, [source.weight for source in sources], self._rules)
+        self._threads = threads or (THREADS if all(Store(one.index.url).local for one in sources) else THREADS_REMOTE)
+
+    @property
+    def sentences(self) -> int:
+        """Of one epoch over all sources, closing ones too."""
+        return sum(pieces.sentences for pieces in self._pieces)
+
+    @property
+    def lanes(self) -> int:
+        """Streams that the order consists of; best a multiple of `world`."""
+        return self._order.lanes
+
+    def __iter__(self) -> Generator[tuple[int, Batch]]:
+        """Number and batch, in ascending order. Threads end with the iterator: close it if you leave it early."""
+        reading, finishing = ThreadPoolExecutor(self._threads, "reading"), ThreadPoolExecutor(1, "batches")
+        windows: WeakKeyDictionary[ShuffleBuffer, LoadedBuffer] = WeakKeyDictionary()
+
+        def begin(plan: MicroBatch) -> Future[Batch]:
+            for segment in plan:
+                if segment.window not in windows:
+                    windows[segment.window] = LoadedBuffer(
+                        segment.window, self._readers[segment.window.source], reading
+                    )
+            return finishing.submit(batch_of, [(windows[one.window], one) for one in plan], self.pin)
+
+        ahead: deque[tuple[int, int, Future[Batch]]] = deque()
+        plans = self._order.mine(self.rank, self.world, self.start)
+        waiting = 0
+        try:
+            while True:
+                while waiting <= self._rules.window:
+                    number, plan = next(plans, (0, None))
+                    if plan is None:
+                        break
+                    size = sum(one.sentences.stop - one.sentences.start for one in plan)
+                    ahead.append((number, size, begin(plan)))
+                    waiting += size
+                if not ahead:
+                    return
+                number, size, batch = ahead.popleft()
+                found = batch.result()
+                waiting -= size
+                yield number, found
+        finally:
+            for pool in (finishing, reading):
+                pool.shutdown(cancel_futures=True)
+
+    def names(self, pieces: Sequence[int]) -> list[str]:
+        """The documents of numbers in `Batch.pieces`, for messages: the id of each, and where it stands."""
+        tables: dict[tuple[int, int], pa.Table] = {}
+        found = []
+        for piece in pieces:
+            number = bisect_right(self._firsts, piece) - 1
+            index = self.sources[number].index
+            run = self._pieces[number].runs_at([piece - self._firsts[number]])[0]
+            part, row = int(run["part"]), int(run["first_row"])
+            if (number, part) not in tables:
+                with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
+                    tables[number, part] = pq.read_table(handle, columns=["doc_id", "first_row"]).combine_chunks()
+            documents = tables[number, part]
+            doc = int(np.searchsorted(documents["first_row"].to_numpy(), row, side="right")) - 1
+            said = documents["doc_id"][doc].as_py()
+            found.append(f"{said} (row {row} of part {index.parts['part'][part]} of {index.url})")
+        return found

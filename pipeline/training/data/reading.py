@@ -1,0 +1,175 @@
+"""Windows of sentences in memory: rows of Parquet row groups, decoded once, each copied to its place in the order.
+
+Every span of a window is a task of its own for a pool of threads; decoding and copying do not hold the interpreter. A
+micro-batch is a view of its window. Memory: 2 · dim bytes a sentence of a window, and for each thread one row group of
+8192.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from pipeline.base.errors import CorpusError
+from pipeline.storage import layout
+from pipeline.storage.remote import translate_errors
+from pipeline.storage.store import Store
+from pipeline.training.data.end_of_text import TEXTS
+from pipeline.training.data.index import Index
+from pipeline.training.data.order import BufferSlice, ShuffleBuffer
+from pipeline.training.data.row_ranges import Ints
+from pipeline.training.data.sequences import CLOSING_SENTENCE, concatenated_ranges
+from pipeline.training.data.vectors import read_embeddings
+from stages.arrow import embedding_matrix
+from stages.lcm.batch import Batch
+
+COLUMNS = {"embeddings": "embedding", "codes": "codes", "fragility-predicted": "weight", "sentences": "text"}
+
+
+class Reader:
+    """Reads windows of one source. families: those of `COLUMNS` that are wanted; first: number of its first piece."""
+
+    def __init__(self, index: Index, families: Sequence[str], first: int) -> None:
+        self.index, self.families, self.first = index, families, first
+        self._store = Store(index.url)
+
+    @cached_property
+    def _files(self) -> dict[str, list[str]]:
+        return {family: self.index.parts[family].to_pylist() for family in self.families}
+
+    def read(self, part: int, rows: Ints, into: dict[str, npt.NDArray[Any]], places: Ints) -> None:
+        """Copy rows of a part, ascending, to their places in the arrays of every family."""
+        groups = rows // layout.ROW_GROUP_ROWS
+        borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
+        for family in self.families:
+            path = self._files[family][part]
+            try:
+                with translate_errors(self.index.url), self._store.open(path) as handle:
+                    source = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
+                    file = pq.ParquetFile(source, pre_buffer=True)
+                    for low, high in pairwise(borders):
+                        group = int(groups[low])
+                        inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
+                        if family == "embeddings":
+                            # Of the end of a document that begins in the row group before, no more than that.
+                            values = read_embeddings(file, source, group, int(inside[-1]) + 1)
+                        else:
+                            values = _column(file, group, COLUMNS[family])
+                        _scatter(values, inside, into[family], places[low:high])
+            except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+                raise CorpusError(
+                    f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
+                    "again, then make the index anew: pipeline index"
+                ) from error
+
+
+def _column(file: pq.ParquetFile, group: int, name: str) -> npt.NDArray[Any]:
+    column = file.read_row_group(group, [name], use_threads=False)[name]
+    vectors = pa.types.is_fixed_size_list(column.type)
+    return embedding_matrix(column) if vectors else np.asarray(column.to_numpy())
+
+
+def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], places: Ints) -> None:
+    """into[places] = values[inside]; where most are wanted by one copy, the others going to the last row of `into`."""
+    first, end = int(inside[0]), int(inside[-1]) + 1
+    if 2 * len(inside) < end - first:
+        into[places] = values[inside]
+        return
+    every = np.full(end - first, len(into) - 1)
+    every[inside - first] = places
+    into[every] = values[first:end]
+
+
+class LoadedBuffer:
+    """A window whose spans are being read by `pool`. It does not hold the window, with which it goes from memory."""
+
+    def __init__(self, window: ShuffleBuffer, reader: Reader, pool: Executor) -> None:
+        self._reader = reader
+        self.lengths = window.lengths
+        taken = window.taken
+        self.numbers = taken.pieces[window.cut[0]][window.order] + reader.first  # of pieces, of all sources
+        self.part, self.row = taken.rows()
+        # Where each sentence goes: documents in the order of the window, sentences within one as they were.
+        sizes = window.cut[1]
+        begins = np.empty_like(sizes)
+        begins[window.order] = window.ends - window.lengths
+        self.place = concatenated_ranges(begins, sizes)
+        answer = np.repeat(taken.answers, taken.lengths)
+        self._prompt = (self.part != CLOSING_SENTENCE) & (self.row < answer)
+        self.arrays = self._arrays(len(self.row))
+        self._close()
+        borders = np.cumsum(window.pieces.span_lengths[window.spans])
+        self.reading: list[Future[None]] = [
+            pool.submit(self._read, int(low), int(high)) for low, high in zip([0, *borders[:-1]], borders, strict=True)
+        ]
+
+    def _arrays(self, sentences: int) -> dict[str, npt.NDArray[Any]]:
+        """For so many sentences, and a row for what is not wanted."""
+        rows = sentences + 1
+        index = self._reader.index
+        kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+            "embeddings": ((rows, index.dim), np.float16),
+            "codes": ((rows, index.about.codebooks or 0), np.int32),
+            "fragility-predicted": ((rows,), np.float32),
+            "sentences": ((rows,), object),
+        }
+        return {family: np.empty(*kinds[family]) for family in self._reader.families}
+
+    def _close(self) -> None:
+        """Closing sentences to their places; they have the weight 1."""
+        closing = self.part == CLOSING_SENTENCE
+        which, places, index = self.row[closing], self.place[closing], self._reader.index
+        values: dict[str, Any] = {
+            "embeddings": index.endings,
+            "codes": index.ending_codes,
+            "fragility-predicted": np.ones(len(TEXTS), np.float32),
+            "sentences": np.asarray(TEXTS, object),
+        }
+        for family, array in self.arrays.items():
+            array[places] = values[family][which]
+
+    def _read(self, low: int, high: int) -> None:
+        """One span: the sentences from `low` to before `high`, as the corpus has them."""
+        part = self.part[low:high]
+        real = np.flatnonzero(part != CLOSING_SENTENCE) + low
+        if len(real):
+            self._reader.read(int(self.part[real[0]]), self.row[real], self.arrays, self.place[real])
+
+    @cached_property
+    def weights(self) -> npt.NDArray[np.float32]:
+        """(sentences,) of the window, in its order."""
+        weights = self.arrays.get("fragility-predicted", np.ones(len(self.row), np.float32))
+        weights[self.place[self._prompt]] = 0
+        return weights
+
+
+def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool) -> Batch:
+    """A micro-batch of segments of windows, when these have been read."""
+    for window, _ in loaded:
+        for one in window.reading:
+            one.result()
+    with_codes, with_texts = (name in loaded[0][0].arrays for name in ("codes", "sentences"))
+    batch = Batch(
+        embeddings=_joined([one.arrays["embeddings"][segment.sentences] for one, segment in loaded]),
+        lengths=_joined([one.lengths[segment.low : segment.high] for one, segment in loaded]),
+        weights=_joined([one.weights[segment.sentences] for one, segment in loaded]),
+        codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded]) if with_codes else None,
+        pieces=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
+        texts=tuple(text for one, segment in loaded for text in one.arrays["sentences"][segment.sentences])
+        if with_texts
+        else None,
+    )
+    return batch.pinned() if pin else batch
+
+
+def _joined(arrays: list[npt.NDArray[Any]]) -> torch.Tensor:
+    return torch.from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))

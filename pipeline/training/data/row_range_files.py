@@ -1,0 +1,118 @@
+"""Runs of an index in files: records of 22 bytes one after the other, which processes map and do not hold.
+
+Each split has files of its own, in the order of the corpus, so that the runs of a span lie together. On a mounted file
+system all processes of a machine share the pages that they look at; from an object store each copies the files to a
+temporary one that no one else sees (TMPDIR) and that goes with the process. A file ends with a part, at
+`FILE_ROW_RANGES`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.base.errors import CorpusError, MissingError, StorageError
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+Records = npt.NDArray[np.void]
+ROW_RANGE = np.dtype(
+    [
+        ("part", "<i4"),  # number in the table of parts
+        ("doc", "<i4"),  # number of the document in the part
+        ("first_row", "<i4"),
+        ("rows", "<i4"),
+        ("answer", "<i4"),  # prompts and answers: the first row of the answer; else −1
+        ("new", "?"),  # whether a piece begins; with `drop-sentences` a piece has several runs
+        ("ends", "?"),  # whether its document ends here: "End of text." follows
+    ]
+)
+FILE_ROW_RANGES = 1 << 22  # 92 MB
+_COPIED = 1 << 24  # bytes at a time
+
+
+class RowRangeWriter:
+    """Writes the runs of one split of an index. files: how many runs each file holds that was written."""
+
+    def __init__(self, store: Store, digest: str, split: str) -> None:
+        self._store, self._digest, self._split = store, digest, split
+        self._waiting: list[Records] = []
+        self._runs = 0  # that wait
+        self.files: list[int] = []
+
+    def add(self, runs: Records) -> None:
+        """The runs of one part."""
+        self._waiting.append(runs)
+        self._runs += len(runs)
+        if self._runs >= FILE_ROW_RANGES:
+            self.close()
+
+    def close(self) -> None:
+        """Write what waits."""
+        runs = np.concatenate([*self._waiting, np.empty(0, ROW_RANGE)])
+        self._waiting, self._runs = [], 0
+        if len(runs):
+            path = layout.index_runs_path(self._digest, self._split, len(self.files))
+            self._store.write(path, runs.tobytes())
+            self.files.append(len(runs))
+
+
+class RowRanges:
+    """The runs of one split. files: how many each file holds. Raises `CorpusError` if one is gone or damaged."""
+
+    def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
+        paths = [layout.index_runs_path(digest, split, number) for number in range(len(files))]
+        handles = (_opened(store, path, runs * ROW_RANGE.itemsize) for path, runs in zip(paths, files, strict=True))
+        self._files = list(map(_mapped, handles)) if store.local else [_copied(store, handles)]
+        self._first = np.cumsum([0, *map(len, self._files)]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def between(self, first: int, end: int) -> Records:
+        """Those from `first` to before `end`, which lie in one file as the runs of a part do."""
+        file = bisect_right(self._first, first) - 1
+        return self._files[file][first - self._first[file] : end - self._first[file]]
+
+
+def _opened(store: Store, path: str, size: int) -> Any:
+    try:
+        handle = store.open(path)
+        found = f"has {handle.seek(0, os.SEEK_END)} bytes instead of {size}"
+    except MissingError:
+        found = "is missing"
+    else:
+        if handle.tell() == size:
+            handle.seek(0)
+            return handle
+    raise CorpusError(
+        f"{store.url}/{path} {found}; delete {path.split('.')[0]}.parquet and run the same command again, which makes "
+        "the index anew"
+    )
+
+
+def _mapped(handle: Any) -> Records:
+    with handle:  # what is mapped stays so
+        return np.frombuffer(handle.read_buffer(), ROW_RANGE)
+
+
+def _copied(store: Store, handles: Iterable[Any]) -> Records:
+    """All files one after the other in a temporary one that has no name any more."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            for handle in handles:
+                shutil.copyfileobj(handle, file, _COPIED)
+            file.flush()
+            return np.memmap(file, ROW_RANGE, "r")
+    except OSError as error:
+        raise StorageError(
+            f"the index of {store.url} cannot be copied to {tempfile.gettempdir()}: {error}; set TMPDIR to a folder "
+            "with space"
+        ) from error

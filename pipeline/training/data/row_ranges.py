@@ -1,0 +1,131 @@
+"""What an index consists of, part by part: runs of selected rows without gaps, and the spans that they lie in.
+
+A piece is a document, or what the selection left of it in one sequence. A span is some row groups of a part that follow
+each other: what is shuffled as one, so that of a document that crosses the border of two row groups both are read
+together (of one that crosses the end of its span, the beginning of the row group behind it is decoded again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.parallel import prefetch
+from pipeline.corpus.part_reader import PartReader
+from pipeline.inputs.splits import SPLITS
+from pipeline.select.selection import Counts, PartSelection, Selection
+from pipeline.storage import layout
+from pipeline.training.data.answers import Answers
+from pipeline.training.data.row_range_files import ROW_RANGE, Records, RowRangeWriter
+
+Ints = npt.NDArray[np.int64]
+DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")
+SHUFFLE_BLOCKS = pa.schema([("split", pa.int8()), ("first_run", pa.int64()), ("sentences", pa.int64())])
+BLOCK_GROUPS = 4  # about as many row groups a span: parts of 13 groups have 3 spans
+
+
+def row_ranges_of(
+    selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]
+) -> Iterator[list[Records]]:
+    """Those of one part after the other, by split; `counts` is added to, `done` told how many rows were looked at."""
+    columns = list(dict.fromkeys([*DOCUMENT_COLUMNS, *answers.columns]))
+
+    def look(reader: PartReader) -> tuple[PartSelection, pa.Table, Ints]:
+        with reader:
+            documents = reader.documents(columns)
+            return selection.of(reader), documents, answers.of(reader, documents)
+
+    found = prefetch(look, map(selection.reader, selection.corpus.parts))
+    for number, (one, after) in enumerate(pairwise(chain(found, [None]))):
+        assert one is not None
+        chosen, documents, answer = one
+        following = None if after is None else after[1]
+        counts.add(chosen.counts)
+        runs = np.empty(len(chosen.rows), ROW_RANGE)
+        runs["part"] = number
+        runs["doc"] = chosen.doc
+        runs["first_row"] = chosen.first_row
+        runs["rows"] = chosen.rows
+        runs["answer"] = answer[chosen.doc]
+        runs["new"] = np.isin(np.arange(len(runs)), chosen.piece_starts)
+        runs["ends"] = _ends(chosen, documents, following, selection.settings.broken)
+        split = _split_numbers(documents)[chosen.doc]
+        yield [runs[split == other] for other in range(len(SPLITS))]
+        done(chosen.counts.sentences)
+
+
+class SplitBuilder:
+    """One split of an index while it is made, part by part. size: documents, pieces, sentences."""
+
+    def __init__(self, writer: RowRangeWriter) -> None:
+        self._writer, self._runs = writer, 0
+        self._first: list[Ints] = []
+        self._sentences: list[Ints] = []
+        self.size = (0, 0, 0)
+
+    def add(self, runs: Records, rows: int) -> None:
+        """The runs of one part, which has so many rows."""
+        if not len(runs):
+            return
+        first = _blocks(runs, rows)
+        self._first.append(first + self._runs)
+        self._sentences.append(np.add.reduceat(sentences_of(runs), first))
+        self._runs += len(runs)
+        more = np.count_nonzero(np.diff(runs["doc"], prepend=-1)), runs["new"].sum(), runs["rows"].sum()
+        documents, pieces, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
+        self.size = documents, pieces, sentences
+        self._writer.add(runs)
+
+    def close(self) -> list[int]:
+        """How many runs each file holds, when all are written."""
+        self._writer.close()
+        return self._writer.files
+
+    def spans(self, split: int) -> pa.Table:
+        """Those found, of the split of this number."""
+        first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))
+        return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=SHUFFLE_BLOCKS)
+
+
+def _blocks(runs: Records, rows: int) -> Ints:
+    """The first run of every span that holds pieces, of the runs of one split of a part of so many rows."""
+    starts = np.flatnonzero(runs["new"])
+    groups = -(-rows // layout.ROW_GROUP_ROWS)
+    spans = max(1, (groups + BLOCK_GROUPS // 2) // BLOCK_GROUPS)
+    span = runs["first_row"][starts] // layout.ROW_GROUP_ROWS * spans // groups
+    first: Ints = starts[np.append(True, span[1:] != span[:-1])[: len(span)]]
+    return first
+
+
+def sentences_of(runs: Records) -> Ints:
+    """(runs) The rows of each, and the sentence that closes its document."""
+    sentences: Ints = runs["rows"].astype(np.int64) + runs["ends"]
+    return sentences
+
+
+def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
+    numbers = np.zeros(len(documents), np.int8)
+    for number, name in enumerate(SPLITS):
+        numbers[pc.equal(documents["split"], name).to_numpy()] = number
+    return numbers
+
+
+def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None, broken: str) -> npt.NDArray[np.bool_]:
+    """(runs) Whether it is the last of its document, and that is not one of which more follows as a sub-document."""
+    ids, numbers = documents["doc_id"].combine_chunks(), documents["subdocument"].to_numpy()
+    if following is not None and len(following):
+        ids = pa.concat_arrays([ids, following["doc_id"].slice(0, 1).combine_chunks()])
+        numbers = np.append(numbers, following["subdocument"].to_numpy()[0])
+    again = pc.equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False) & (numbers[1:] == numbers[:-1] + 1)
+    goes_on = np.zeros(len(documents), np.bool_)
+    goes_on[: len(again)] = again
+    last = np.append(chosen.doc[1:] != chosen.doc[:-1], True)[: len(chosen.doc)]
+    end = (documents["first_row"].to_numpy() + documents["rows"].to_numpy())[chosen.doc]
+    whole = chosen.first_row + chosen.rows == end
+    ends: npt.NDArray[np.bool_] = last & (whole | (broken == "drop-sentences")) & ~goes_on[chosen.doc]
+    return ends

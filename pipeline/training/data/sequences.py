@@ -1,0 +1,123 @@
+"""The pieces of one split of an index, read from its files span by span.
+
+The runs of spans are looked up when a window needs them; nothing is in memory for each run or piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.base.errors import ConfigError
+from pipeline.inputs.splits import SPLITS
+from pipeline.training.data.answers import NO_ANSWER
+from pipeline.training.data.index import Index
+from pipeline.training.data.row_range_files import ROW_RANGE, Records, RowRanges
+from pipeline.training.data.row_ranges import Ints, sentences_of
+
+CLOSING_SENTENCE = -1  # the "part" of a closing sentence
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSequences:
+    """The pieces of some spans. runs: of them, span after span; number: (runs) of each in the split.
+
+    The number of a piece is that of its first run.
+    """
+
+    runs: Records
+    number: Ints
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return np.flatnonzero(self.runs["new"])
+
+    @property
+    def pieces(self) -> Ints:
+        """(pieces) Their numbers."""
+        return self.number[self._starts]
+
+    @property
+    def answers(self) -> npt.NDArray[np.int32]:
+        """(pieces) First row of the answer, −1: none."""
+        answers: npt.NDArray[np.int32] = self.runs["answer"][self._starts]
+        return answers
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(pieces) Sentences, the closing one too."""
+        lengths: Ints = np.add.reduceat(sentences_of(self.runs), self._starts)
+        return lengths
+
+    def rows(self) -> tuple[npt.NDArray[np.int32], Ints]:
+        """(sentences) Part and row of each; those of a closing sentence are `ENDING` and which.
+
+        0 is "End of text.", 1 "End of response.".
+        """
+        runs = self.runs
+        behind = np.flatnonzero(runs["ends"]) + 1  # where closing sentences go
+        response = (runs["answer"][runs["ends"]] != NO_ANSWER).astype(np.int64)
+        rows = np.insert(runs["rows"].astype(np.int64), behind, 1)
+        part = np.insert(runs["part"], behind, np.int32(CLOSING_SENTENCE))
+        return np.repeat(part, rows), concatenated_ranges(
+            np.insert(runs["first_row"].astype(np.int64), behind, response), rows
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Pieces in the order of the corpus. first_run: (spans + 1); span_lengths: (spans) sentences, closing ones too."""
+
+    runs: RowRanges
+    first_run: Ints
+    span_lengths: Ints
+
+    @classmethod
+    def of(cls, index: Index, split: str) -> Sequences:
+        """Raises `ConfigError` for a split that has no documents, `CorpusError` if files are gone or damaged."""
+        if split not in SPLITS:
+            raise ConfigError(f"there is no split {split}; splits are {', '.join(SPLITS)}")
+        spans = index.spans.filter(index.spans["split"].to_numpy() == SPLITS.index(split))
+        if not len(spans):
+            raise ConfigError(
+                f"{index.url}: nothing is selected in the split {split} ({index.said_of_splits()}); choose another, "
+                "or give it a share: the section split of corpus.yaml"
+            )
+        runs = index.runs(split)
+        return cls(runs, np.append(spans["first_run"].to_numpy(), len(runs)), spans["sentences"].to_numpy())
+
+    @property
+    def numbers(self) -> int:
+        """All numbers of pieces are below it."""
+        return int(self.first_run[-1])
+
+    @property
+    def sentences(self) -> int:
+        """Of all, closing ones too."""
+        return int(self.span_lengths.sum())
+
+    @property
+    def spans(self) -> int:
+        """How many spans hold pieces."""
+        return len(self.span_lengths)
+
+    def take(self, spans: Ints) -> BlockSequences:
+        """The pieces of some spans."""
+        first, end = self.first_run[spans], self.first_run[spans + 1]
+        found = [self.runs.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
+        return BlockSequences(np.concatenate(found), concatenated_ranges(first, end - first))
+
+    def runs_at(self, numbers: Sequence[int]) -> Records:
+        """The first runs of pieces of these numbers."""
+        return np.concatenate([np.empty(0, ROW_RANGE), *(self.runs.between(one, one + 1) for one in numbers)])
+
+
+def concatenated_ranges(starts: Ints, lengths: Ints) -> Ints:
+    """start, start + 1, … of every range, one after the other."""
+    before = np.cumsum(lengths) - lengths
+    found: Ints = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+    return found

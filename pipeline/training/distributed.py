@@ -1,0 +1,153 @@
+"""Processes of a training: how they find each other, and how they share a model.
+
+Each is told by torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) who it is; without them
+there is only this one. Gradients are float32 wherever they are added up. With `ddp` micro-batches before the last of a
+step send nothing; with `fsdp` each micro-batch's gradients are reduced at once, so that no process ever holds more than
+its share of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from pipeline.base.errors import ConfigError
+from pipeline.config.train import TrainSettings
+from stages.device import prepare_cuda
+from stages.lcm.batch import Batch
+from stages.lcm.model import Lcm
+
+SHARDED_FROM = 2_000_000_000  # parameters: with AdamW in float32 these are 32 GB, and a GPU has 80
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that train together."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the one that writes and talks."""
+        return self.rank == 0
+
+    def add_up(self, numbers: Tensor) -> None:
+        """Add up a tensor over all processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(numbers)
+
+    def told(self, said: str) -> list[str]:
+        """What every process says, for all to know."""
+        found = [said]
+        if self.world > 1:
+            found = [""] * self.world
+            dist.all_gather_object(found, said)
+        return found
+
+
+@contextlib.contextmanager
+def joined(timeout_seconds: int) -> Iterator[Processes]:
+    """Join the others. Whoever waits for a lost process for longer than the timeout fails."""
+    local, on_gpu = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
+    device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+        prepare_cuda(device)
+    ours = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if ours:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds))
+    try:
+        together = dist.is_initialized()
+        yield Processes(dist.get_rank() if together else 0, dist.get_world_size() if together else 1, device)
+    finally:
+        if ours:
+            dist.destroy_process_group()
+
+
+class WrappedModel(nn.Module):
+    """A model whose `forward` is its `losses`: what DDP and FSDP want to wrap."""
+
+    def __init__(self, model: Lcm) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        """(sentences,) float32."""
+        return self.model.losses(batch)
+
+
+def is_sharded(model: Lcm, settings: TrainSettings, processes: Processes) -> bool:
+    """Whether each process has a share of the model only."""
+    if settings.parallel == "auto":
+        return processes.world > 1 and sum(one.numel() for one in model.parameters()) >= SHARDED_FROM
+    return settings.parallel == "fsdp"
+
+
+def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: torch.dtype) -> nn.Module:
+    """The model on its device, as all processes train it together: a module from batches to losses.
+
+    Its parameters stay float32; with FSDP they travel in `dtype`. Order: compiled blocks, which are computed again in
+    the backward pass, which are sharded.
+    """
+    model.to(processes.device)
+    compiled = settings.compile == "always" or (settings.compile == "auto" and processes.device.type == "cuda")
+    for block in model.blocks():
+        if compiled:
+            block.forward = torch.compile(block.forward)
+        if settings.activation_checkpointing:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    losses = WrappedModel(model)
+    if is_sharded(model, settings, processes):
+        if not dist.is_initialized():
+            raise ConfigError("train.parallel is fsdp, but there is one process; give train.processes, or ddp")
+        mesh = init_device_mesh(processes.device.type, (processes.world,))
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        for block in model.blocks():
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(losses, mesh=mesh, mp_policy=policy)
+        return losses
+    if processes.world > 1:
+        return DistributedDataParallel(losses, forward_sync_buffers=False, gradient_as_bucket_view=True)
+    return losses
+
+
+def unwrapped(losses: nn.Module) -> WrappedModel:
+    """What `parallel` wrapped."""
+    inner = losses.module if isinstance(losses, DistributedDataParallel) else losses
+    assert isinstance(inner, WrappedModel)
+    return inner
+
+
+@contextlib.contextmanager
+def accumulating(losses: nn.Module, last: bool) -> Iterator[None]:
+    """Around the forward and backward pass of a micro-batch; `last`: of its step."""
+    with losses.no_sync() if isinstance(losses, DistributedDataParallel) and not last else contextlib.nullcontext():
+        yield
+
+
+def own_gradients(losses: nn.Module) -> list[Tensor]:
+    """Gradients that this process holds: all, or its shares."""
+    found = []
+    for one in losses.parameters():
+        if one.grad is not None:
+            found.append(one.grad.to_local() if isinstance(one.grad, dist.tensor.DTensor) else one.grad)
+    return found
+
+
+def sharded(losses: nn.Module) -> bool:
+    """Whether `own_gradients` are shares."""
+    return isinstance(losses, FSDPModule)

@@ -1,0 +1,294 @@
+"""What `pipeline evaluate` does: the metrics of LCM 2.4.1 for trained models and two trivial baselines, on one split.
+
+All are given the same documents, wrapped at the smallest context of the models. The table goes to the terminal, and as
+JSON and CSV beside every model: train/<run>/evaluation/<split>.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from torch import Tensor
+
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.formats import counted, number
+from pipeline.config.select import SelectSettings
+from pipeline.corpus.reader import Corpus
+from pipeline.inputs.splits import SPLITS
+from pipeline.storage.records import read_json
+from pipeline.storage.store import Store
+from pipeline.training.data.index import Index, is_present, make_index, read_index
+from pipeline.training.evaluation.held_out import HeldOut, held_out
+from pipeline.training.evaluation.measure import DECODED, METRICS, Judge, MetricValue, measure, predictions
+from pipeline.training.evaluation.table import ResultRow, show, to_csv, to_json
+from pipeline.training.evaluation.text_codec import TextCodec
+from pipeline.training.model_file import ModelHeader, load_model
+from pipeline.training.record import Pinned, read_started
+from pipeline.training.status import training_statuses
+from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
+from stages.lcm.language_card import load_language_card
+from stages.lcm.language_model import LanguageModel
+from stages.lcm.model import Lcm, Sampling, options_of, paper_sampling
+
+POOL = 2048  # sentences that contrastive accuracy compares with
+CONTEXT = 128  # sentences a document is wrapped at, where only baselines are evaluated
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """The options of the command, as `pipeline/commands/train.py` explains them."""
+
+    models: tuple[str, ...] = ()
+    split: str = "test"
+    sentences: int = 10_000
+    metrics: str = "l2,l2_squared,l2_r,par,ca"
+    language_model: str | None = None
+    mi_sentences: int = 500
+    seed: int = 0
+    sampling: dict[str, Any] | None = None  # replaces the paper's
+
+
+class _Steps(BaseModel):
+    steps: int | None = None
+
+
+class _Table(BaseModel):
+    """Of what is written beside a model, what is read again."""
+
+    models: dict[str, _Steps]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of the table. place: its folder, …/train/NAME."""
+
+    place: str
+    model: Lcm
+    about: ModelHeader
+    sampling: Sampling
+
+    @property
+    def name(self) -> str:
+        """Of its run of training."""
+        return self.place.rstrip("/").rpartition("/")[2]
+
+
+def evaluate(
+    console: Console,
+    corpus: Corpus,
+    options: EvaluateOptions,
+    find_device: Callable[[], str],
+    find_index: Callable[[], Index],
+) -> dict[str, ResultRow]:
+    """Print the table, write it beside the models, and return it. find_device: where networks compute.
+
+    A model that cannot be evaluated is left out, and said, unless it was asked for by name. Raises `ConfigError` for
+    wishes that cannot be, before anything long begins.
+    """
+    wanted = _metrics(options)
+    if options.split not in SPLITS:
+        raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
+    card = load_language_card(options.language_model) if options.language_model else None
+    index = find_index()
+    device = find_device()
+    trained: list[Trained] = []
+    places = places_of(corpus, options.models)
+    for place in places:
+        with _noted(console, options):
+            trained.append(load_trained(place, index, device, False, options.sampling))
+    check_options(trained, options.sampling)
+    context = min((one.model.card.context for one in trained), default=CONTEXT)
+    held = held_out(index, options.split, max_sentences=context, sentences=options.sentences)
+    words = TextCodec(corpus, device)
+    if DECODED & set(wanted):
+        for lang in sorted(set(held.langs)):
+            words.check_language(lang, "decoding sentences in")
+    language_model = LanguageModel(card, device=device) if card else None
+    judge = Judge(held, wanted, pool_of(held, options.seed), words, language_model, options.mi_sentences, device)
+    rows: dict[str, ResultRow] = {}
+    evaluated: list[Trained] = []
+    for one, name, predictor, sampling in _predictors(trained, corpus):
+        with _noted(console, options) if one else contextlib.nullcontext():
+            found = _figures(
+                console, name, judge, partial(predictions, predictor, held, sampling, options.seed, device)
+            )
+            rows[name] = ResultRow(found, one.about.steps, asdict(sampling)) if one else ResultRow(found)
+            evaluated += [one] if one else []
+    about = _about(index, held, judge, options)
+    for run in training_statuses(corpus.store):
+        if not options.models and not run.holds_model:
+            console.print(f"left out: {run.run} has no checkpoint yet", style="yellow", markup=False, highlight=False)
+    if not places:
+        console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
+    show(console, rows, about)
+    answering = [one.name for one in evaluated if one.about.pinned.settings.get("answers")]
+    if answering:
+        console.print(
+            f"{', '.join(answering)}: trained on answers; these metrics are over all sentences, prompts too",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    for one in evaluated:
+        url, folder = one.place.rstrip("/").rsplit("/", 1)
+        for ending, text in ((".json", to_json(rows, about)), (".csv", to_csv(rows))):
+            path = f"{folder}/evaluation/{options.split}{ending}"
+            Store(url).write(path, text.encode())
+            console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
+    return rows
+
+
+def _figures(console: Console, name: str, judge: Judge, predict: Callable[[], Tensor]) -> dict[str, MetricValue]:
+    with console.status(f"{escape(name)}: predicting") as status:
+        try:
+            return measure(judge, predict(), lambda step: status.update(f"{escape(name)}: {step}"))
+        except ValueError as error:
+            raise CorpusError(f"{name}: {error}") from error
+
+
+def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
+    """What a training ends with: its metrics on the test split of what it was trained on, or on that of validation."""
+    corpus = Corpus(url)
+    started = read_started(corpus.store, run)
+    pinned, sentences, name = started.pinned, started.settings.evaluate_sentences, run.rpartition("/")[2]
+    if not sentences:
+        return
+    index = _index_of(corpus, pinned)
+    split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
+    if split and _steps_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name) != started.settings.steps:
+        evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
+
+
+def _index_of(corpus: Corpus, pinned: Pinned) -> Index:
+    """That of the corpus which a training is pinned to, or what its selection gives now."""
+    digest = pinned.indexes[0].digest
+    if is_present(corpus, digest):
+        return read_index(corpus, digest)
+    return make_index(
+        corpus, SelectSettings.model_validate(pinned.select or {}), answers=pinned.settings.get("answers")
+    )
+
+
+def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
+    """How many steps a model had been trained when it was evaluated; None: it was not."""
+    if not store.exists(path):
+        return None
+    remedy = "delete it: it is made again"
+    models = read_json(store, path, _Table, remedy).models
+    return models[name].steps if name in models else None  # unfinished ones have longer names
+
+
+@contextlib.contextmanager
+def _noted(console: Console, options: EvaluateOptions) -> Iterator[None]:
+    """What goes wrong with a model that nobody asked for by name leaves it out."""
+    try:
+        yield
+    except PipelineError as error:
+        if options.models:
+            raise
+        console.print(f"left out: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
+    """Folders of models: names of runs of training of the corpus or paths; all that hold a model if none is named."""
+    here = [one.run.rpartition("/")[2] for one in training_statuses(corpus.store) if one.holds_model]
+    base = corpus.store.url.rstrip("/")
+    return [one if "/" in one else f"{base}/train/{one}" for one in dict.fromkeys(asked or here)]
+
+
+def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> None:
+    """Raises `ConfigError` for options of sampling that change nothing for any of the models."""
+    given = {name: f"--{name.replace('_', '-')}" for name in asked or {}}
+    kinds = sorted({one.model.card.kind for one in trained})
+    read = {name for kind in kinds for name in options_of(kind)}
+    for name, option in given.items():
+        if trained and name not in read:
+            raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
+    drawing = [one for one in trained if one.model.card.quantised and one.sampling.top_k != 1]
+    for name in ("temperature", "top_p"):
+        if name in given and trained and not drawing:
+            raise ConfigError(f"{given[name]} changes nothing while only the likeliest unit is taken: add --top-k 3")
+
+
+def load_trained(
+    place: str, index: Index, device: str, generating: bool, sampling: dict[str, Any] | None = None
+) -> Trained:
+    """A model, which must be of the corpus's encoder. sampling: replaces what the paper chose for its kind."""
+    model, about = load_model(place, device)
+    if (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
+        raise ConfigError(
+            f"{place} was trained on embeddings of {about.pinned.dim} dimensions by the encoder "
+            f"{about.pinned.encoder[:8]}; those of {index.url} have {index.dim}, by {index.about.model} "
+            f"({index.about.encoder[:8]}): name a model that was trained with the same encoder"
+        )
+    return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **(sampling or {})))
+
+
+def pool_of(held: HeldOut, seed: int) -> Tensor:
+    """Places of the sentences that contrastive accuracy compares with: `POOL` drawn from all, ascending."""
+    drawn = torch.randperm(len(held.embeddings), generator=torch.Generator().manual_seed(seed))
+    return drawn[:POOL].sort().values
+
+
+def _metrics(options: EvaluateOptions) -> tuple[str, ...]:
+    names = [name.strip() for name in options.metrics.split(",") if name.strip()]
+    names += ["mi"] if options.language_model and "mi" not in names else []
+    unknown = [name for name in names if name not in METRICS]
+    if unknown or not names:
+        what = f"there is no metric {', '.join(unknown)}" if unknown else "none is named"
+        raise ConfigError(f"--metrics {options.metrics}: {what}; metrics are {', '.join(METRICS)}")
+    if "mi" in names and not options.language_model:
+        raise ConfigError("--metrics mi needs a language model: --language-model gpt2, smollm2 or a card's file")
+    return tuple(names)
+
+
+def _predictors(
+    trained: list[Trained], corpus: Corpus
+) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
+    """What is compared, by name: models, then those that learned nothing."""
+    found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
+    for one in trained:
+        name = one.name if one.name not in [row[1] for row in found] else one.place
+        of = one.about.pinned.settings["steps"]
+        name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
+        found.append((one, name, one.model, one.sampling))
+    found.append((None, "previous sentence", Previous(), Sampling()))
+    scaler = trained[0].model.scaler if trained else _scaler(corpus)
+    if scaler is not None:
+        found.append((None, "median vector", Mean(scaler.median), Sampling()))
+    return [*found, (None, "the sentence itself", Truth(), Sampling())]
+
+
+def _scaler(corpus: Corpus) -> Any:
+    from pipeline.corpus.fits import fitted_scaler
+
+    return fitted_scaler(corpus.store, corpus.view.fits)
+
+
+def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:
+    documents, sentences = len(set(held.ids)), len(held.judged)
+    said = (
+        f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
+        f"{options.split}; contrastive accuracy against {number(len(judge.pool))} sentences"
+    )
+    return {
+        "said": said,
+        "corpus": index.about.corpus,
+        "index": index.digest,
+        "split": options.split,
+        "documents": documents,
+        "sentences": sentences,
+        "pool": len(judge.pool),
+        "seed": options.seed,
+        "encoder": index.about.model,
+        "decoder": judge.words.decoding.model,
+        "language_model": options.language_model,
+    }

@@ -1,0 +1,181 @@
+"""What `pipeline generate` does: continue a text, or held-out documents, sentence by sentence, and say it in words.
+
+Text → sentences → embeddings → the model's next ones → text of any language that the decoder speaks. Cost: a pass of
+the model over the window for every sentence (40 with diffusion), and decoding it once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import counted, plain
+from pipeline.corpus.reader import Corpus
+from pipeline.inputs.splits import SPLITS
+from pipeline.storage.replacing import replacing_file
+from pipeline.training.data.command import index_of
+from pipeline.training.data.end_of_text import END_OF_RESPONSE, END_OF_TEXT, LANG
+from pipeline.training.data.index import Index
+from pipeline.training.evaluation.evaluate import Trained, check_options, load_trained, places_of
+from pipeline.training.evaluation.held_out import beginnings
+from pipeline.training.evaluation.text_codec import TextCodec
+from stages.lcm.generate import Continuation, continue_documents
+from stages.lcm.metrics import coherence
+from stages.lcm.text_metrics import ovl_3, rep_4, rouge_l
+
+LINE = 2000  # characters of a sentence that are shown
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """The options of the command, as `pipeline/commands/train.py` explains them."""
+
+    model: str
+    prompt: str | None = None  # the text
+    prompt_lang: str = LANG
+    split: str | None = None
+    documents: int = 10
+    prompt_sentences: int = 5
+    sentences: int = 10
+    lang: str | None = None
+    to: str | None = None
+    seed: int = 0
+    sampling: dict[str, Any] | None = None  # replaces the paper's
+
+
+def generate(
+    console: Console, place: str, corpus: Corpus, options: GenerateOptions, find_device: Callable[[], str]
+) -> list[str]:
+    """Print continuations, write them to a file if that is wished, and return their texts.
+
+    Raises `ConfigError` for wishes that cannot be.
+    """
+    if (options.prompt is None) == (options.split is None):
+        raise ConfigError("give either --prompt FILE, a text to continue, or --split test, to continue its documents")
+    if options.split is not None and options.split not in SPLITS:
+        raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
+    if options.prompt is not None and not options.prompt.strip():
+        raise ConfigError("the prompt is empty: give at least one sentence to continue")
+    device = find_device()
+    words = TextCodec(corpus, device)
+    for lang, option in ((options.lang, "--lang"), (options.prompt_lang, "--prompt-lang")):
+        if lang is not None:
+            words.check_language(lang, option)
+    index = index_of(place, corpus)
+    [where] = places_of(corpus, (options.model,))
+    trained = load_trained(where, index, device, True, options.sampling)
+    check_options([trained], options.sampling)
+    if options.prompt is not None:
+        sentences = words.segment(options.prompt, options.prompt_lang)
+        prompts = [words.encode(sentences, [options.prompt_lang] * len(sentences))]
+        found = _continue(trained, words, prompts, options)
+        said = _say(words, found, [options.lang or options.prompt_lang])
+        _show(console, sentences, said[0], found[0])
+    else:
+        assert options.split is not None
+        said = _of_documents(console, index, options.split, trained, words, options)
+    texts = [" ".join(one) for one in said]
+    if options.to is not None:
+        with replacing_file(options.to) as file:
+            file.write("".join(f"{text}\n" for text in texts).encode())
+        console.print(f"{options.to} written", markup=False, highlight=False, soft_wrap=True)
+    return texts
+
+
+def read_prompt(place: str) -> str:
+    """The text of a file, or what comes through a pipe for `-`. Raises `ConfigError` if it is no text."""
+    try:
+        return (sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"--prompt {place}: {error.strerror}; give the name of a text file, or -") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompt {place} is not UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def _of_documents(
+    console: Console, index: Index, split: str, trained: Trained, words: TextCodec, options: GenerateOptions
+) -> list[list[str]]:
+    """Continue the first documents of a split that are long enough, and compare with how they really go on."""
+    given = options.prompt_sentences
+    held = beginnings(index, split, documents=options.documents, least=given + 1, most=given + options.sentences)
+    starts = held.starts.tolist()
+    found = _continue(trained, words, [held.embeddings[start : start + given] for start in starts], options)
+    said = _say(words, found, [options.lang or lang for lang in held.langs])
+    scores: list[dict[str, float | None]] = []
+    for number, (ours, continuation) in enumerate(zip(said, found, strict=True)):
+        split_at, end = starts[number] + given, starts[number] + int(held.lengths[number])
+        prompt, real = held.texts[starts[number] : split_at], held.texts[split_at:end]
+        console.print(f"\n{plain(held.ids[number], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
+        _show(console, prompt, ours, continuation)
+        scores.append(_scores(prompt, ours, real, continuation.embeddings))
+        scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
+    _show_scores(console, scores[::2], scores[1::2])
+    return said
+
+
+def _continue(
+    trained: Trained, words: TextCodec, prompts: list[torch.Tensor], options: GenerateOptions
+) -> list[Continuation]:
+    last = END_OF_RESPONSE if trained.about.pinned.settings.get("answers") else END_OF_TEXT
+    end = words.encode([last], [LANG])[0].float().to(words.device)
+    torch.manual_seed(options.seed)
+    documents = [prompt.float().to(words.device) for prompt in prompts]
+    try:
+        return continue_documents(trained.model, documents, trained.sampling, end=end, max_sentences=options.sentences)
+    except ValueError as error:
+        raise CorpusError(f"{trained.place}: {error}") from error
+
+
+def _say(words: TextCodec, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:
+    """Sentences of each continuation in a language."""
+    sizes = [len(one.embeddings) for one in found]
+    all_langs = [lang for lang, size in zip(langs, sizes, strict=True) for _ in range(size)]
+    texts = iter(words.decode(torch.cat([one.embeddings for one in found]), all_langs) if all_langs else [])
+    return [[next(texts) for _ in range(size)] for size in sizes]
+
+
+def _show(console: Console, prompt: Sequence[str], said: Sequence[str], how: Continuation) -> None:
+    for sentence in prompt:
+        console.print(Text(plain(sentence, LINE), style="dim"), soft_wrap=True)
+    console.print("[it goes on]", style="dim", markup=False, highlight=False)
+    for sentence in said:
+        console.print(Text(plain(sentence, LINE)), soft_wrap=True)
+    note = f"[{counted(len(said), 'sentence')}; stopped: {how.stopped}"
+    note += f"; the first {counted(how.forgotten, 'sentence')} left the model's window]" if how.forgotten else "]"
+    console.print(note, style="dim", markup=False, highlight=False)
+
+
+def _scores(
+    prompt: Sequence[str], output: Sequence[str], real: Sequence[str], embeddings: torch.Tensor
+) -> dict[str, float | None]:
+    text, lengths = " ".join(output), torch.tensor([len(embeddings)])
+    return {
+        "ROUGE-L": 100 * rouge_l(text, " ".join(real)),
+        "OVL-3": ovl_3(text, " ".join(prompt)),
+        "REP-4": rep_4(text),
+        "coherence": float(coherence(embeddings, lengths)[0]) if len(embeddings) > 2 else None,
+        "sentences": float(len(output)),
+    }
+
+
+def _show_scores(console: Console, ours: list[dict[str, float | None]], real: list[dict[str, float | None]]) -> None:
+    """Means over the documents where a score is defined."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(f"mean of {counted(len(ours), 'document')}")
+    for name in ours[0]:
+        table.add_column(name, justify="right")
+    for row, scores in (("continued by the model", ours), ("as they really go on", real)):
+        columns = [[one[name] for one in scores] for name in ours[0]]
+        known = [[value for value in column if value is not None] for column in columns]
+        table.add_row(row, *(f"{sum(values) / len(values):.3f}" if values else "–" for values in known))
+    console.print()
+    console.print(table)

@@ -1,0 +1,182 @@
+"""Held-out documents in memory, packed, with their texts and languages: what models are judged on.
+
+Read by the loader in the order of the corpus, so that every model is given the same, and wrapped as in training. The
+sentences that close documents ("End of text.") are left out: they are no part of these. Memory: 2 · dim bytes and the
+text of a sentence; of files, the row groups that hold what is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from pipeline.base.errors import ConfigError
+from pipeline.storage.store import Store
+from pipeline.training.data.index import Index
+from pipeline.training.data.loader import Loader, TrainingSource
+from pipeline.training.data.sequences import Sequences
+from stages.lcm.batch import Batch
+from stages.lcm.metrics import documents_of
+
+MICRO = 1024  # sentences that are predicted together
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """embeddings: (sentences, dim) float16; lengths: (documents,); texts: (sentences,); langs, ids: (documents,).
+
+    A document that was wrapped is several here.
+    """
+
+    embeddings: Tensor
+    lengths: Tensor
+    texts: tuple[str, ...]
+    langs: tuple[str, ...]
+    ids: tuple[str, ...]
+
+    @cached_property
+    def document(self) -> Tensor:
+        """(sentences,) int64: the number of each sentence's document."""
+        return documents_of(self.lengths)
+
+    @cached_property
+    def origin(self) -> Tensor:
+        """(sentences,) int64: the number of the document that each sentence is from, which may be several here."""
+        _, numbers = np.unique(np.asarray(self.ids), return_inverse=True)
+        return torch.from_numpy(numbers)[self.document]
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """(documents,) int64: the first sentence of each."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @cached_property
+    def judged(self) -> Tensor:
+        """Ascending places of the sentences that have a context: all but the first of each document."""
+        first = torch.zeros(len(self.document), dtype=torch.bool)
+        first[self.starts] = True
+        return (~first).nonzero()[:, 0]
+
+    def lang(self, place: int) -> str:
+        """The language of a sentence."""
+        return self.langs[int(self.document[place])]
+
+    def context(self, place: int, sentences: int) -> tuple[str, ...]:
+        """Texts of at most so many sentences before one, in its document."""
+        start = int(self.starts[self.document[place]])
+        return self.texts[max(start, place - sentences) : place]
+
+    def batches(self, device: str) -> Iterator[Batch]:
+        """Whole documents, about `MICRO` sentences at a time or one document."""
+        sizes = self.lengths.tolist()
+        first, row = 0, 0
+        while first < len(sizes):
+            last, end = first + 1, row + sizes[first]
+            while last < len(sizes) and end - row + sizes[last] <= MICRO:
+                end += sizes[last]
+                last += 1
+            embeddings = self.embeddings[row:end]
+            yield Batch(embeddings, self.lengths[first:last], torch.ones(len(embeddings))).to(device)
+            first, row = last, end
+
+
+@dataclass(frozen=True, eq=False)
+class _Document:
+    """A document, or a piece of a wrapped one, without a closing sentence. number: of the document in the split."""
+
+    embeddings: Tensor
+    texts: tuple[str, ...]
+    number: int
+
+
+def held_out(index: Index, split: str, *, max_sentences: int, sentences: int) -> HeldOut:
+    """The first documents of a split that together have so many sentences to predict, or all.
+
+    max_sentences: where documents are wrapped. Raises `ConfigError` for a split without documents, or where every
+    document has a single sentence.
+    """
+    found: list[_Document] = []
+    wanted = sentences
+    with closing(_documents(index, split, max_sentences)) as documents:
+        for one in documents:
+            found.append(one)
+            wanted -= len(one.texts) - 1
+            if wanted <= 0:
+                break
+    if not any(len(one.texts) > 1 for one in found):
+        raise ConfigError(
+            f"{index.url}: every document of the split {split} has one sentence, so none has a context to predict from"
+        )
+    return _held(index, split, found)
+
+
+def beginnings(index: Index, split: str, *, documents: int, least: int, most: int) -> HeldOut:
+    """The beginnings, of at most `most` sentences, of the first documents of a split that have `least` or more.
+
+    Raises `ConfigError` for a split without such documents.
+    """
+    found: list[_Document] = []
+    longest, last = 0, -1
+    with closing(_documents(index, split, 2 * most)) as all_of_them:  # wrapped, the first piece has `most` or more
+        for one in all_of_them:
+            begins, last = one.number != last, one.number
+            longest = max(longest, len(one.texts))
+            if begins and len(one.texts) >= least:
+                found.append(_Document(one.embeddings[:most], one.texts[:most], one.number))
+            if len(found) == documents:
+                break
+    if not found:
+        raise ConfigError(
+            f"{index.url}: no document of the split {split} has {least} sentences, the longest has {longest}; give a "
+            "shorter prompt: --prompt-sentences"
+        )
+    return _held(index, split, found)
+
+
+def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Document]:
+    loader = Loader(
+        [TrainingSource(index)], split=split, max_sentences=max_sentences, micro_concepts=max(MICRO, max_sentences),
+        epochs=1, shuffle=False, texts=True,
+    )  # fmt: skip
+    for _, batch in loader:
+        assert batch.texts is not None and batch.pieces is not None
+        start = 0
+        for length, number in zip(batch.lengths.tolist(), batch.pieces.tolist(), strict=True):
+            end = start + length - _closes(batch.embeddings[start + length - 1], index)
+            if end > start:
+                yield _Document(batch.embeddings[start:end].clone(), batch.texts[start:end], number)
+            start += length
+
+
+def _held(index: Index, split: str, found: list[_Document]) -> HeldOut:
+    ids, langs = _described(index, split, [one.number for one in found])
+    lengths = torch.tensor([len(one.texts) for one in found])
+    texts = tuple(text for one in found for text in one.texts)
+    return HeldOut(torch.cat([one.embeddings for one in found]), lengths, texts, langs, ids)
+
+
+def _closes(embedding: Tensor, index: Index) -> bool:
+    """Whether the last sentence of a document is one that the loader added."""
+    return any(np.array_equal(embedding.numpy(), ending) for ending in index.endings)
+
+
+def _described(index: Index, split: str, pieces: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Ids and languages of the documents that pieces of a split are of."""
+    runs = Sequences.of(index, split).runs_at(pieces)
+    part, doc = runs["part"], runs["doc"]
+    ids, langs = np.empty(len(pieces), object), np.empty(len(pieces), object)
+    store = Store(index.url)
+    for number in sorted(set(part.tolist())):
+        with store.open(index.parts["documents"][number].as_py()) as handle:
+            table = pq.read_table(handle, columns=["doc_id", "lang"])
+        here = np.flatnonzero(part == number)
+        ids[here] = table["doc_id"].to_numpy()[doc[here]]
+        langs[here] = table["lang"].to_numpy()[doc[here]]
+    return tuple(ids.tolist()), tuple(langs.tolist())

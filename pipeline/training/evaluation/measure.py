@@ -1,0 +1,97 @@
+"""The metrics of the LCM paper's Table 3 for one predictor: how good each next sentence is that it says.
+
+Cost: predicting all sentences once; for `l2_r` and `mi` decoding them, for `l2_r` encoding them again, for `mi` two
+passes of the language model, over about 300 tokens a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.training.evaluation.held_out import HeldOut
+from pipeline.training.evaluation.text_codec import TextCodec
+from stages.lcm import metrics
+from stages.lcm.baselines import SentencePredictor
+from stages.lcm.language_model import CONTEXT, LanguageModel
+from stages.lcm.model import Sampling
+
+METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "mi")
+DECODED = frozenset(("l2_r", "mi"))  # those that need the text of what is predicted
+
+
+@dataclass(frozen=True)
+class MetricValue:
+    """A mean over sentences, its standard error (documents are what was drawn), and of how many sentences it is."""
+
+    mean: float
+    error: float
+    sentences: int
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What predictions are held against. pool: places of the sentences for `ca`; informed: sentences for `mi`."""
+
+    held: HeldOut
+    wanted: tuple[str, ...]
+    pool: Tensor
+    words: TextCodec
+    language_model: LanguageModel | None
+    informed: int
+    device: str
+
+
+@torch.inference_mode()
+def predictions(predictor: SentencePredictor, held: HeldOut, sampling: Sampling, seed: int, device: str) -> Tensor:
+    """(sentences, dim) float32 on the CPU; the same for the same seed, whatever was predicted before."""
+    torch.manual_seed(seed)
+    return torch.cat([predictor.predict(batch, sampling).float().cpu() for batch in held.batches(device)])
+
+
+def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambda step: None) -> dict[str, MetricValue]:
+    """The wanted metrics of (sentences, dim) predictions, over all sentences that have a context.
+
+    done: told what is being computed. Raises `ConfigError` for a language that the decoder does not speak, ValueError
+    if a prediction is not finite.
+    """
+    held, places = judge.held, judge.held.judged
+    ours, real = predicted[places], held.embeddings[places]
+    if not ours.isfinite().all():
+        bad = int((~ours.isfinite().all(dim=1)).sum())
+        raise ValueError(f"{bad} of {len(ours)} predictions are not finite: its weights are broken")
+    values: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
+    if "l2" in judge.wanted:
+        values["l2"] = metrics.l2(ours, real)
+    if "l2_squared" in judge.wanted:
+        values["l2_squared"] = metrics.l2_squared(ours, real)
+    if "par" in judge.wanted:
+        values["par"] = metrics.paraphrasing(predicted, held.embeddings, held.lengths)[places]
+    if "ca" in judge.wanted:
+        all_of_them = metrics.contrastive_accuracy(
+            predicted.to(judge.device), held.embeddings.to(judge.device), held.lengths, judge.pool
+        )
+        values["ca"] = all_of_them.cpu()[places]
+    if DECODED & set(judge.wanted):
+        count = len(places) if "l2_r" in judge.wanted else min(judge.informed, len(places))
+        langs = [held.lang(int(place)) for place in places[:count]]
+        done("decoding")
+        texts = judge.words.decode(ours[:count], langs)
+        if "l2_r" in judge.wanted:
+            done("encoding again")
+            values["l2_r"] = metrics.l2(judge.words.encode(texts, langs), real)
+        if judge.language_model:
+            done("mutual information")
+            contexts = [held.context(int(place), CONTEXT) for place in places[: judge.informed]]
+            found = judge.language_model.mutual_information(contexts, texts[: judge.informed])
+            values["mi"], weights["mi"] = found.per_token, found.tokens
+    document = held.origin[places]
+    return {
+        name: MetricValue(*metrics.mean_of(values[name], document[: len(values[name])], weights.get(name)))
+        for name in METRICS
+        if name in values
+    }

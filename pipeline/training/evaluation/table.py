@@ -1,0 +1,84 @@
+"""The table of an evaluation, as the LCM paper's Table 3: in the terminal, as JSON, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.training.evaluation.measure import METRICS, MetricValue
+
+TITLES = {"l2": "ℓ2", "l2_squared": "ℓ2²", "l2_r": "ℓ2-r", "par": "PAR", "ca": "CA", "mi": "MI"}
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One predictor. steps, sampling: of a trained model; baselines have none."""
+
+    figures: dict[str, MetricValue]
+    steps: int | None = None
+    sampling: dict[str, Any] | None = None
+
+
+def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) -> None:
+    """Print it, with twice the standard error of every mean."""
+    names = _names(rows)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("model", no_wrap=True)
+    for name in names:
+        table.add_column(TITLES[name], justify="right", no_wrap=True)
+    for model, row in rows.items():
+        style = "dim" if row.steps is None else None
+        table.add_row(escape(model), *(_said(name, row.figures[name]) for name in names), style=style)
+    console.print(f"\n{about['said']}", markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
+    notes = ["± two standard errors, over documents"]
+    notes += [f"MI of {next(iter(rows.values())).figures['mi'].sentences} sentences"] if "mi" in names else []
+    console.print("; ".join(notes), style="dim", highlight=False)
+
+
+def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
+    """What was evaluated, and every figure; null where one is not defined."""
+    models = {
+        model: {"steps": row.steps, "sampling": row.sampling}
+        | {"metrics": {name: _finite(asdict(figure)) for name, figure in row.figures.items()}}
+        for model, row in rows.items()
+    }
+    return json.dumps({**about, "models": models}, indent=1, ensure_ascii=False) + "\n"
+
+
+def to_csv(rows: dict[str, ResultRow]) -> str:
+    """A line a predictor, two columns a metric."""
+    file = io.StringIO()
+    names = _names(rows)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["model", "steps", *(one for name in names for one in (name, f"{name}_error"))])
+    for model, row in rows.items():
+        figures = [row.figures[name] for name in names]
+        numbers = [value for figure in figures for value in (figure.mean, figure.error)]
+        writer.writerow([model, row.steps, *(None if math.isnan(value) else f"{value:.6g}" for value in numbers)])
+    return file.getvalue()
+
+
+def _names(rows: dict[str, ResultRow]) -> list[str]:
+    found = {name for row in rows.values() for name in row.figures}
+    return [name for name in METRICS if name in found]
+
+
+def _said(name: str, figure: MetricValue) -> str:
+    if math.isnan(figure.mean):
+        return "–"
+    scale, digits = (100, 1) if name == "ca" else (1, 2)
+    error = "" if math.isnan(figure.error) else f" ±{2 * scale * figure.error:.{digits}f}"
+    return f"{scale * figure.mean:.{digits}f}{'%' if name == 'ca' else ''}{error}"
+
+
+def _finite(figure: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in figure.items()}

@@ -1,0 +1,108 @@
+"""Texts ⇄ embeddings, by the encoder that made a corpus and the decoder that goes with it, on one device.
+
+Cost: both networks are loaded when they are first needed; then 2 · parameters FLOP a token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from pipeline.base.errors import ConfigError
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
+from stages.arrow import embedding_matrix
+from stages.autobleu.settings import AutobleuSettings
+from stages.cards import CardError
+from stages.encode.encoder import Encode
+from stages.encode.settings import EncodeSettings
+from stages.segment.segmenter import Segmenter
+from stages.segment.settings import SegmentSettings
+from stages.sonar.card import ModelCard, load_card
+from stages.sonar.decode import BatchedDecoder
+
+LONGEST = 128  # tokens of a decoded sentence, where the corpus has no cap
+
+
+class TextCodec:
+    """The models that the newest run of a corpus names.
+
+    The decoder is that of `autobleu.model`, and that of `encode.model` where there is no such section.
+    """
+
+    def __init__(self, corpus: Corpus, device: str) -> None:
+        self.corpus, self.device = corpus, device
+        config = newest_config(corpus.store)
+        self.segmenting = SegmentSettings.model_validate_json(json.dumps(config["segment"]))
+        self.encoding = EncodeSettings.model_validate_json(json.dumps(config["encode"]))
+        autobleu = config.get("autobleu") or {"model": self.encoding.model}
+        self.decoding = AutobleuSettings(model=autobleu["model"], precision=autobleu.get("precision", "auto"))
+
+    @property
+    def decoder_card(self) -> ModelCard:
+        """Of the decoder, which says the languages that it speaks."""
+        return load_card(self.decoding.model)
+
+    def check_language(self, lang: str, option: str) -> str:
+        """Raises `ConfigError`, with the nearest codes, for a language that the decoder does not speak."""
+        card = self.decoder_card
+        if lang not in card.languages:
+            few = card.languages if len(card.languages) <= 12 else card.nearest_languages(lang)
+            raise ConfigError(
+                f"{option} {lang}: {card.name} knows no such language; {'all' if few is card.languages else 'nearest'} "
+                f"of its {len(card.languages)} codes: {', '.join(few)} (see: pipeline models {self.decoding.model})"
+            )
+        return lang
+
+    def segment(self, text: str, lang: str) -> list[str]:
+        """Sentences of a text, as the corpus's documents were cut."""
+        segmenter = Segmenter(self.segmenting, self._encoder.tokenizer.count, self.device)
+        found: list[str] = segmenter.segment([text], [lang]).text.to_pylist()
+        return found
+
+    def encode(self, texts: Sequence[str], langs: Sequence[str]) -> Tensor:
+        """(texts, dim) float16, on the CPU."""
+        table = pa.table({"sentences.text": pa.array(texts, pa.string()), "sentences.lang": pa.array(langs)})
+        found = self._encoder.finish(self._encoder.compute(self._encoder.prepare(table))).families
+        return torch.from_numpy(embedding_matrix(found["embeddings"]["embedding"]).copy())
+
+    def decode(self, embeddings: Tensor, langs: Sequence[str]) -> list[str]:
+        """The text of each of (rows, dim), decoded greedily into its language; equal rows are decoded once."""
+        names = sorted(set(langs))
+        number = np.array([[names.index(lang)] for lang in langs], np.float32).reshape(-1, 1)
+        keys = np.concatenate([embeddings.float().cpu().numpy(), number], axis=1)
+        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        prefixes = self._decoder.prefixes([langs[row] for row in first])
+        longest = min(self.segmenting.max_tokens or LONGEST, self._decoder.card.max_tokens - 2)
+        distinct = embeddings[torch.from_numpy(first).to(embeddings.device)].to(self.device)
+        ids, _ = self._decoder.decode(
+            lambda rows: distinct[torch.from_numpy(rows).to(self.device)], prefixes, np.full(len(first), longest)
+        )
+        texts = self._decoder.tokenizer.decode(ids)
+        return [texts[row] for row in inverse.reshape(-1)]
+
+    @cached_property
+    def _encoder(self) -> Encode:
+        try:
+            if self.encoding.artifacts() != self.corpus.view.stages["encode"]["artifacts"]:
+                raise ConfigError(
+                    f"the files of {self.encoding.model} are others than those that encoded {self.corpus.url}: bring "
+                    "those back, or run the corpus again with these"
+                )
+            stage = Encode(self.encoding)
+            stage.setup(self.device)
+        except CardError as error:
+            raise ConfigError(f"{self.corpus.url} needs its encoder: {error}") from error
+        return stage
+
+    @cached_property
+    def _decoder(self) -> BatchedDecoder:
+        decoder = BatchedDecoder(self.decoding)
+        decoder.setup(self.device)
+        return decoder

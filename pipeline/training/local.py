@@ -1,0 +1,57 @@
+"""Processes of a training on this machine: one a GPU, or as many as asked for on CPUs.
+
+One process trains right here. More are started and watched by PyTorch's elastic agent: when one dies the others are
+ended within seconds, and which it was is reported; starting again goes on from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+from rich.console import Console
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.storage.store import Store
+from pipeline.training.worker import progress, work
+
+SHUTDOWN_SECONDS = 300  # for the step under way and its checkpoint, when somebody asks to stop
+
+
+def here(console: Console, url: str, run: str, processes: int | None) -> None:
+    """Train on this machine; returns when the training is done, or saved after somebody asked to stop."""
+    gpus = torch.cuda.device_count()
+    if gpus and processes and processes > gpus:
+        raise ConfigError(f"train.processes is {processes}, but this machine has {gpus} GPUs; leave it out: one each")
+    count = processes or gpus or 1
+    if count == 1:
+        work(console, url, run)
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        run_id=run.rpartition("/")[2],
+        max_restarts=0,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "pipeline.training.worker", url, run)
+    except SignalException:
+        return
+    except ChildFailedError as error:
+        rank, first = error.get_first_failure()
+        how = f"was killed by signal {-first.exitcode}" if first.exitcode < 0 else f"ended with code {first.exitcode}"
+        now = progress(Store(url), run)
+        raise CorpusError(
+            f"training stopped: process {rank} of {count} {how}, and the others were ended; what it said stands above. "
+            f"Run the same command again: it goes on from step {now.steps}"
+        ) from None

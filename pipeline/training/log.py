@@ -1,0 +1,97 @@
+"""Numbers of a training: to the terminal, to metrics.jsonl and to TensorBoard, all in the run's folder.
+
+A training that goes on drops what was logged behind the checkpoint that it goes on from, so that each step stands there
+once. Files are written whole, at most every few seconds (object stores cannot append).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import fsspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from pipeline.base.formats import duration, number
+from pipeline.storage.store import Store
+from pipeline.training.checkpoint import is_local
+from pipeline.training.status import METRICS, Numbers, read_metrics
+
+BOARD = "tensorboard"
+WRITE_SECONDS = 10.0
+LINE_SECONDS = 5.0
+WIDE = 150  # columns that everything about a step needs beside a bar
+
+
+class Log:
+    """Of the process that talks; use it in a `with` statement. done: steps that are done already, of `steps`."""
+
+    def __init__(self, console: Console, store: Store, run: str, done: int, steps: int) -> None:
+        self._console, self._store, self._run, self._steps = console, store, run, steps
+        self._lines = [one for one in read_metrics(store, run) if one["step"] <= done]
+        self._written, self._printed = 0.0, 0.0
+        self._here, self._folder = is_local(store.url), tempfile.TemporaryDirectory()
+        place = str(fsspec.core.url_to_fs(f"{store.url}/{run}/{BOARD}")[1]) if self._here else self._folder.name
+        self._board = SummaryWriter(place, purge_step=done + 1)
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=console)
+            self._task = self._bar.add_task("", total=steps, completed=done, note="")
+
+    def __enter__(self) -> Log:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        if self._bar:
+            self._bar.stop()
+        self.flush()
+        self._board.close()
+        self._folder.cleanup()
+
+    def see(self, kind: str, step: int, numbers: Numbers) -> None:
+        """Log numbers after `step` steps. kind: `train` or `validation`."""
+        self._lines.append({"kind": kind, "step": step} | numbers)
+        for name, value in numbers.items():
+            if value is not None:
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+        if kind == "validation":
+            self._say(f"step {step}: validation loss {numbers['loss']:.4f}")
+        elif self._bar:
+            self._bar.update(self._task, completed=step, note=_note(numbers, self._console.width < WIDE))
+        elif time.monotonic() - self._printed >= LINE_SECONDS or step == self._steps:
+            self._printed = time.monotonic()
+            self._say(f"step {step} of {self._steps}: {_note(numbers)}")
+        if time.monotonic() - self._written >= WRITE_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the files."""
+        self._written = time.monotonic()
+        text = "".join(json.dumps(line, allow_nan=True) + "\n" for line in self._lines)
+        self._store.write(f"{self._run}/{METRICS}", text.encode())
+        self._board.flush()
+        if not self._here:
+            for file in Path(self._folder.name).iterdir():
+                self._store.write(f"{self._run}/{BOARD}/{file.name}", file.read_bytes())
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+
+def _note(numbers: Numbers, short: bool = False) -> str:
+    rate = number(round(numbers["concepts_per_second"]))
+    if short:
+        return f"loss {numbers['loss']:.4g}, {rate}/s, {duration(numbers['seconds_left'])} left"
+    mfu = f" (MFU {numbers['mfu']:.1%})" if numbers.get("mfu") else ""
+    return (
+        f"loss {numbers['loss']:.4f}, gradient {numbers['norm']:.3g}, {rate} concepts/s, "
+        f"{numbers['tflops']:.3g} TFLOP/s{mfu}, loader {numbers['loader_wait']:.1%}, "
+        f"{duration(numbers['seconds_left'])} left"
+    )

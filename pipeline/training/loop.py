@@ -1,0 +1,182 @@
+"""The loop of training: steps, validation, checkpoints, and the numbers that are logged.
+
+On GPUs, what a step said is looked at when the next one has been begun, by all processes at the same place, so that
+they stop, fail and save together. A step that is not finite is then noticed one step late, but never saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+import torch
+from torch import nn
+
+from pipeline.config.train import TrainSettings
+from pipeline.storage.store import Store
+from pipeline.training import not_finite
+from pipeline.training.distributed import Processes
+from pipeline.training.log import Log
+from pipeline.training.optimizer import learning_rate
+from pipeline.training.peaks import peak_tflops
+from pipeline.training.step import Pending, Result, Stepper, products, seed_of
+from stages.lcm.batch import Batch
+
+
+@dataclass
+class Interval:
+    """Steps between two lines of the log."""
+
+    steps: int = 0
+    loss: float = 0.0
+    weight: float = 0.0
+    norm: float = 0.0  # the largest
+    sentences: int = 0
+    flops: float = 0.0
+    waited: tuple[float, ...] = ()  # seconds for micro-batches, of each process
+    began: float = field(default_factory=time.perf_counter)
+
+    def add(self, result: Result) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.loss += result.loss * result.weight
+        self.weight += result.weight
+        self.norm = max(self.norm, result.norm)
+        self.sentences += result.sentences
+        self.flops += result.flops
+        self.waited = tuple(map(sum, zip_longest(self.waited, result.waited, fillvalue=0.0)))
+
+
+@dataclass
+class Loop:
+    """Training under way in this process.
+
+    stepper: takes steps; micros: this process's micro-batches, in order, from those of step `done` on. validation:
+    batches, the same in all processes. save: writes a checkpoint after so many steps. names: of pieces, in words.
+    log: of the first process.
+    """
+
+    store: Store
+    run: str
+    settings: TrainSettings
+    processes: Processes
+    stepper: Stepper
+    micros: Iterator[tuple[int, Batch]]
+    validation: Sequence[Batch]
+    save: Callable[[int], None]
+    names: Callable[[Sequence[int]], list[str]]
+    log: Log | None
+    asked_to_stop: Callable[[], bool] = lambda: False
+    _interval: Interval = field(default_factory=Interval)
+
+    def train(self, done: int) -> tuple[int, float | None]:
+        """Steps from `done` on. Returns how many are done at the end, and the last loss on the validation split.
+
+        Fewer than `settings.steps` if it was asked to stop; all are saved. Raises `NotFiniteError`.
+        """
+        settings, share = self.settings, self.settings.per_step // self.processes.world
+        pending: Pending | None = None
+        saved, validated, validation = done, -1, None
+        self._interval = Interval()
+        stopping = False
+        while done < settings.steps and not stopping:
+            since = time.perf_counter()
+            mine = [next(self.micros) for _ in range(share)]
+            begun = self.stepper.step(done, mine, self.asked_to_stop(), time.perf_counter() - since)
+            done += 1
+            stopping = self._poll(pending) > 0
+            pending = begun
+            if begun.arrived is None:  # it is done already
+                stopping, pending = self._poll(pending) > 0 or stopping, None
+            due = stopping or done == settings.steps or done % settings.checkpoint_every == 0
+            check = settings.validate_every > 0 and done % settings.validate_every == 0
+            if due or check:
+                stopping = self._poll(pending) > 0 or stopping
+                pending = None
+            if self.validation and (check or done == settings.steps):
+                validation, validated = self._validate(done), done
+            if due:
+                if self._interval.steps:  # so that whoever goes on from here logs the same
+                    self._tell(done)
+                self._save(done)
+                saved = done
+        if saved < done:
+            self._save(done)
+        if self.validation and done == settings.steps and validated < done:
+            validation = self._validate(done)  # everything was done before
+        return done, validation
+
+    def _poll(self, pending: Pending | None) -> int:
+        """At what a step said. Returns how many processes were asked to stop before it."""
+        if pending is None:
+            return 0
+        result = pending.result()
+        if not result.finite:
+            not_finite.stop(self.store, self.run, pending, result, self.processes, self.names)
+        self._interval.add(result)
+        done = pending.step + 1
+        if done % self.settings.log_every == 0 or done == self.settings.steps:
+            self._tell(done)
+        return result.stops
+
+    def _tell(self, done: int) -> None:
+        over, now = self._interval, time.perf_counter()
+        self._interval = Interval(began=now)
+        if not self.log:
+            return
+        seconds = now - over.began
+        tflops = over.flops / seconds / 1e12 / self.processes.world
+        peak = peak_tflops(self.processes.device, self.stepper.dtype)
+        numbers = {
+            "loss": over.loss / over.weight if over.weight else 0.0,
+            "norm": over.norm,
+            "lr": learning_rate(done - 1, self.settings),
+            "concepts_per_second": over.sentences / seconds,
+            "tflops": tflops,  # of one process
+            "mfu": tflops / peak if peak else None,
+            "loader_wait": max(over.waited) / seconds,  # of the process that waited most
+            "seconds_left": (self.settings.steps - done) * seconds / over.steps,
+        }
+        self.log.see("train", done, numbers)
+
+    def _save(self, done: int) -> None:
+        with self._apart():
+            self.save(done)
+
+    def _validate(self, done: int) -> float:
+        """The loss on the validation split, with the same noise each time. Every process computes all of it."""
+        stepper = self.stepper
+        with self._apart():
+            loss = validation_loss(
+                stepper.losses, self.validation, self.settings.seed, self.processes.device, stepper.dtype
+            )
+        if self.log:
+            self.log.see("validation", done, {"loss": loss})
+        return loss
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Time that is no training does not count in its rates."""
+        began = time.perf_counter()
+        yield
+        self._interval.began += time.perf_counter() - began
+
+
+def validation_loss(
+    losses: nn.Module, batches: Sequence[Batch], seed: int, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Σ weight·loss / Σ weight, without dropout."""
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    losses.eval()
+    with torch.no_grad(), products(dtype, device):
+        for number, batch in enumerate(batches):
+            moved = batch.to(device)
+            torch.manual_seed(seed_of("validation", seed, number))
+            each = losses(moved)
+            total += torch.stack([(moved.weights * each).sum(), moved.weights.sum()])
+    losses.train()
+    loss, weight = total.tolist()
+    return float(loss / weight) if weight else 0.0

@@ -1,0 +1,152 @@
+"""A trained model in a folder of a corpus, train/NAME: what `evaluate`, `generate` and fine-tuning load.
+
+    model.json           what it is: card, dimension, how it was trained; written last
+    model.safetensors    weights, float32
+    scaler.safetensors   its robust scaler, from the beginning; codebooks of a quantised model stay with the corpus
+
+A run of training that is not finished has no model.json yet: then the newest checkpoint is read.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from pipeline.base.errors import CorpusError, MissingError
+from pipeline.config.frozen import FitRef
+from pipeline.corpus.fingerprint import content_digest
+from pipeline.corpus.fits import read_artifact
+from pipeline.storage.records import read_json
+from pipeline.storage.store import Store
+from pipeline.training import checkpoint
+from pipeline.training.distributed import WrappedModel
+from pipeline.training.record import Pinned, read_started
+from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
+from stages.device import prepare_cuda
+from stages.lcm.build import build
+from stages.lcm.card import LcmCard
+from stages.lcm.model import Lcm
+from stages.rvq.codebooks import Codebooks
+from stages.scaler.robust import RobustScaler
+
+VERSION = 1
+
+
+class ModelHeader(BaseModel):
+    """What a trained model says of itself. weights: digest of their file, "" while it is not trained to the end.
+
+    scaler: digest of its file, "" in models of earlier versions.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    version: int = VERSION
+    steps: int
+    pinned: Pinned
+    weights: str = ""
+    scaler: str = ""
+    validation: float | None = None  # loss on the validation split at the end
+    torch: str = torch.__version__
+
+    @property
+    def card(self) -> LcmCard:
+        """Its architecture."""
+        return LcmCard.model_validate_json(json.dumps(self.pinned.card))
+
+
+def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: ModelHeader) -> None:
+    """Write what a model's folder lacks. weights: its `state_dict`, whole and on the host."""
+    data = save({name: one.contiguous() for name, one in weights.items()}, {"format": "pt"})
+    store.write(f"{run}/{WEIGHTS}", data)
+    about = about.model_copy(update={"weights": content_digest(data)})
+    store.write(f"{run}/{MODEL}", about.model_dump_json(indent=1).encode())
+
+
+def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, ModelHeader]:
+    """The model in a folder …/train/NAME, at any fsspec URL, for inference.
+
+    Raises `CorpusError` if there is none, or it does not fit to what it says of itself.
+    """
+    prepare_cuda(device)
+    store, run = located(place)
+    about = model_header(store, run)
+    model = build(about.card, read_scaler(store, run, about.scaler), codebooks_of(store, about.pinned))
+    if store.exists(f"{run}/{MODEL}"):
+        data = store.read(f"{run}/{WEIGHTS}")
+        if content_digest(data) != about.weights:
+            raise CorpusError(
+                f"{store.url}/{run}/{WEIGHTS} is not what {MODEL} says, it was changed or damaged; restore it, or "
+                f"delete {MODEL} and run pipeline train, which writes both anew from the newest checkpoint"
+            )
+        put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
+    else:
+        checkpoint.load_weights(store, newest(store, run), WrappedModel(model))
+    return model.to(device).eval(), about
+
+
+def located(place: str) -> tuple[Store, str]:
+    """A model's folder …/train/NAME, at any fsspec URL, as a corpus and a run of training in it."""
+    url, _, name = place.rstrip("/").rpartition("/")
+    url, _, folder = url.rpartition("/")
+    return Store(url), f"{folder}/{name}"
+
+
+def model_header(store: Store, run: str) -> ModelHeader:
+    """What a model says of itself; what its newest checkpoint does, if it is not trained to the end.
+
+    Raises `CorpusError` if there is none.
+    """
+    if store.exists(f"{run}/{MODEL}"):
+        remedy = "delete it and run pipeline train, which writes it anew from the newest checkpoint, or restore it"
+        return read_json(store, f"{run}/{MODEL}", ModelHeader, remedy)
+    steps, started = newest(store, run).step, read_started(store, run)
+    return ModelHeader(steps=steps, pinned=started.pinned, scaler=started.scaler)
+
+
+def newest(store: Store, run: str) -> checkpoint.Marker:
+    """Its newest checkpoint. Raises `CorpusError` if it has none."""
+    there = checkpoint.markers(store, run)
+    if not there:
+        have = [one.run for one in training_statuses(store) if one.holds_model]
+        raise CorpusError(
+            f"{store.url}/{run} holds no trained model; those of this corpus: {', '.join(have) or 'none'}; train one: "
+            "pipeline train corpus.yaml"
+        )
+    return there[-1]
+
+
+def put_weights(model: Lcm, data: bytes, where: str) -> None:
+    """Weights of a file into a model. Raises `CorpusError` if they are of another architecture."""
+    try:
+        model.load_state_dict(load(data))
+    except (SafetensorError, RuntimeError) as error:
+        raise CorpusError(
+            f"{where} is no file of weights of this model ({error}); restore it, or train anew"
+        ) from error
+
+
+def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
+    """The scaler of a run of training. digest: of its file, "" if nobody knows. Raises `CorpusError` if damaged."""
+    path = f"{run}/{SCALER}"
+    data = store.read(path)
+    remedy = "delete it and run pipeline train, which writes it again, or restore it"
+    if digest and content_digest(data) != digest:
+        raise CorpusError(f"{store.url}/{path} was changed or damaged (its digest is not {digest[:8]}…); {remedy}")
+    try:
+        return RobustScaler.from_bytes(data)
+    except ValueError as error:
+        raise CorpusError(f"{store.url}/{path}: {error}; {remedy}") from error
+
+
+def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:
+    """The codebooks that a training of a quantised model is pinned to."""
+    if pinned.codebooks is None:
+        return None
+    try:
+        return Codebooks.from_bytes(read_artifact(store, FitRef(**pinned.codebooks)))
+    except MissingError as error:
+        raise CorpusError(f"{error}; a quantised model needs the corpus beside it, with its codebooks") from error

@@ -1,0 +1,91 @@
+"""A loss or a gradient that is not finite: which documents it came from, and the batch itself on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import torch
+from safetensors.torch import save
+
+from pipeline.base.errors import CorpusError
+from pipeline.storage.store import Store
+from pipeline.training.distributed import Processes
+from pipeline.training.step import Micro, Pending, Result
+
+FOLDER = "not-finite"
+SHOWN = 5  # documents of a process
+
+
+class NotFiniteError(CorpusError):
+    """Training stopped: a loss or a gradient is not finite."""
+
+
+def stop(
+    store: Store,
+    run: str,
+    pending: Pending,
+    result: Result,
+    processes: Processes,
+    names: Callable[[Sequence[int]], list[str]],
+) -> None:
+    """Save this process's batches at fault, and raise `NotFiniteError` that names documents of all processes.
+
+    Where no embedding and no loss of any process is at fault, the gradient of any batch may be: all are saved.
+    names: of pieces of the index, in words. To be called by all processes.
+    """
+    faults = [_at_fault(micro) for micro in pending.micros]
+    anybody = any(processes.told("".join(why for _, why in faults)))
+    said = []
+    for micro, (at_fault, why) in zip(pending.micros, faults, strict=True):
+        if why or not anybody:
+            path = f"{run}/{FOLDER}/step-{pending.step:08d}-micro-{micro.number:09d}.safetensors"
+            pieces = _pieces(micro).tolist()
+            named = names(pieces)
+            store.write(path, _saved(micro, named))
+            name = dict(zip(pieces, named, strict=True))
+            documents = list(dict.fromkeys(name[piece] for piece in at_fault))
+            more = f" and {len(documents) - SHOWN} more" if len(documents) > SHOWN else ""
+            said.append(f"{why or 'its gradient'}: {', '.join(documents[:SHOWN])}{more}; the batch is saved as {path}")
+    lines = [line for line in processes.told("\n".join(said)) if line]
+    raise NotFiniteError(
+        f"{store.url}/{run}: in step {pending.step} the loss is {result.loss}, the gradient's norm {result.norm}\n"
+        + "\n".join(lines)
+        + "\nLeave those documents out (select) or lower train.lr, in a training of another train.name: what one began "
+        + f"with does not change. To begin it with the newest checkpoint of this one: train.init_from={store.url}/{run}"
+    )
+
+
+def _pieces(micro: Micro) -> torch.Tensor:
+    """(documents,) Numbers of the pieces that they are of."""
+    batch = micro.batch
+    return batch.pieces if batch.pieces is not None else torch.arange(len(batch.lengths))
+
+
+def _at_fault(micro: Micro) -> tuple[list[int], str]:
+    """Pieces, and what is not finite in them: their embeddings, or their losses; all of them and "" if nothing is."""
+    batch = micro.batch
+    document = torch.repeat_interleave(torch.arange(len(batch.lengths)), batch.lengths)
+    pieces = _pieces(micro)
+    for bad, what in (
+        (~batch.embeddings.isfinite().all(dim=1), "embeddings that are not finite"),
+        (~micro.losses.isfinite().cpu(), "losses that are not finite"),
+    ):
+        if bad.any():
+            return pieces[torch.unique(document[bad])].tolist(), what
+    return pieces.tolist(), ""
+
+
+def _saved(micro: Micro, documents: list[str]) -> bytes:
+    """safetensors; its metadata has `documents`, a JSON list that is aligned with `pieces` and `lengths`."""
+    batch = micro.batch
+    tensors = {
+        "embeddings": batch.embeddings,
+        "lengths": batch.lengths,
+        "weights": batch.weights,
+        "codes": batch.codes,
+        "pieces": batch.pieces,
+        "losses": micro.losses.float().cpu(),
+    }
+    there = {key: one.contiguous() for key, one in tensors.items() if one is not None}
+    return bytes(save(there, {"documents": json.dumps(documents, ensure_ascii=False)}))

@@ -1,0 +1,89 @@
+"""What a run of training is pinned to, so that it goes on with exactly what it began with. No torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import ConfigError
+from pipeline.config.train import TrainSettings
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.storage.records import read_json
+from pipeline.storage.store import Store
+
+RECORD = "run.json"
+BROKEN = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
+_SHOWN = 120  # characters of a value in a message
+Fit = dict[str, str]  # the fields of a `FitRef`
+
+
+class PinnedIndex(BaseModel):
+    """An index of the mix. url: of its corpus; "" for the corpus that the training belongs to."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    url: str
+    digest: str
+    weight: float
+
+
+class Pinned(BaseModel):
+    """card, settings: those of meaning; scaler, codebooks: fits of the corpus."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    card: dict[str, Any]
+    settings: dict[str, Any]
+    select: dict[str, Any] | None
+    indexes: list[PinnedIndex]
+    encoder: str
+    dim: int
+    scaler: Fit
+    codebooks: Fit | None
+
+    @property
+    def digest(self) -> str:
+        """Of all of it: markers of checkpoints have it."""
+        return fingerprint(self.model_dump(mode="json"))
+
+
+class Started(BaseModel):
+    """The record of a run of training, run.json: what it is pinned to, and the settings of its latest start.
+
+    scaler: digest of scaler.safetensors beside it, "" in records of earlier versions.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pinned: Pinned
+    settings: TrainSettings
+    scaler: str = ""
+
+
+def read_started(store: Store, run: str) -> Started:
+    """The record of a run of training. Raises `CorpusError` if it is missing or damaged."""
+    return read_json(store, f"{run}/{RECORD}", Started, BROKEN)
+
+
+def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raises `ConfigError` that names every key whose value is another: old → new."""
+    changed = list(changes(old, new))
+    if changed:
+        raise ConfigError(
+            f"{folder} was begun with other settings: {'; '.join(changed)}. Set them back to go on with it; give "
+            "train.name another name for a second run beside it, or begin it anew with --fresh"
+        )
+
+
+def changes(old: Any, new: Any, at: str = "") -> list[str]:
+    """`key old → new` for every value that is another."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(dict.fromkeys([*old, *new]))
+        return [one for key in keys for one in changes(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))]
+    return [] if old == new else [f"{at} {_shown(old)} → {_shown(new)}"]
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,284 @@
+"""What `pipeline train` does: check, pin the run of training down, start its processes, and say what came of it.
+
+Running again goes on from the newest checkpoint. A training stays with the index, the scaler and the codebooks that it
+began with, whatever is added to the corpus; other settings of meaning are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import counted, number
+from pipeline.config.frozen import FitRef
+from pipeline.config.run_config import RunConfig
+from pipeline.config.select import SelectSettings
+from pipeline.config.train import TrainSettings
+from pipeline.coordination.lock import locked
+from pipeline.corpus.fingerprint import content_digest, fingerprint
+from pipeline.corpus.fits import read_artifact, read_record
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.tombstones import purged_from
+from pipeline.storage.store import Store
+from pipeline.training import checkpoint
+from pipeline.training.data.index import Index, is_present, make_index
+from pipeline.training.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same, read_started
+from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
+from stages.lcm.card import LcmCard, load_lcm_card
+
+Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
+
+
+def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
+    """Train the model of `config.train` until it is done. spread: starts processes; default: on this machine.
+
+    Raises `CorpusError` if somebody trains it already, `KeyboardInterrupt` if it was asked to stop; what was trained is
+    then saved.
+    """
+    from pipeline.training.local import here
+    from pipeline.training.worker import progress
+
+    settings, store = settings_of(config), Corpus(config.output).store
+    with alone(store, settings):
+        run = prepare(console, config, fresh)
+        if progress(store, run).finished:
+            console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            say_purged(console, store, run)
+            return
+        (spread or here)(console, config.output, run, settings.processes)
+    now = progress(store, run)
+    if not now.finished:
+        console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
+        raise KeyboardInterrupt
+    console.print(f"{_learned(store, run)}: {config.output}/{run}", markup=False, highlight=False, soft_wrap=True)
+
+
+def say_purged(console: Console, store: Store, run: str) -> None:
+    """Say of a trained model whether documents that it learned from were purged since."""
+    pinned = {one.digest[:12] for one in read_started(store, run).pinned.indexes if not one.url}
+    if pinned & purged_from(store):
+        console.print(
+            f"{run} learned from documents that were purged since; without them: pipeline train corpus.yaml --fresh",
+            style="yellow",
+            markup=False,
+            highlight=False,
+        )
+
+
+def _learned(store: Store, run: str) -> str:
+    """How far the loss fell."""
+    lines = read_metrics(store, run)
+    steps, held_out = ([one for one in lines if one["kind"] == kind] for kind in ("train", "validation"))
+    first = f"{steps[0]['loss']:.4f} → " if len(steps) > 1 else ""
+    validation = f", {held_out[-1]['loss']:.4f} on validation documents" if held_out else ""
+    return f"trained in {steps[-1]['step']} steps: loss {first}{steps[-1]['loss']:.4f}{validation}"
+
+
+def settings_of(config: RunConfig) -> TrainSettings:
+    """The section train. Raises `ConfigError` if there is none."""
+    if config.train is None:
+        raise ConfigError("there is no section train: add `train: {model: lcm-two-tower-tiny, steps: 300}`")
+    return config.train
+
+
+def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]:
+    """While nobody else may train it. Raises `CorpusError` if somebody does; jobs of SLURM are known elsewhere."""
+    return locked(store, "training", training=settings.folder)
+
+
+def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
+    """Check what is asked for, and write the record that processes of the training read. Returns its folder.
+
+    fresh: forget what was trained under that name. Raises `ConfigError` or `CorpusError`.
+    """
+    settings = settings_of(config)
+    run, corpus, card = settings.folder, Corpus(config.output), load_lcm_card(settings.model)
+    store = corpus.store
+    if fresh:
+        checkpoint.forget(store, run)
+        store.delete_folder(run)
+    clear_failure(store, run)
+    pinned, digest = None, ""
+    if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
+        started = read_started(store, run)
+        pinned, digest = started.pinned, started.scaler
+        check_same(run, _compared(pinned.model_dump(mode="json")), _compared(_asked(config, settings, card)))
+        if not store.exists(f"{run}/{MODEL}"):
+            _make_again(config, settings, corpus, pinned)
+        if not store.exists(f"{run}/{SCALER}"):
+            _write_scaler(store, settings, pinned, digest)
+    if pinned is None:
+        pinned = _pin(console, config, settings, card, corpus)
+        digest = _write_scaler(store, settings, pinned)
+    started = Started(pinned=pinned, settings=settings, scaler=digest)
+    store.write(f"{run}/{RECORD}", started.model_dump_json(indent=1).encode())
+    return run
+
+
+def _write_scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> str:
+    """Put the scaler beside the model; its digest. Raises `CorpusError` if that is not the one that is wanted."""
+    data = _scaler(store, settings, pinned)
+    digest, path = content_digest(data), f"{settings.folder}/{SCALER}"
+    if wanted not in ("", digest):
+        raise CorpusError(
+            f"{store.url}/{path} is gone, and the one that it was made from is another now; restore it, or begin anew "
+            "with --fresh"
+        )
+    store.write(path, data)
+    return digest
+
+
+def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
+    """What makes the index of every corpus of the mix, or finds it; the training's own comes first."""
+    own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers)
+    others = [
+        partial(
+            make_index,
+            Corpus(one.path),
+            one.select or SelectSettings(),
+            answers=settings.answers,
+            origin="corpora.select",
+        )
+        for one in settings.corpora
+    ]
+    return [own, *others]
+
+
+def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinned: Pinned) -> None:
+    """Make indexes that somebody deleted. Raises `CorpusError` if a corpus would give another one now."""
+    for one, make in zip(pinned.indexes, _indexed(config, settings, corpus), strict=True):
+        there = Corpus(one.url) if one.url else corpus
+        if not is_present(there, one.digest) and make().digest != one.digest:
+            raise CorpusError(
+                f"the index {one.digest[:12]} of {there.url}, to which {settings.folder} is pinned, is gone, and the "
+                "corpus has changed since; restore its files in train/index, or begin anew with --fresh"
+            )
+
+
+def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
+    return {
+        "card": card.model_dump(mode="json"),
+        "settings": {key: value for key, value in settings.meaningful().items() if key != "model"},
+        "select": config.select.model_dump(mode="json") if config.select else None,
+    }
+
+
+def _compared(pinned: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same to go on; the words of a card need not. A setting that came later has its default."""
+    card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
+    defaults = {key: value for key, value in TrainSettings().meaningful().items() if key != "model"}
+    return {"model": card, "train": defaults | pinned["settings"], "select": pinned["select"]}
+
+
+def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus) -> Pinned:
+    scaler = _fit(corpus, "scaler")
+    if scaler is None:
+        raise ConfigError(f"{corpus.url} has no scaler, which models need: add `scaler: {{}}` and run it")
+    codebooks = _fit(corpus, "rvq") if card.quantised else None
+    if card.quantised and codebooks is None:
+        raise ConfigError(
+            f"{card.name} models codes, and {corpus.url} has none: add `rvq: {{codebooks: 8, units: 256}}` and run it"
+        )
+    own, *others = _indexed(config, settings, corpus)
+    index = own()
+    _check(index, settings, card)
+    of_scaler = _dim(corpus, scaler)
+    if of_scaler != index.dim:
+        raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
+    documents, _, sentences = index.about.splits["train"]
+    epochs = settings.steps * settings.batch_concepts / sentences
+    much = "" if settings.corpora else f", about {epochs:.1f} epochs"
+    console.print(
+        f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
+        f"{counted(documents, 'document')} (index {index.digest[:12]})",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    indexes = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)]
+    for other, make in zip(settings.corpora, others, strict=True):
+        found = make()
+        _check_split(found, "train")
+        indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
+    return Pinned(
+        **_asked(config, settings, card),
+        indexes=indexes,
+        encoder=index.about.encoder,
+        dim=index.dim,
+        scaler=scaler,
+        codebooks=codebooks,
+    )
+
+
+def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
+    """The corpus's, or that of the model whose weights it begins with. Raises `ConfigError` if these do not fit."""
+    if not settings.init_from:
+        return read_artifact(store, FitRef(**pinned.scaler))
+    from pipeline.training.model_file import (
+        located,  # torch
+        model_header,
+    )
+
+    place = located(settings.init_from)
+    theirs = model_header(*place).pinned
+    other = changes(_as_begun(theirs), _as_begun(pinned))
+    if other:
+        raise ConfigError(
+            f"train.init_from: {settings.init_from} is another model: {'; '.join(other)} (there → here); name one of "
+            "the same card, encoder and codebooks, or leave it out"
+        )
+    there, run = place
+    return there.read(f"{run}/{SCALER}")
+
+
+def _as_begun(pinned: Pinned) -> dict[str, Any]:
+    """What weights depend on besides the scaler, which comes with them."""
+    card = {key: value for key, value in pinned.card.items() if key not in ("name", "description", "licence")}
+    codebooks = (pinned.codebooks or {}).get("content")
+    return {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}
+
+
+def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
+    wanted = ("train", "validation") if settings.validation_concepts else ("train",)
+    for split in wanted:
+        _check_split(index, split)
+    if card.context > settings.micro_concepts:
+        raise ConfigError(
+            f"train.micro_concepts is {settings.micro_concepts}, the context of {card.name} {card.context}: a document "
+            f"may be that long; give {card.context} or more"
+        )
+
+
+def _check_split(index: Index, split: str) -> None:
+    if not index.about.splits[split][0]:
+        without = "; or set train.validation_concepts to 0, to train without" if split == "validation" else ""
+        raise ConfigError(
+            f"{index.url} has no documents of the split {split} ({index.said_of_splits()}); give it a larger share "
+            f"(corpus.yaml: split) and run it{without}"
+        )
+
+
+def _fit(corpus: Corpus, name: str) -> Fit | None:
+    """The fit in force. Raises `CorpusError` if it is one of other embeddings."""
+    path = corpus.view.fits.get(name)
+    if path is None:
+        return None
+    record = read_record(corpus.store, path)
+    encoded = fingerprint(corpus.view.stages["encode"])
+    if record.recipe["encode"] != encoded:
+        raise CorpusError(
+            f"the {name} of {corpus.url} was fitted on other embeddings (encode {record.recipe['encode'][:8]}, these "
+            f"are {encoded[:8]}): run the corpus again"
+        )
+    return dict(vars(record.ref(path)))
+
+
+def _dim(corpus: Corpus, scaler: Fit) -> int:
+    from stages.scaler.robust import RobustScaler  # torch
+
+    return len(RobustScaler.from_bytes(read_artifact(corpus.store, FitRef(**scaler))).median)

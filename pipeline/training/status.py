@@ -1,0 +1,143 @@
+"""How runs of training stand, by what is on disk: for those who start them, watch them and stop them. No torch.
+
+A run of training is a folder train/NAME of a corpus. Beside what its processes write lie the record of the SLURM job
+that it was given to (`job.json`), and what its processes said when they gave up (`failed.txt`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import CorpusError, visible
+from pipeline.storage.records import parse_json, read_json
+from pipeline.storage.store import Store
+
+FOLDER = "train"
+RECORD, JOB, FAILED = "run.json", "job.json", "failed.txt"
+METRICS, MODEL = "metrics.jsonl", "model.json"
+SCALER, WEIGHTS = "scaler.safetensors", "model.safetensors"
+CHECKPOINTS = "checkpoints"
+MARKER = re.compile(r"step-(?P<step>[0-9]+)\.json")
+_REMEDY = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
+
+Numbers = dict[str, Any]
+
+
+class _Steps(BaseModel):
+    steps: int
+
+
+class _Begun(BaseModel):
+    settings: _Steps
+
+
+class _Line(BaseModel):
+    """Of the log; `loss` and `seconds_left` are what is shown."""
+
+    kind: str
+    step: int
+    loss: float
+    seconds_left: float = 0.0
+
+
+class Job(BaseModel):
+    """A SLURM job that trains. folder: of its script and log; code: digest of ours, where it was submitted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    folder: str
+    code: str
+
+
+@dataclass(frozen=True)
+class TrainingStatus:
+    """steps: in the newest checkpoint, of how many; finished: the model is written; failed: what made it give up.
+
+    damaged: what is wrong with its record, in words; then nothing else is known.
+    """
+
+    run: str
+    steps: int
+    of: int
+    finished: bool
+    failed: str = ""
+    job: Job | None = None
+    damaged: str = ""
+
+    @property
+    def holds_model(self) -> bool:
+        """Whether there is one to look at, trained to the end or not."""
+        return self.finished or self.steps > 0
+
+
+def training_status(store: Store, run: str) -> TrainingStatus:
+    """How a run of training stands. Raises `MissingError` if it was never begun, `CorpusError` if it is damaged."""
+    folder = f"{run}/{CHECKPOINTS}/"
+    there = (MARKER.fullmatch(path.removeprefix(folder)) for path in store.find(f"{run}/{CHECKPOINTS}", "step-"))
+    steps = [int(found["step"]) for found in there if found]
+    of = read_json(store, f"{run}/{RECORD}", _Begun, _REMEDY).settings.steps
+    failed = store.read(f"{run}/{FAILED}").decode("utf-8", "replace") if store.exists(f"{run}/{FAILED}") else ""
+    finished = store.exists(f"{run}/{MODEL}")
+    return TrainingStatus(run, max(steps, default=0), of, finished, failed, read_job(store, run))
+
+
+def training_statuses(store: Store) -> list[TrainingStatus]:
+    """Of all runs of training of a corpus, by name; one that is damaged says so and hides no other."""
+    runs = [f"{FOLDER}/{name}" for name in store.folders(FOLDER)]
+    return [_stands(store, run) for run in runs if store.exists(f"{run}/{RECORD}")]
+
+
+def _stands(store: Store, run: str) -> TrainingStatus:
+    try:
+        return training_status(store, run)
+    except CorpusError as error:
+        return TrainingStatus(run, 0, 0, False, damaged=visible(str(error)))
+
+
+def last_metrics(store: Store, run: str) -> Numbers:
+    """What a run of training logged last of its steps; empty if nothing."""
+    return next((line for line in reversed(read_metrics(store, run)) if line["kind"] == "train"), {})
+
+
+def read_metrics(store: Store, run: str) -> list[Numbers]:
+    """Everything that a run of training logged, by step: `kind` is `train` or `validation`.
+
+    Raises `CorpusError` if the file is damaged; nothing but the log is lost with it.
+    """
+    path = f"{run}/{METRICS}"
+    lines = store.read(path).split(b"\n") if store.exists(path) else []
+    where, remedy = f"{store.url}/{path}", "delete it: only the log of that training is lost"
+    found: list[Numbers] = []
+    for number, line in enumerate(lines, 1):
+        if line:
+            parse_json(line, _Line, f"line {number} of {where}", remedy)
+            found.append(parse_json(line, Numbers, f"line {number} of {where}", remedy))
+    return found
+
+
+def read_job(store: Store, run: str) -> Job | None:
+    """The SLURM job that a run of training was given to last."""
+    path = f"{run}/{JOB}"
+    remedy = "delete it, if SLURM runs no job of that training (squeue)"
+    return read_json(store, path, Job, remedy) if store.exists(path) else None
+
+
+def write_job(store: Store, run: str, job: Job) -> None:
+    """Record it."""
+    store.write(f"{run}/{JOB}", job.model_dump_json(indent=1).encode())
+
+
+def record_failure(store: Store, run: str, why: str) -> None:
+    """Say why a run of training ended before its time; starting again takes it back."""
+    store.write(f"{run}/{FAILED}", why.encode())
+
+
+def clear_failure(store: Store, run: str) -> None:
+    """Whatever made it give up before, it is tried again."""
+    if store.exists(f"{run}/{FAILED}"):
+        store.delete(f"{run}/{FAILED}")

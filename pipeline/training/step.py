@@ -1,0 +1,143 @@
+"""One optimizer step over the micro-batches of all processes, and what it said.
+
+The loss of a step is Σ weight·loss / Σ weight over all its sentences, whichever process had them; gradients are those
+of that. Numbers come back to the host while the next step is computed, so that a GPU is never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.config.train import TrainSettings
+from pipeline.training.distributed import Processes, accumulating, own_gradients, sharded, unwrapped
+from pipeline.training.optimizer import learning_rate
+from stages.lcm.batch import Batch
+
+LOSS, WEIGHT, SQUARES, STOPS, SENTENCES, FLOPS, WAITED = range(7)  # of the numbers that are added up over processes
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A micro-batch that was computed here. batch: on the host; losses: (sentences,) on the device."""
+
+    number: int
+    batch: Batch
+    losses: Tensor
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step said. norm: length of the gradient before it was cut; stops: processes that were asked to stop.
+
+    waited: seconds for its micro-batches, of each process.
+    """
+
+    loss: float
+    norm: float
+    weight: float
+    sentences: int
+    flops: float
+    stops: int
+    waited: tuple[float, ...]
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient are."""
+        return abs(self.loss) < float("inf") and abs(self.norm) < float("inf")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A step whose numbers are on their way to the host."""
+
+    step: int
+    micros: list[Micro]
+    numbers: Tensor
+    arrived: torch.cuda.Event | None
+
+    def result(self) -> Result:
+        """Waits for this step, not for what was begun after it."""
+        if self.arrived:
+            self.arrived.synchronize()
+        loss, weight, squares, stops, sentences, flops, *waited = self.numbers.tolist()
+        weighed = max(weight, torch.finfo(torch.float32).tiny)
+        return Result(loss / weighed, squares**0.5 / weighed, weight, int(sentences), flops, int(stops), tuple(waited))
+
+
+def seed_of(*what: int | str) -> int:
+    """A seed for PyTorch that depends on what it is for: (seed, step, number of the micro-batch)."""
+    return int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:8], "little") >> 1
+
+
+@contextlib.contextmanager
+def products(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Matrix products in `dtype`; float32: as they are."""
+    with torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext():
+        yield
+
+
+class Stepper:
+    """Takes steps. losses: as `parallel` made it; dtype: of products."""
+
+    def __init__(
+        self, losses: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, processes: Processes,
+        dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        self.losses, self.optimizer, self.settings = losses, optimizer, settings
+        self.processes, self.dtype = processes, dtype
+        self._model = unwrapped(losses).model
+
+    def step(self, step: int, micros: Sequence[tuple[int, Batch]], stop: bool = False, waited: float = 0.0) -> Pending:
+        """Step number `step` on this process's (number, batch on the host).
+
+        stop: whether it was asked to stop; waited: seconds for these batches.
+        """
+        device, world = self.processes.device, self.processes.world
+        totals = torch.zeros(WAITED + world, dtype=torch.float64, device=device)
+        done = []
+        for at, (number, batch) in enumerate(micros):
+            moved = batch.to(device)
+            torch.manual_seed(seed_of(self.settings.seed, step, number))
+            with accumulating(self.losses, last=at == len(micros) - 1):
+                with products(self.dtype, device):
+                    each: Tensor = self.losses(moved)
+                loss = (moved.weights * each).sum()
+                loss.backward()
+            totals[LOSS] += loss.detach()
+            totals[WEIGHT] += moved.weights.sum()
+            totals[SENTENCES] += batch.sentences
+            totals[FLOPS] += self._model.flops(batch)
+            done.append(Micro(number, batch, each.detach()))
+        gradients = own_gradients(self.losses)
+        if sharded(self.losses) or self.processes.first:  # with DDP all have the same
+            norms = torch.stack(torch._foreach_norm(gradients)).double()
+            totals[SQUARES] = (norms * world).square().sum()
+        totals[STOPS] = float(stop)
+        totals[WAITED + self.processes.rank] = waited  # a place for each, so that sums leave them apart
+        self.processes.add_up(totals)
+        # DDP and FSDP give means over processes: × world makes sums, / Σ weight the gradients of the loss.
+        weighed = totals[WEIGHT].clamp(min=torch.finfo(torch.float32).tiny)
+        norm = totals[SQUARES].sqrt() / weighed
+        cut = (self.settings.clip_norm / (norm + 1e-6)).clamp(max=1.0)
+        scale = torch.where(totals[WEIGHT] > 0, cut * world / weighed, 0.0)  # of prompts alone: nothing is learned
+        torch._foreach_mul_(gradients, scale.float())
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, self.settings)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Pending(step, done, *_fetched(totals))
+
+
+def _fetched(totals: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    if not totals.is_cuda:
+        return totals, None
+    host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True).copy_(totals, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return host, arrived

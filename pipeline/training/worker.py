@@ -1,0 +1,264 @@
+"""One process of a training: joins the others, goes on from the newest checkpoint, trains, saves.
+
+    python -m pipeline.training.worker CORPUS train/NAME      # started by torchrun, or alone
+
+Its command is the same on one machine, on SLURM and on Ray; what to do stands in the run's folder (`prepare`). SIGTERM,
+SIGINT and SIGUSR2 ask all processes to finish the step, save and end, with code 0: `progress` says whether it is done.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.formats import counted
+from pipeline.config.train import TrainSettings
+from pipeline.corpus.reader import Corpus
+from pipeline.storage.store import Store
+from pipeline.training import checkpoint
+from pipeline.training.data.index import read_index
+from pipeline.training.data.loader import Loader, TrainingSource, share_of_files, window_of
+from pipeline.training.distributed import Processes, joined, parallel
+from pipeline.training.log import Log
+from pipeline.training.loop import Loop
+from pipeline.training.model_file import ModelHeader, codebooks_of, load_model, read_scaler, save_model
+from pipeline.training.optimizer import adamw
+from pipeline.training.record import Started, read_started
+from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
+from pipeline.training.step import Stepper, seed_of
+from stages.lcm.batch import Batch
+from stages.lcm.build import build
+from stages.lcm.card import LcmCard
+from stages.lcm.model import Lcm
+
+WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Steps in the newest checkpoint, of how many, and whether the model is trained and written."""
+
+    steps: int
+    of: int
+    finished: bool
+
+
+def progress(store: Store, run: str) -> TrainingProgress:
+    """How far a run of training is, by what is on disk."""
+    there = checkpoint.markers(store, run)
+    steps = read_started(store, run).settings.steps
+    return TrainingProgress(there[-1].step if there else 0, steps, store.exists(f"{run}/{MODEL}"))
+
+
+def work(console: Console, url: str, run: str) -> None:
+    """Train, until all is done or somebody asks to stop. Raises `PipelineError`."""
+    store = Store(url)
+    record = read_started(store, run)
+    try:
+        with joined(record.settings.timeout_seconds) as processes, _Heeding() as asked_to_stop:
+            _Work(console, store, run, record, processes).all(asked_to_stop)
+    except PipelineError as error:
+        record_failure(store, run, str(error))
+        raise
+
+
+class _Work:
+    def __init__(self, console: Console, store: Store, run: str, record: Started, processes: Processes) -> None:
+        self.console, self.store, self.run, self.record, self.processes = console, store, run, record, processes
+        self.settings: TrainSettings = record.settings
+        self.card = LcmCard.model_validate(record.pinned.card)
+        if self.settings.per_step % processes.world:
+            raise ConfigError(
+                f"a step has {self.settings.per_step} micro-batches (batch_concepts / micro_concepts), which "
+                f"{processes.world} processes cannot share; give a batch_concepts of a multiple of "
+                f"{processes.world * self.settings.micro_concepts}, or fewer micro_concepts"
+            )
+
+    def all(self, asked_to_stop: Callable[[], bool]) -> None:
+        dtype = _dtype(self.settings, self.processes.device)
+        newest = self.newest()
+        self._remove_interrupted()
+        losses = parallel(self._model(fresh=newest is None), self.settings, self.processes, dtype)
+        optimizer = adamw(losses, self.settings)
+        done, pinned = 0, self.record.pinned.digest
+        if newest:
+            done = newest.step
+            checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
+            self._say(f"going on from step {done} of {self.settings.steps}")
+        loader = self._loader("train", done * self.settings.per_step)
+        self.say_who_reads(loader.lanes)
+        log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
+
+        def save(step: int) -> None:
+            checkpoint.save(
+                self.store, self.run, step, pinned, losses, optimizer, self.processes, self.settings.keep_checkpoints
+            )
+            if log:
+                log.flush()
+
+        micros = _stream(loader)
+        loop = Loop(
+            self.store, self.run, self.settings, self.processes,
+            Stepper(losses, optimizer, self.settings, self.processes, dtype), micros,
+            self._validation(), save, loader.names, log, asked_to_stop,
+        )  # fmt: skip
+        try:
+            if log:
+                with log:
+                    done, validation = loop.train(done)
+            else:
+                done, validation = loop.train(done)
+        finally:
+            micros.close()
+        if done == self.settings.steps:
+            self._write_model(losses, validation)
+
+    def newest(self) -> checkpoint.Marker | None:
+        """The checkpoint to go on from, as the first process sees it: caches of NFS may show others another one.
+
+        Raises `CorpusError` if it is one of another training.
+        """
+        there = checkpoint.markers(self.store, self.run) if self.processes.first else []
+        said = self.processes.told(there[-1].model_dump_json() if there else "")[0]
+        if not said:
+            return None
+        marker, pinned = checkpoint.Marker.model_validate_json(said), self.record.pinned.digest
+        if marker.pinned != pinned:
+            folder = f"{self.run}/{CHECKPOINTS}"
+            raise CorpusError(
+                f"{self.store.url}/{folder}/{checkpoint.name_of(marker.step)}.json is a checkpoint of another training "
+                f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete what lies in {folder}, or begin "
+                "anew with --fresh"
+            )
+        return marker
+
+    def say_who_reads(self, lanes: int) -> None:
+        """If several processes read the same files. lanes: that the corpora have."""
+        world, wanted = self.processes.world, self.settings.lanes
+        readers = share_of_files(lanes, world)
+        if readers == 1:
+            return
+        remedy = (
+            f"with train.lanes {-(-lanes // world) * world} each reads its own (in another training: lanes decide the "
+            "order of the data)"
+        )
+        if lanes < wanted:
+            remedy = f"the corpus is too small for train.lanes {wanted}"
+        self._say(
+            f"{counted(lanes, 'lane')} for {world} processes: every file of embeddings is read by {readers} of them; "
+            + remedy
+        )
+
+    def _remove_interrupted(self) -> None:
+        """By the first process; the others wait, so that what it takes for interrupted is none that they write."""
+        for folder in checkpoint.interrupted(self.store, self.run) if self.processes.first else []:
+            self._say(f"{folder} was interrupted and does not count: removed")
+            checkpoint.delete_folders(self.store, [folder])
+        self.processes.told("")
+
+    def _model(self, fresh: bool) -> Lcm:
+        pinned = self.record.pinned
+        torch.manual_seed(seed_of(self.settings.seed, "weights"))
+        model = build(
+            self.card, read_scaler(self.store, self.run, self.record.scaler), codebooks_of(self.store, pinned)
+        )
+        if self.settings.init_from and fresh:
+            model.load_state_dict(load_model(self.settings.init_from)[0].state_dict())
+        return model.train()
+
+    def _loader(self, split: str, start: int) -> Loader:
+        corpus = Corpus(self.store.url)
+        sources, training = [], split == "train"
+        for one in self.record.pinned.indexes:
+            index = read_index(Corpus(one.url) if one.url else corpus, one.digest)
+            sources.append(TrainingSource(index, one.weight * index.about.splits[split][2]))
+        return Loader(
+            sources if training else sources[:1],
+            split=split,
+            max_sentences=self.card.context,
+            micro_concepts=self.settings.micro_concepts,
+            seed=self.settings.seed,
+            rank=self.processes.rank if training else 0,
+            world=self.processes.world if training else 1,
+            start=start,
+            weights=self.settings.weights if training else "none",
+            codes=self.card.quantised,
+            pin=self.processes.device.type == "cuda",
+            shuffle=training,
+            epochs=None if training else 1,
+            lanes=self.settings.lanes,
+            window=window_of(self.settings.lanes, self.settings.micro_concepts),
+        )
+
+    def _validation(self) -> list[Batch]:
+        """The first documents of the validation split, in memory: at most `validation_concepts`, at least a batch."""
+        found: list[Batch] = []
+        if self.settings.validation_concepts:
+            batches = iter(self._loader("validation", 0))
+            for _, batch in batches:
+                if found and sum(one.sentences for one in found) + batch.sentences > self.settings.validation_concepts:
+                    break
+                found.append(batch)
+        return found
+
+    def _write_model(self, losses: torch.nn.Module, validation: float | None) -> None:
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights = get_model_state_dict(losses, options=options)
+        if self.processes.first:
+            own = {key.removeprefix("model."): one for key, one in weights.items() if isinstance(one, torch.Tensor)}
+            about = ModelHeader(
+                steps=self.settings.steps, pinned=self.record.pinned, scaler=self.record.scaler, validation=validation
+            )
+            save_model(self.store, self.run, own, about)
+
+    def _say(self, text: str) -> None:
+        if self.processes.first:
+            self.console.print(text, markup=False, highlight=False)
+
+
+def _stream(loader: Loader) -> Generator[tuple[int, Batch]]:
+    """Its micro-batches; closing it ends the loader's threads."""
+    yield from loader
+
+
+def _dtype(settings: TrainSettings, device: torch.device) -> torch.dtype:
+    if settings.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+
+
+class _Heeding:
+    """Signals only note that somebody asks to stop, until the step is done; the handlers before come back after."""
+
+    def __enter__(self) -> Callable[[], bool]:
+        self._asked = threading.Event()
+        self._before = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {one: signal.signal(one, lambda number, frame: self._asked.set()) for one in WARNINGS}
+        return self._asked.is_set
+
+    def __exit__(self, *of_error: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+
+
+def main() -> None:
+    """Entry point of `python -m`."""
+    console = Console(width=160)
+    try:
+        work(console, *sys.argv[1:])
+    except PipelineError as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()

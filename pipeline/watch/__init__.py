@@ -1,1 +1,0 @@
-"""Seeing a run from outside: its phases, workers, failures and logs."""

@@ -1,0 +1,47 @@
+"""The stage that settings describe: the one place that knows every stage, and imports it when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stages.autobleu.settings import AutobleuSettings
+from stages.encode.settings import EncodeSettings
+from stages.fragility.settings import FragilitySettings
+from stages.predictor.settings import PredictorSettings
+from stages.rvq.settings import RvqSettings
+from stages.stage import Stage, StageSettings
+
+
+def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
+    """The stage itself; torch is imported here.
+
+    Args:
+        settings: of one row-wise stage.
+        fits: the files of the fitted artifacts that it needs (`settings.fits`), by name.
+
+    Raises:
+        TypeError: if no stage has settings of this class.
+    """
+    match settings:
+        case EncodeSettings():
+            from stages.encode.encoder import Encode
+
+            return Encode(settings)
+        case AutobleuSettings():
+            from stages.autobleu.scorer import Autobleu
+
+            return Autobleu(settings)
+        case FragilitySettings():
+            from stages.fragility.scorer import Fragility
+
+            return Fragility(settings, fits["scaler"])
+        case PredictorSettings():
+            from stages.predictor.stage import Predict
+
+            return Predict(settings, fits["predictor"])
+        case RvqSettings():
+            from stages.rvq.codebooks import Codebooks
+            from stages.rvq.quantizer import Rvq
+
+            return Rvq(settings, Codebooks.from_bytes(fits["rvq"]))
+    raise TypeError(f"no stage has settings of the class {type(settings).__name__}; add it to stages/registry.py")

@@ -1,0 +1,26 @@
+"""What a fit of codebooks needs to know."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+
+class RvqRecipe(Protocol):
+    """What a fit needs to know; `RvqSettings` has it, with defaults and explanations."""
+
+    @property
+    def codebooks(self) -> int: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def initialization(self) -> Literal["progressive", "kmeans"]: ...
+    @property
+    def backend(self) -> Literal["torch", "faiss"]: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def points_per_unit(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def seed(self) -> int: ...

@@ -1,0 +1,129 @@
+"""Leases expire by the store's clock, and one worker at a time has one; one run at a time holds a corpus."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.base.errors import CorpusError
+from pipeline.coordination.heartbeat import Heartbeat
+from pipeline.coordination.leases import Lease, Leases
+from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
+from pipeline.storage.store import Store
+from tests.conftest import MakeConfig
+from tests.support.cli import pipeline
+from tests.support.processes import start
+
+SECONDS = 2.0
+
+
+def look(store: Store) -> Leases:
+    leases = Leases(store, "claims", SECONDS)
+    leases.poll()
+    return leases
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_one_has_it_until_it_is_silent(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    store = Store(str(tmp_path) if kind == "local" else request.getfixturevalue("bucket"))
+    first = look(store).first_free(["a", "b"], {"worker": "one"})
+    assert first and (first.name, first.generation) == ("a", 0)
+    second = look(store).first_free(["a", "b"], {"worker": "two"})
+    assert second and second.name == "b"
+    assert look(store).first_free(["a", "b"], {}) is None
+    assert look(store).holder("a") == {"worker": "one"}
+    deadline = time.monotonic() + SECONDS + 1.5
+    while time.monotonic() < deadline:
+        assert first.beat()
+        time.sleep(SECONDS / 4)
+    third = look(store).first_free(["a", "b"], {"worker": "three"})  # b was silent, a was not
+    assert third and (third.name, third.generation) == ("b", 1)
+    assert not second.beat() and third.beat()
+    third.release()
+    fourth = look(store).first_free(["b"], {})
+    assert fourth and fourth.generation == 2
+
+
+def test_a_task_that_starts_again_has_its_own(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    mine = look(store).first_free(["a"], {})
+    assert look(store).first_free(["a"], {}) is None
+    again = look(store).first_free(["a"], {}, mine)
+    assert again and again.generation == 1
+    assert Lease.of(store, again.path) == again
+
+
+def test_a_wrong_clock_changes_nothing(tmp_path: Path) -> None:
+    """A worker whose clock is an hour ahead takes over nothing that is alive."""
+    assert look(Store(str(tmp_path))).first_free(["a"], {"worker": "one"})
+    code = (
+        "import sys, time; from pipeline.coordination.leases import Leases; from pipeline.storage.store import Store;"
+        "leases = Leases(Store(sys.argv[1]), 'claims', 60.0); leases.poll();"
+        "print(round((time.time() - float(sys.argv[2])) / 3600), leases.first_free(['a'], {}))"
+    )
+    for offset in ("+1h", "-1h"):
+        command = ["faketime", "-f", offset, sys.executable, "-c", code, str(tmp_path), str(time.time())]
+        try:
+            skewed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        except FileNotFoundError:
+            pytest.skip("there is no `faketime` here (Debian: apt-get install faketime)")
+        assert skewed.stdout.split() == [offset[:-1].replace("+", ""), "None"], skewed
+
+
+def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    lease = take_lock(store, SECONDS, holder_info())
+    with pytest.raises(CorpusError, match=rf"since .* by .* on .* \(process {os.getpid()}.*pipeline cancel"):
+        take_lock(store, SECONDS, holder_info())
+    lease.release()
+    again = take_lock(store, SECONDS, holder_info())
+    set_holder(again, holder_info(run="runs/one"))
+    third = take_lock(store, SECONDS, holder_info(), take_over=True)
+    assert store.exists(f"runs/one/{CANCEL}"), "the one before was not asked to stop"
+    assert not again.beat()
+    set_holder(third, holder_info(jobs=["7", "8"]))
+    with pytest.raises(CorpusError, match="SLURM jobs 7, 8"):
+        take_lock(store, SECONDS, holder_info(), jobs_alive=lambda jobs: jobs == ["7", "8"])
+    assert take_lock(store, SECONDS, holder_info(), jobs_alive=lambda jobs: False)
+    assert len(store.listing("lock")) == 1, "older generations stay"
+
+
+def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    code = "import sys; from pipeline.coordination.lock import holder_info, take_lock; from pipeline.storage.store import Store;"
+    code += "take_lock(Store(sys.argv[1]), 1000, holder_info())"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert take_lock(Store(str(tmp_path)), 1000, holder_info())
+
+
+def test_a_heart_hears_who_asks_to_stop() -> None:
+    asked: list[str | None] = [None, None, "enough"]
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), Heartbeat(lambda: asked.pop(0), 0.05) as heart:
+            time.sleep(10)
+        assert heart.stopped == "enough"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_second_run_is_refused_and_may_take_over(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 12})
+    first = start("run", path, "--set", "launcher.lease_seconds=2")
+    deadline = time.monotonic() + 600  # of a busy machine
+    while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGSTOP)  # however long it takes, the process is there
+    second = pipeline("run", path)
+    first.send_signal(signal.SIGCONT)
+    assert second.returncode == 1, second
+    assert f"(process {first.pid}" in second.stderr and "--take-over" in second.stderr
+    third = pipeline("run", path, "--take-over")
+    shown, _ = first.communicate(timeout=600)
+    assert third.returncode == 0, third
+    assert first.returncode == 1 and ("taken over by another run" in shown or "cancelled" in shown), shown

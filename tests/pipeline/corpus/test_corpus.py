@@ -1,0 +1,148 @@
+"""Reading back: columns side by side, only what receipts name, numpy without Python objects; books, quality, damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from launchers.launch import launch
+from pipeline import Corpus
+from pipeline.base.errors import CorpusError
+from pipeline.config.run_config import load_config
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.leftovers import sweep
+from pipeline.corpus.receipts import commit
+from pipeline.corpus.runs import RunRecord
+from pipeline.planning.plan import make_plan
+from pipeline.quality.measures import measure, worst_rows
+from pipeline.storage.store import Store
+from tests.conftest import MakeConfig, data_digests
+
+
+@pytest.fixture
+def corpus(make_config: MakeConfig) -> Corpus:
+    """A finished corpus."""
+    plan = make_plan(load_config(make_config()))
+    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    assert not [event for event in launch(plan, record.folder) if event.kind == "failed"]
+    return Corpus(plan.config.output)
+
+
+def test_table_scan_and_matrix(corpus: Corpus) -> None:
+    assert len(corpus.parts) > 3
+    table = corpus.table("text", "embedding", "autobleu", part=0)
+    assert table.column_names == ["text", "embedding", "autobleu"]
+    matrix = corpus.embeddings(part=0)
+    assert matrix.dtype == np.float16 and matrix.shape == (table.num_rows, 64)
+    assert (matrix[3] == np.asarray(table["embedding"][3].as_py(), np.float16)).all()
+    assert sum(one.num_rows for one in corpus.scan("chars")) == corpus.rows == corpus.table("chars").num_rows
+    assert set(corpus.table(part=corpus.parts[0]).column_names) == set(corpus.columns)
+    assert "title" in corpus.documents(0).column_names
+
+
+def test_questions_that_have_no_answer(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no column fragility; columns: doc, position, paragraph, text"):
+        corpus.table("fragility")
+    with pytest.raises(CorpusError, match=r"did you mean autobleu\?"):
+        list(corpus.batches("autoblu"))
+    with pytest.raises(CorpusError, match="no part number 99"):
+        corpus.table("text", part=99)
+    with pytest.raises(CorpusError, match="no part nope"):
+        corpus.table("text", part="nope")
+    with pytest.raises(CorpusError, match="is no corpus"):
+        Corpus(str(tmp_path / "nowhere"))
+
+
+def test_the_books_balance_and_notice_a_missing_file(corpus: Corpus) -> None:
+    accounting = compute_accounting(corpus.store, corpus.chunks)
+    assert accounting.complete and not accounting.problems
+    assert accounting.documents_in == accounting.kept == 14
+    assert accounting.sentences == corpus.rows
+    file = next(Path(corpus.url, "embeddings").glob("*.parquet"))
+    file.unlink()
+    assert any(file.name in problem for problem in compute_accounting(corpus.store, corpus.chunks).problems)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_orphans_are_swept_and_nothing_else(corpus: Corpus, whole: bool) -> None:
+    before = corpus.store.find("embeddings")
+    orphan = before[0].rsplit("-", 1)[0] + "-000000.parquet"
+    corpus.store.write(orphan, b"half a fi")
+    folder, _, name = orphan.rpartition("/")
+    Path(corpus.url, folder, f".{name}.01234567.tmp").write_bytes(b"killed while writing")
+    corpus.store.write(f"{orphan}.bak", b"put there by a person")
+    stranger = "embeddings/0123456789ab-00000.01234567-000000.parquet"
+    corpus.store.write(stranger, b"of an attempt that may still run")
+    assert sweep(corpus.store, corpus.chunks, whole) == 2
+    assert corpus.store.find("embeddings") == sorted([*before, stranger, f"{orphan}.bak"])
+
+
+def test_damage_is_noticed_before_it_is_computed_with(corpus: Corpus, make_config: MakeConfig) -> None:
+    file = next(Path(corpus.url, "sentences").glob("*.parquet"))
+    data = bytearray(file.read_bytes())
+    data[100] ^= 1
+    file.write_bytes(data)
+    plan = make_plan(load_config(make_config(), ["encode.precision=float32"]))
+    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    failed = [event for event in launch(plan, record.folder) if event.kind == "failed"]
+    assert len(failed) == 1 and "does not vouch for" in failed[0].error
+
+
+def test_quality_counts_every_sentence(corpus: Corpus) -> None:
+    quality = measure(corpus, 10_000)
+    assert quality.everything.sentences == corpus.rows
+    assert sum(group.sentences for group in quality.by_lang) == corpus.rows
+    assert sum(group.sentences for group in quality.by_length) == corpus.rows
+    assert 0 < quality.everything.scored < corpus.rows
+    scores = corpus.table("autobleu")["autobleu"].drop_null().to_numpy()
+    assert quality.everything.mean == pytest.approx(scores.mean(), rel=1e-5)
+    assert quality.everything.quantiles[2] == pytest.approx(np.median(scores), rel=1e-5)
+    worst = worst_rows(corpus, 3, max_rows=10_000)
+    assert [row.autobleu for row in worst] == sorted(scores.tolist())[:3]
+    row = worst[0]
+    assert corpus.table("text", part=row.part)["text"][row.row].as_py() == row.text
+
+
+def test_a_deleted_receipt_is_made_again(corpus: Corpus, make_config: MakeConfig) -> None:
+    before = data_digests(corpus.url)
+    next(Path(corpus.url, "receipts/segment").rglob("*.json")).unlink()
+    plan = make_plan(load_config(make_config()))
+    assert len(plan.chunks_to_segment()) == 1
+    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
+    assert not [event for event in launch(plan, record.folder) if event.kind == "failed"]
+    assert data_digests(corpus.url) == before
+
+
+def test_a_receipt_whose_first_answer_was_lost_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(tmp_path))
+    create = store.create
+
+    def sent_twice(path: str, data: bytes) -> bool:
+        create(path, data)
+        return create(path, data)
+
+    monkeypatch.setattr(store, "create", sent_twice)
+    table = pa.table({"status": pa.array([0, 1], pa.uint8())})
+    receipt, ours = commit(
+        store, stage="x", part="p", fingerprint="f" * 32, recipe="r", inputs={}, families={"status": table},
+        counts={}, seconds={}, device="cpu",
+    )  # fmt: skip
+    assert ours and store.exists(receipt.files[0].path)
+
+
+def test_the_second_writer_deletes_its_own_files(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    receipts = [
+        commit(
+            store, stage="x", part="p", fingerprint="f" * 32, recipe="r", inputs={},
+            families={"status": pa.table({"status": pa.array([0, 1], pa.uint8())})}, counts={}, seconds={},
+            device="cpu",
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert [ours for _, ours in receipts] == [True, False]
+    assert receipts[0][0] == receipts[1][0]
+    assert store.find("status") == [receipts[0][0].files[0].path]

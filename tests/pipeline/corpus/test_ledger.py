@@ -1,0 +1,248 @@
+"""Ledgers say what receipts say, whatever happens to either; plan and status of many parts stay small."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.plan_scale import make_up, measured
+from pipeline import Corpus
+from pipeline.base.errors import CorpusError
+from pipeline.config.run_config import load_config
+from pipeline.corpus import ledger
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.ledger import FOLDER, compact
+from pipeline.corpus.receipts import REPEATED
+from pipeline.corpus.runs import check_corpus
+from pipeline.corpus.states import ChunkState, States, fold, forget_gone, read_state
+from pipeline.maintenance.ledgers import check_ledgers
+from pipeline.planning.plan import make_plan
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
+from tests.support.runs import bring_up_to_date
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus that is finished, with receipts and no ledger."""
+    folder = tmp_path_factory.mktemp("ledger")
+    for name, count in (("libreoffice-eng", 3), ("libreoffice-fra", 2), ("libreoffice-deu", 2)):
+        write_jsonl(folder / f"in/{name}.jsonl", sample_documents(name, count))
+    bring_up_to_date(write_config(folder))
+    return folder
+
+
+@pytest.fixture
+def corpus(finished: Path, tmp_path: Path) -> Path:
+    """corpus.yaml of a copy; its receipts are folded."""
+    shutil.copytree(finished, tmp_path / "copy")
+    state = present(tmp_path / "copy/corpus.yaml")
+    assert fold(state.store, state) == len(state) == 3 and not any(one.folded for one in state)
+    return tmp_path / "copy/corpus.yaml"
+
+
+def present(path: Path, *overrides: str) -> States:
+    state = make_plan(load_config(path, overrides)).chunks
+    assert isinstance(state, States)
+    return state
+
+
+def ledgers(path: Path) -> list[Path]:
+    return sorted((path.parent / "out" / FOLDER).glob("*.parquet"))
+
+
+def said(chunks: Sequence[ChunkState]) -> list[object]:
+    return [
+        (one.chunk, one.fingerprint, one.receipt, one.parts, one.missing, list(one.numbers), one.sentences)
+        for one in chunks
+    ]
+
+
+def rounded(value: object) -> object:
+    """Sums in another order differ in the last digits."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return f"{value:.9g}" if isinstance(value, float) else value
+
+
+def same_as_receipts(path: Path, *overrides: str) -> States:
+    """What plan, books and parts are by ledgers, which must be what they are by receipts."""
+    folded = make_plan(load_config(path, overrides))
+    state = folded.chunks
+    assert isinstance(state, States)
+    alone = read_state(state.store, state.view, ledgers=False)
+    assert said(state) == said(alone)
+    assert state.total == pytest.approx(alone.total) and state.columns == alone.columns
+    assert rounded(vars(compute_accounting(state.store, state))) == rounded(
+        vars(compute_accounting(state.store, alone))
+    )
+    hidden = path.parent / "out/hidden"
+    (path.parent / "out" / FOLDER).rename(hidden)
+    by_receipts = make_plan(load_config(path, overrides))
+    hidden.rename(path.parent / "out" / FOLDER)
+    works = [{name: vars(work) for name, work in plan.work.items()} for plan in (folded, by_receipts)]
+    assert rounded(works[0]) == rounded(works[1])
+    assert list(folded.parts_to_visit()) == list(by_receipts.parts_to_visit())
+    assert list(folded.chunks_to_segment()) == list(by_receipts.chunks_to_segment())
+    return state
+
+
+def test_the_same_as_receipts_say(corpus: Path) -> None:
+    state = same_as_receipts(corpus)
+    assert all(one.folded for one in state) and not list(check_ledgers(state))
+    assert fold(state.store, state) == 0
+    out = Corpus(str(corpus.parent / "out"))
+    assert out.rows == out.table("chars").num_rows and out.parts == sorted(out.parts)
+
+
+def test_requests_repeated_for_chunks_are_in_the_books(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    path = tmp_path / "copy/corpus.yaml"
+    for kind, repeated in (("chunks", 3), ("receipts/encode", 2)):
+        receipt = next((path.parent / "out" / kind).rglob("*.json"))
+        value = json.loads(receipt.read_text())
+        receipt.write_text(json.dumps(value | {"counts": value["counts"] | {REPEATED: repeated}}))
+    state = present(path)
+    assert compute_accounting(state.store, state).repeated == 5
+    fold(state.store, state)
+    assert compute_accounting(state.store, same_as_receipts(path)).repeated == 5
+
+
+@pytest.mark.parametrize(
+    "setting", ["autobleu.length_extra=2", "encode.precision=float32", "segment.max_chars=90", "split.test=0.5"]
+)
+def test_a_changed_setting(corpus: Path, setting: str) -> None:
+    state = same_as_receipts(corpus, setting)
+    assert state.total[f"{setting.partition('.')[0].replace('split', 'segment')}/left"] > 0
+    bring_up_to_date(corpus, setting)
+    state = same_as_receipts(corpus, setting)  # receipts that no ledger knows
+    assert not any(one.missing for one in state)
+    assert fold(state.store, state) == 3
+    assert all(one.folded for one in same_as_receipts(corpus, setting))
+    assert all(one.folded for one in same_as_receipts(corpus))  # and back
+
+
+def test_a_section_more(corpus: Path) -> None:
+    bring_up_to_date(corpus, "encode.precision=float32", "autobleu.sample=0.1")
+    state = present(corpus, "encode.precision=float32", "autobleu.sample=0.1")
+    path = next((corpus.parent / "out/receipts/autobleu").rglob(f"{state[0].parts[0].ref.part}*"))
+    path.unlink()
+    same_as_receipts(corpus, "encode.precision=float32", "autobleu.sample=0.1")
+    same_as_receipts(corpus)
+
+
+def test_deleted_receipts_are_made_again_and_folded_again(corpus: Path) -> None:
+    before = data_digests(corpus.parent / "out")
+    next((corpus.parent / "out/receipts/encode").rglob("*.json")).unlink()
+    state = present(corpus)
+    assert [one.folded for one in state].count(False) == 1
+    forget_gone(state)
+    bring_up_to_date(corpus)
+    state = same_as_receipts(corpus)
+    assert fold(state.store, state) == 1
+    state = same_as_receipts(corpus)
+    assert all(one.folded for one in state) and not list(check_ledgers(state))
+    assert data_digests(corpus.parent / "out") == before
+
+
+def test_folding_twice_and_compacting(corpus: Path) -> None:
+    state = present(corpus)
+    alone = read_state(state.store, state.view, ledgers=False)
+    assert fold(state.store, alone) == 3 and len(ledgers(corpus)) == 2
+    same_as_receipts(corpus)
+    assert compact(state.store) == 2
+    (one,) = ledgers(corpus)
+    assert pq.read_metadata(one).num_rows == 3
+    same_as_receipts(corpus)
+    assert compact(state.store) == 0
+    assert said(state) == said(alone), "what was read before is read from receipts now"
+
+
+def test_killed_between_writing_and_deleting(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = present(corpus)
+    fold(state.store, read_state(state.store, state.view, ledgers=False))
+
+    def killed(store: Store, path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Store, "delete", killed)
+        compact(state.store)
+    assert len(ledgers(corpus)) == 3
+    same_as_receipts(corpus)
+    assert compact(state.store) == 3 and len(ledgers(corpus)) == 1
+    same_as_receipts(corpus)
+
+
+def test_a_ledger_that_goes_while_it_is_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = present(corpus)
+    fold(state.store, read_state(state.store, state.view, ledgers=False))
+    index = ledger._index
+
+    def compacted_meanwhile(store: Store, path: str) -> pa.Table:
+        monkeypatch.setattr(ledger, "_index", index)
+        compact(store)
+        return index(store, path)
+
+    monkeypatch.setattr(ledger, "_index", compacted_meanwhile)
+    assert all(one.folded for one in present(corpus)) and len(ledgers(corpus)) == 1
+
+
+def test_what_is_damaged_or_newer_is_refused(corpus: Path) -> None:
+    (path,) = ledgers(corpus)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(CorpusError, match=r"is damaged .* delete it: it is made again"):
+        present(corpus)
+    table = pq.read_table(pa.BufferReader(whole))
+    pq.write_table(table.replace_schema_metadata({"ledger": "2"}), path)
+    with pytest.raises(CorpusError, match=r"ledger of version 2; this program reads version 1"):
+        present(corpus)
+    path.unlink()
+    assert not any(one.folded for one in present(corpus))
+    header = corpus.parent / "out" / layout.CORPUS_FILE
+    for text, what in (("{", "is damaged"), ("{}", "is damaged"), ('{"layout": 99}', "install the version that made")):
+        header.write_text(text)
+        with pytest.raises(CorpusError, match=what):
+            check_corpus(Store(str(corpus.parent / "out")))
+
+
+def test_verify_finds_a_ledger_that_says_something_else(corpus: Path) -> None:
+    path = next((corpus.parent / "out/receipts/encode").rglob("*.json"))
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(value | {"device": "another"}))
+    (wrong,) = check_ledgers(present(corpus))
+    assert "says other keys, receipts than the receipts" in wrong.what and wrong.receipt == wrong.path
+
+
+def test_chunks_of_a_corpus_are_read_at_their_own_cost(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = present(corpus)
+    asked: list[str] = []
+
+    def listed(store: Store, *args: object, **kwargs: object) -> list[str]:
+        asked.append(str(args))
+        return []
+
+    for name in ("find", "folders", "listing"):
+        monkeypatch.setattr(Store, name, listed)
+    alone = read_state(state.store, state.view, ledgers=False)
+    assert said(alone) == said(state) and not asked, "nothing is listed for a few chunks"
+
+
+@pytest.mark.parametrize("command", ["plan", "status"])
+def test_many_parts(tmp_path_factory: pytest.TempPathFactory, command: str) -> None:
+    """Of 21 000 parts: bounds that are ten times what it takes, and a quarter of what their receipts would need."""
+    folder = tmp_path_factory.mktemp("many")
+    config = make_up(folder, chunks=3000, parts=7, tail=10)
+    _, cpu, peak, said = measured(command, config)
+    assert (
+        "encode 20965 done 35 left" if command == "plan" else "21000 parts, 2100000000 sentences, 0 problems"
+    ) in said
+    assert cpu < 15 and peak < 500, (cpu, peak)

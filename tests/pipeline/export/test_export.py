@@ -1,0 +1,245 @@
+"""`export`: text and embeddings come back bit for bit as the releases' trainers read them, none lost or doubled."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+from pipeline import Corpus
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.config.select import SelectSettings
+from pipeline.console.progress import RowProgress
+from pipeline.export import ExportOptions, export_corpus
+from pipeline.export.lcm import write_lcm
+from pipeline.export.target import ExportTarget
+from pipeline.select.command import SelectOptions
+from pipeline.select.selection import Selection
+from pipeline.storage import layout
+from stages.scaler.robust import RobustScaler
+from tests.pipeline.select.test_select import ROW_GROUP_ROWS, make_corpus
+from tests.support.cli import pipeline
+
+WHERE = "chars >= 20 and (autobleu is null or autobleu >= 1)"
+TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
+Sequence = tuple[str, int, str, list[str], list[bytes]]  # doc_id, piece, split, sentences, embeddings
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus with several row groups a part; exports have small row groups too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+        return make_corpus(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture
+def corpus(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+    return Corpus(str(finished))
+
+
+def export(
+    corpus: Corpus, kind: str, to: object, rules: SelectOptions | None = None, scaler: RobustScaler | None = None
+) -> str:
+    shown = io.StringIO()
+    options = ExportOptions(kind, str(to), rules or SelectOptions())
+    export_corpus(Console(file=shown, width=200), corpus.url, corpus, options, scaler)
+    return shown.getvalue()
+
+
+def expected(corpus: Corpus, broken: str) -> list[Sequence]:
+    """The sequences that `WHERE` leaves, by loops over rows."""
+    found: list[Sequence] = []
+    for part in corpus.parts:
+        matrix = corpus.embeddings(part)
+        rows = corpus.table("doc", "doc_id", "split", "text", "chars", "autobleu", part=part).to_pylist()
+        last = None
+        for number, row in enumerate(rows):
+            keep = row["chars"] >= 20 and (row["autobleu"] is None or row["autobleu"] >= 1)
+            if keep:
+                new_document = not found or found[-1][0] != row["doc_id"]
+                if new_document or (broken == "split-documents" and last != number - 1):
+                    piece = 0 if new_document else found[-1][1] + 1
+                    found.append((row["doc_id"], piece, row["split"], [], []))
+                found[-1][3].append(row["text"])
+                found[-1][4].append(matrix[number].tobytes())
+                last = number
+    return found
+
+
+def read_as_the_lcm_release(path: str, split: str) -> Iterator[pa.Table]:
+    """Partition filter first, then row group after row group, the two columns of the card, no nulls."""
+    filters = pq.filters_to_expression(pc.equal(pc.field("split"), split))
+    dataset = pq.ParquetDataset(path, filters=filters)
+    for fragment in dataset._dataset.get_fragments(dataset._filter_expression):
+        for group in fragment.split_by_row_group():
+            table = group.to_table(columns=[TEXT, EMBEDDINGS, "doc_id", "piece", "__filename"], use_threads=False)
+            assert table.drop_null().num_rows == table.num_rows
+            yield table
+
+
+@pytest.mark.parametrize("broken", ["split-documents", "drop-sentences"])
+def test_lcm_comes_back_as_the_release_reads_it(corpus: Corpus, tmp_path: Path, broken: str) -> None:
+    said = export(corpus, "lcm", tmp_path / "to", SelectOptions(WHERE, broken))
+    card = yaml.safe_load((tmp_path / "to/datacard.yaml").read_text())
+    assert re.fullmatch("[a-zA-Z0-9_]+", card["name"])
+    wanted = expected(corpus, broken)
+    found: list[Sequence] = []
+    for split in ("train", "validation", "test"):
+        for table in read_as_the_lcm_release(card["parquet_path"]["s3"], split):
+            kind = pa.list_(pa.list_(pa.float16(), 64))
+            assert table.schema.field(card["source_column"]).type == kind
+            assert table.schema.field(card["source_text_column"]).type == pa.list_(pa.string())
+            sizes = pc.list_value_length(table[EMBEDDINGS])
+            assert sizes == pc.list_value_length(table[TEXT])  # the release drops rows where they differ
+            assert table.num_rows == 1 or pc.sum(sizes).as_py() <= 2 * layout.ROW_GROUP_ROWS
+            vectors = table[EMBEDDINGS].to_pandas().map(lambda one: torch.from_numpy(np.vstack(one)))
+            for row, tensor in zip(table.to_pylist(), vectors, strict=True):
+                assert tensor.dtype == torch.float16 and tensor.shape == (len(row[TEXT]), 64)
+                embeddings = [one.tobytes() for one in tensor.numpy()]
+                found.append((row["doc_id"], row["piece"], split, row[TEXT], embeddings))
+    assert sorted(found) == sorted(wanted)
+    about = json.loads((tmp_path / "to/export.json").read_text())
+    assert about["written"]["sequences"] == len(wanted) < about["sentences"] == corpus.rows
+    assert about["written"]["sentences"] == sum(len(one[3]) for one in wanted)
+    assert len({one[2] for one in wanted}) == len(about["written"]["by_split"]) > 1
+    assert f"train on {card['name']}=train" in said
+
+
+def test_lcm_takes_the_suffix_and_the_wrapping_of_the_release(corpus: Corpus, tmp_path: Path) -> None:
+    export(corpus, "lcm", tmp_path / "to", SelectOptions(WHERE))
+    table = next(read_as_the_lcm_release(str(tmp_path / "to/data"), "train"))
+    column = table[EMBEDDINGS].combine_chunks()
+    float32 = pa.FixedSizeListArray.from_arrays(pa.array(np.full(64, 0.5, np.float32)), 64)  # "End of text."
+    suffix = pa.ListArray.from_arrays([0, 1], float32).cast(column.type)
+    joined = pa.concat_arrays([pc.list_flatten(column.slice(0, 1)), pc.list_flatten(suffix)])
+    assert joined[-1].as_py() == [0.5] * 64
+    offsets = pa.array([0, 1, len(column.flatten())], pa.int32())
+    wrapped = pa.ListArray.from_arrays(offsets, column.flatten())
+    schema = pa.schema([table.schema.field(EMBEDDINGS)])
+    assert pa.Table.from_pydict({EMBEDDINGS: wrapped}, schema=schema).num_rows == 2
+
+
+def test_lcm_embeddings_are_packed_as_the_corpus_packs_them(corpus: Corpus, tmp_path: Path) -> None:
+    export(corpus, "lcm", tmp_path / "to")
+    for path in (tmp_path / "to/data").rglob("*.parquet"):
+        columns = [pq.read_metadata(path).row_group(0).column(index) for index in range(2)]
+        assert columns[1].path_in_schema == f"{EMBEDDINGS}.list.element.list.element"
+        assert "BYTE_STREAM_SPLIT" in columns[1].encodings and columns[1].compression == "ZSTD"
+
+
+def test_a_normalizer_goes_with_its_card(corpus: Corpus, tmp_path: Path) -> None:
+    scaler = RobustScaler(median=torch.arange(64.0), iqr=torch.full((64,), 0.5))
+    said = export(corpus, "lcm", tmp_path / "to", scaler=scaler)
+    card = yaml.safe_load((tmp_path / "to/normalizer.yaml").read_text())
+    assert card["model_config"] == {"dim": 64} and card["model_arch"] == "base" and card["name"] in said
+    state = torch.load(card["checkpoint"].removeprefix("file://"))["model"]
+    assert (state["center"] == scaler.median).all() and (state["scale"] == scaler.iqr).all()
+    export(corpus, "lcm", tmp_path / "clipped", scaler=replace(scaler, clip=3.0))
+    assert yaml.safe_load((tmp_path / "clipped/normalizer.yaml").read_text())["model_arch"] == "clipping"
+    with pytest.raises(ConfigError, match="no place for a scaler"):
+        export(corpus, "sonar-llm", tmp_path / "other", scaler=scaler)
+
+
+def test_sonar_llm_comes_back_as_its_trainer_reads_it(corpus: Corpus, tmp_path: Path) -> None:
+    export(corpus, "sonar-llm", tmp_path / "to", SelectOptions(WHERE))
+    name = str(tmp_path / "to/tiny_stories_sonar_embeddings_{}.pt")
+    end = torch.load(tmp_path / "to/sonar_eos_embedding.pt")
+    buckets = [torch.load(name.format(f"train_bucket_{number}"))["train"] for number in range(100)]
+    items = {
+        "train": [item for bucket in buckets for item in bucket],
+        "validation": torch.load(name.format("val"))["validation"],
+        "test": torch.load(name.format("test"))["test"],
+    }
+    wanted = expected(corpus, "split-documents")
+    for split, found in items.items():
+        of_split = [one for one in wanted if one[2] == split]
+        assert len(found) == len(of_split) > 0
+        for item, (_, _, _, sentences, embeddings) in zip(found, of_split, strict=True):
+            assert item["sentences"] == sentences and item["original_text"] == " ".join(sentences)
+            tensor = torch.tensor([*item["embeddings"], end], dtype=torch.float32)  # as its dataset joins them
+            assert [one.tobytes() for one in tensor.numpy().astype(np.float16)[:-1]] == embeddings
+    sizes = [len(bucket) for bucket in buckets]
+    assert max(sizes) - min(sizes) <= 1
+    rows = corpus.table("text", "embedding").to_pylist()
+    assert end == next(row["embedding"] for row in rows if row["text"] == "End of sequence.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "to", "rules", "error", "words"),
+    [
+        ("llm", "{tmp}/to", SelectOptions(), ConfigError, "--format llm: allowed are lcm and sonar-llm"),
+        ("lcm", "{corpus}/to", SelectOptions(), ConfigError, "inside the corpus"),
+        ("lcm", "{tmp}/full", SelectOptions(), ConfigError, "is not empty, and nothing is overwritten"),
+        ("lcm", "{tmp}/full/file", SelectOptions(), ConfigError, "is a file"),
+        ("lcm", "{tmp}/to", SelectOptions("txt == 'a'"), ConfigError, "did you mean text?"),
+        ("lcm", "{tmp}/to", SelectOptions("chars > "), ConfigError, "--where"),
+        ("lcm", "{tmp}/to", SelectOptions("autobleu > 3"), ConfigError, "autobleu is null or autobleu > 3"),
+        ("lcm", "{tmp}/to", SelectOptions("chars < 0"), CorpusError, "keeps no sentence"),
+        ("sonar-llm", "{tmp}/to", SelectOptions(broken="drop"), ConfigError, "'drop-sentences'"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_before_anything_is_written(
+    corpus: Corpus, tmp_path: Path, kind: str, to: str, rules: SelectOptions, error: type[PipelineError], words: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("")
+    with pytest.raises(error) as caught:
+        export(corpus, kind, to.format(tmp=tmp_path, corpus=corpus.url), rules)
+    assert words in str(caught.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
+
+
+def test_a_corpus_that_is_not_finished_is_not_exported(tmp_path: Path) -> None:
+    url = make_corpus(tmp_path, until="segment")
+    refused = pipeline("export", url, "--format", "lcm", "--to", tmp_path / "to")
+    assert refused.returncode == 1 and "embedding: its stage has not run on all parts" in refused.stderr, refused
+    next((url / "chunks").rglob("*.json")).unlink()
+    with pytest.raises(CorpusError, match="no finished part yet"):
+        export(Corpus(str(url)), "lcm", tmp_path / "to")
+
+
+def test_an_export_that_is_stopped_is_not_taken_for_a_whole_one(corpus: Corpus, tmp_path: Path) -> None:
+    class Stops(RowProgress):
+        def add(self, rows: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        progress = Stops(Console(file=io.StringIO()), corpus.rows)
+        write_lcm(Selection(corpus, SelectSettings()), ExportTarget(str(tmp_path / "to"), corpus.url), progress)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_object_stores_take_it(corpus: Corpus, bucket: str) -> None:
+    export(corpus, "lcm", f"{bucket}/lcm")
+    with fsspec.open(f"{bucket}/lcm/datacard.yaml") as file:
+        card = yaml.safe_load(file)
+    assert card["parquet_path"] == {"s3": f"{bucket}/lcm/data"}
+    dataset = pq.ParquetDataset(f"{bucket.removeprefix('s3://')}/lcm/data", filesystem=fsspec.filesystem("s3"))
+    assert pc.sum(pc.list_value_length(dataset.read([TEXT])[TEXT])).as_py() == corpus.rows
+    with pytest.raises(ConfigError, match="is not empty"):
+        export(corpus, "lcm", f"{bucket}/lcm")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    url = make_corpus(tmp_path, autobleu=None)
+    arguments = ("export", url, "--format", "lcm", "--to", tmp_path / "to", "--where", "chars >= 20")
+    done = pipeline(*arguments)
+    assert done.returncode == 0 and f"written to {tmp_path / 'to'}" in done.stdout, done
+    again = pipeline(*arguments)
+    assert again.returncode == 2 and "is not empty" in again.stderr and "Traceback" not in again.stderr
+    assert "pipeline export" in pipeline("export", "--help").stdout

@@ -1,0 +1,49 @@
+"""`gc` takes what no live receipt names, and nothing else; what it leaves is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import Corpus
+from pipeline.base.errors import CorpusError
+from pipeline.maintenance.gc import delete, garbage
+from pipeline.maintenance.verify import check
+from tests.conftest import MakeConfig, data_digests
+from tests.support.cli import pipeline
+from tests.support.runs import FITS, run
+
+ORPHAN = "fits/scaler.00000000-000000.safetensors"
+
+
+def test_results_of_older_settings_go(make_config: MakeConfig, tmp_path: Path) -> None:
+    path, out = make_config(**FITS), tmp_path / "out"
+    run(path)
+    assert garbage(Corpus(str(out))) == {}
+    before = data_digests(out)
+    old = {file.relative_to(out).as_posix() for file in (*out.glob("codes/*"), *out.glob("fits/rvq*"))}
+    run(path, "rvq.units=16")
+    (out / "codes/notes.txt").write_text("mine")
+    (out / ORPHAN).write_bytes(b"left by a killed attempt")
+    corpus = Corpus(str(out))
+    found = garbage(corpus)
+    assert {*found["codes"], *found["fits"]} == {*old, ORPHAN}
+    assert len(found["receipts"]) == len(found["codes"]) and set(found) == {"codes", "receipts", "fits"}
+    shown = pipeline("gc", out)
+    assert shown.returncode == 0 and "pipeline gc --delete deletes them" in shown.stdout and garbage(corpus) == found
+    delete(corpus, found)
+    assert garbage(Corpus(str(out))) == {} and check(Corpus(str(out)), lambda done: None) == []
+    assert (out / "codes/notes.txt").exists()
+    run(path)  # the old settings again: made again, with the same bytes
+    assert data_digests(out) == before
+
+
+def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:
+    run(path := make_config())
+    (summary,) = (tmp_path / "out/runs").glob("*/summary.json")
+    summary.unlink()
+    with pytest.raises(CorpusError, match="is not finished"):
+        garbage(Corpus(str(tmp_path / "out")))
+    assert run(path).startswith("Nothing to do.")  # and that run comes to its end
+    assert garbage(Corpus(str(tmp_path / "out"))) == {}

@@ -1,0 +1,136 @@
+"""`verify`: whatever is changed on disk is found, repaired by the next run, and two corpora are compared."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+
+from pipeline import Corpus
+from pipeline.maintenance.verify import check
+from pipeline.maintenance.verify_command import compare_with, verify_corpus
+from pipeline.storage import layout
+from stages.arrow import embedding_array, embedding_matrix
+from stages.device import compute_dtype
+from tests.conftest import MakeConfig, data_digests
+from tests.support.runs import FITS, run
+
+SECTIONS = FITS | {"autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import sample_documents, write_config, write_jsonl
+
+    folder = tmp_path_factory.mktemp("verify")
+    write_jsonl(folder / "in/eng.jsonl", sample_documents("libreoffice-eng", 6))
+    write_jsonl(folder / "in/deu.jsonl", sample_documents("libreoffice-deu", 4))
+    run(write_config(folder, **SECTIONS))
+    return folder
+
+
+@pytest.fixture
+def corpus(finished: Path, tmp_path: Path) -> Path:
+    """A copy that may be spoilt."""
+    shutil.copytree(finished, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def verified(folder: Path, mend: bool = False) -> tuple[bool, str]:
+    shown = io.StringIO()
+    fine = verify_corpus(Console(file=shown, width=300), Corpus(str(folder / "out")), mend)
+    return fine, shown.getvalue()
+
+
+def first(folder: Path, family: str) -> Path:
+    return sorted((folder / "out" / family).rglob("*.parquet"))[0]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_whole_corpus_is_as_its_receipts_say(corpus: Path) -> None:
+    fine, shown = verified(corpus)
+    assert fine and "All is as the receipts say: " in shown
+
+
+@pytest.mark.parametrize(
+    ("family", "spoil", "what"),
+    [
+        *(
+            (family, flip, "bytes with digest")
+            for family in ("documents", "sentences", "embeddings", "codes", "status")
+        ),
+        ("autobleu", Path.unlink, "is missing, though a receipt vouches for it"),
+        ("embeddings", lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes with digest"),
+    ],
+)
+def test_what_is_spoilt_is_found_and_made_again(
+    corpus: Path, family: str, spoil: Callable[[Path], object], what: str
+) -> None:
+    before = data_digests(corpus / "out")
+    path = first(corpus, family)
+    spoil(path)
+    fine, shown = verified(corpus, mend=True)
+    assert not fine and f"wrong: {family}/{path.name}" in shown and what in shown and "1 receipt deleted" in shown
+    run(corpus / "corpus.yaml")
+    assert verified(corpus)[0] and data_digests(corpus / "out") == before
+
+
+def test_a_spoilt_fit_is_found(corpus: Path) -> None:
+    (artifact,) = (corpus / "out/fits").glob("scaler.*.safetensors")
+    flip(artifact)
+    fine, shown = verified(corpus, mend=True)
+    assert not fine and f"wrong: fits/{artifact.name}" in shown
+    run(corpus / "corpus.yaml")
+    assert verified(corpus)[0]
+
+
+def test_what_a_receipt_vouches_for_but_nobody_should_write(corpus: Path) -> None:
+    """A file with its digests in order, whose values are not finite and whose row groups are too small."""
+    from pipeline.corpus.fingerprint import column_digest, content_digest
+
+    one = Corpus(str(corpus / "out"))
+    part = one.parts[0]
+    receipt = one.state_of(part).receipts["encode"]
+    (file,) = [file for file in receipt.files if file.family == "embeddings"]
+    values = embedding_matrix(pq.read_table(corpus / "out" / file.path)["embedding"]).copy()
+    values[3, 1] = np.inf
+    column = embedding_array(values)
+    table = pa.table({"embedding": column}, schema=layout.schema("embeddings", width=values.shape[1]))
+    pq.write_table(table, corpus / "out" / file.path, row_group_size=10)
+    data = (corpus / "out" / file.path).read_bytes()
+    changed = file.model_copy(update={"digest": content_digest(data), "bytes": len(data)})
+    files = [changed if one.family == "embeddings" else one for one in receipt.files]
+    columns = receipt.columns | {"embeddings.embedding": column_digest(table["embedding"])}
+    path = corpus / "out" / layout.receipt_path("encode", part, receipt.fingerprint)
+    path.write_text(receipt.model_copy(update={"files": files, "columns": columns}).model_dump_json())
+    what = {one.what.partition(" rows")[0] for one in check(Corpus(str(corpus / "out")), lambda done: None)}
+    assert "1" in what and any("row groups" in one for one in what)
+
+
+def test_two_corpora_are_compared(corpus: Path, finished: Path, make_config: MakeConfig, tmp_path: Path) -> None:
+    def compared(one: Path, other: Path) -> tuple[bool, str]:
+        shown = io.StringIO()
+        return compare_with(Console(file=shown, width=300), Corpus(str(one)), Corpus(str(other))), shown.getvalue()
+
+    fine, shown = compared(finished / "out", corpus / "out")
+    assert fine and "The same bytes in all" in shown
+    other = "float32" if compute_dtype("auto", "cpu") == torch.bfloat16 else "bfloat16"
+    run(corpus / "corpus.yaml", f"encode.precision={other}", f"output={tmp_path / 'other'}")
+    fine, shown = compared(finished / "out", tmp_path / "other")
+    assert not fine and "the least cosine is 0.99" in shown and "embeddings.embedding: other bytes in" in shown
+    run(make_config(**SECTIONS))
+    fine, shown = compared(finished / "out", tmp_path / "out")
+    assert not fine and "lacks" in shown

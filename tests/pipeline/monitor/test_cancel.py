@@ -1,0 +1,98 @@
+"""Stopping a run wherever it works, and going on afterwards."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launchers.dispatch import slurm_cluster
+from launchers.slurm.jobs import alive
+from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
+from pipeline.corpus.runs import SUMMARY
+from pipeline.monitor.cancel import cancel
+from pipeline.monitor.run_status import RunWatcher
+from pipeline.storage.store import Store
+from tests.conftest import MakeConfig
+from tests.support.cli import pipeline
+from tests.support.processes import start
+from tests.support.workers import SHORT, SLURM, light, order_phase, until
+
+
+def summary(store: Store, run: str) -> dict[str, object]:
+    value: dict[str, object] = json.loads(store.read(f"{run}/{SUMMARY}"))
+    return value
+
+
+def goes_on(path: Path) -> None:
+    again = pipeline("run", path, "--launcher", "inline")
+    assert again.returncode == 0 and "done in" in again.stdout, again
+
+
+def test_nothing_to_cancel(make_config: MakeConfig) -> None:
+    path = make_config()
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    shown = pipeline("cancel", path)
+    assert shown.returncode == 0 and "Nothing to cancel" in shown.stdout, shown
+
+
+def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(segment=SHORT, launcher={"kind": "inline", "lease_seconds": 2}, autobleu={"sample": 1.0})
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    run = start("run", path, apart=True)
+    store = Store(str(tmp_path / "out"))
+    state = until(RunWatcher(store, slurm_cluster()), lambda one: not one.over and one.phases)
+    assert cancel(Console(), store, slurm_cluster())
+    _, said = run.communicate(timeout=600)
+    assert run.returncode == 1 and "stopped: cancelled" in said, said
+    ended = summary(store, state.run)
+    assert ended["interrupted"] and not ended["done"]
+    status = pipeline("status", path)
+    assert status.returncode == 0 and "was stopped before its end" in status.stdout, status
+    goes_on(path)
+
+
+def test_a_run_of_another_machine_is_asked_and_given_up_when_it_is_silent(make_config: MakeConfig) -> None:
+    path = make_config(launcher={"kind": "inline", "lease_seconds": 3})
+    store, run, _ = order_phase(path)
+    who = holder_info(launcher="inline", host="elsewhere", run=run)
+    lease = take_lock(store, 3, who)
+    set_holder(lease, who)
+    over = threading.Event()
+
+    def beats() -> None:  # for a while, as a process does that hears of it late
+        for _ in range(8):
+            lease.beat()
+            over.wait(0.5)
+
+    thread = threading.Thread(target=beats)
+    thread.start()
+    started = time.monotonic()
+    shown = pipeline("cancel", path)
+    over.set()
+    thread.join()
+    assert shown.returncode == 0 and "elsewhere" in shown.stdout, shown
+    assert time.monotonic() - started > 3 and store.exists(f"{run}/{CANCEL}")
+    assert summary(store, run)["interrupted"]
+    goes_on(path)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_run_on_slurm_stops_and_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = light(make_config)
+    config = path.read_text().replace("inside: inline", "inside: inline\n  time: '5'\n  cpus_per_task: 1\n  memory: 2G")
+    path.write_text(config)
+    assert pipeline("run", path).returncode == 0
+    store = Store(str(tmp_path / "out"))
+    state = until(RunWatcher(store, slurm_cluster()), lambda one: one.phases and one.phases[0].held)
+    shown = pipeline("cancel", path)
+    assert shown.returncode == 0 and "Cancelled" in shown.stdout, shown
+    assert len(state.holder["jobs"]) == 2 and not alive(state.holder["jobs"])
+    assert summary(store, state.run)["interrupted"]
+    after = until(RunWatcher(store, slurm_cluster()), lambda one: True)
+    assert after.over and not after.phases[0].held and SLURM["tasks"] == 2
+    goes_on(path)

@@ -1,0 +1,122 @@
+"""What is seen of a run from outside: claims, workers that die, what was set aside, how it ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from launchers.dispatch import slurm_cluster
+from pipeline.coordination.lock import holder_info, set_holder, take_lock
+from pipeline.corpus.runs import newest_view
+from pipeline.corpus.states import read_state
+from pipeline.monitor.run_status import Cluster, RunWatcher
+from pipeline.storage.store import Store
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
+from tests.support.cli import pipeline
+from tests.support.processes import start
+from tests.support.workers import SLURM, light, order_phase, start_worker, until
+
+
+def held_by_jobs(store: Store, run: str) -> RunWatcher:
+    """The corpus held by a job that SLURM says is running; counts how often it is asked."""
+    who = holder_info(launcher="slurm")
+    set_holder(take_lock(store, 2, who), who | {"run": run, "jobs": ["7"], "folder": ""})
+    return RunWatcher(
+        store, Cluster(lambda jobs: dict.fromkeys(jobs, "RUNNING"), lambda jobs: None, lambda *_: [], lambda *_: Path())
+    )
+
+
+def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_path: Path) -> None:
+    for name in "abc":  # each is in work for several heartbeats
+        documents = [one | {"id": f"{name}-{one['id']}"} for one in sample_documents("libreoffice-eng", 48)]
+        write_jsonl(tmp_path / f"in/{name}.jsonl", documents)
+    store, run, folder = order_phase(light(make_config))
+    watcher = held_by_jobs(store, run)
+    state = until(watcher, lambda one: True)
+    assert not state.over and state.jobs == {"7": "RUNNING"} and state.launcher == "slurm"
+    (phase,) = state.phases
+    assert phase.claims == phase.free >= 2 and phase.chunks >= 3 and not phase.chunks_done and phase.seconds is None
+    first = start_worker(store, folder)
+    # parts are counted at each heartbeat, a rate is seen from the second one on
+    state = until(watcher, lambda one: first.poll() is not None or any(worker.rate for worker in one.phases[0].workers))
+    assert state.phases[0].held and first.poll() is None, "it was done before its rate was seen: use a larger corpus"
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    (worker,) = state.phases[0].workers
+    assert worker.name == f"{worker.host}-{first.pid}" and not worker.quiet and worker.parts and worker.rate > 0
+    until(watcher, lambda one: any(worker.quiet or worker.lost for worker in one.phases[0].workers))
+    state = until(watcher, lambda one: one.phases[0].lost)
+    assert state.phases[0].workers[0].lost and not state.phases[0].held
+    second = start_worker(store, folder)
+    state = until(watcher, lambda one: one.phases[0].done == one.phases[0].claims)
+    assert second.wait(600) == 0
+    state = until(watcher, lambda one: True)
+    (phase,) = state.phases
+    assert phase.chunks_done == phase.chunks and not (phase.held or phase.lost or phase.free or phase.workers)
+    chunks = read_state(store, newest_view(store))
+    # what the first one finished of its lost claim stands in receipts, and is in nobody's record
+    assert 0 < phase.sentences <= sum(chunk.receipt.sentences for chunk in chunks if chunk.receipt)
+    assert not state.failures and state.summary is None
+
+
+def test_what_is_set_aside_is_named(make_config: MakeConfig) -> None:
+    path = light(make_config)
+    assert pipeline("run", path, "--until", "segment", "--launcher", "inline").returncode == 0
+    store, run, folder = order_phase(path)
+    part = read_state(store, newest_view(store))[0].parts[0].ref.part
+    for number in range(3):
+        store.write(f"{run}/starts/{part}-{number}", b"")
+    watcher = held_by_jobs(store, run)
+    worker = start_worker(store, folder)
+    shown_by_worker = worker.communicate(timeout=600)[0]
+    assert worker.returncode == 0, shown_by_worker
+    state = until(watcher, lambda one: True)
+    assert state.set_aside == [part] and state.phases[0].failed == 1 and not state.over
+    store.write(f"{run}/summary.json", json.dumps({"done": False, "failures": state.failures}).encode())
+    store.create("lock/run-001.released", b"")
+    shown = pipeline("status", path)
+    assert shown.returncode == 1 and f"set aside: {part}" in shown.stdout and "1 part" in shown.stdout, shown
+    followed = pipeline("status", path, "--watch")
+    assert followed.returncode == 1 and "failed" in followed.stdout and part in followed.stdout, followed
+
+
+def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(launcher={"kind": "inline", "lease_seconds": 2})
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    run = start("run", path)
+    watcher = RunWatcher(Store(str(tmp_path / "out")), slurm_cluster())
+    state = until(watcher, lambda one: not one.over and one.phases and one.phases[-1].parts)
+    assert state.beat is not None and state.holder["pid"] == run.pid
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    state = until(watcher, lambda one: one.over)
+    assert "no sign of life" in state.lost and not state.done
+    shown = pipeline("status", path)
+    assert shown.returncode == 1 and "was not closed" in shown.stdout, shown
+
+    again = start("run", path)
+    until(watcher, lambda one: not one.over and one.run)
+    followed = pipeline("status", path, "--watch")
+    assert again.wait(600) == 0 and followed.returncode == 0 and "is done" in followed.stdout, followed
+    state = until(watcher, lambda one: one.done)
+    assert state.phases[-1].over and state.phases[-1].kind == "main" and state.phases[-1].parts > 0
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_first_job_that_cannot_start_is_found_out(make_config: MakeConfig) -> None:
+    launcher = SLURM | {"time": "5", "setup": ["echo no module named cuda-99", "exit 3"]}
+    shown = pipeline("run", make_config(launcher=launcher), "--wait")
+    text = " ".join(shown.stdout.split())
+    assert shown.returncode == 1 and "ended without having written anything" in text, shown
+    assert "no module named cuda-99" in text
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_run_on_slurm_is_followed_to_its_end(make_config: MakeConfig) -> None:
+    launcher = SLURM | {"time": "5", "cpus_per_task": 1, "memory": "2G"}
+    shown = pipeline("run", make_config(launcher=launcher, autobleu=None, scaler={}), "--wait")
+    assert shown.returncode == 0 and "is done" in shown.stdout, shown
+    assert "claims: " in shown.stdout and "sentences" in shown.stdout

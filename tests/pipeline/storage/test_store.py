@@ -1,0 +1,97 @@
+"""Create-if-absent and whole-object writes, on a local disk and on a real S3 endpoint."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.base.errors import CorpusError
+from pipeline.storage.store import Store
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A fresh store of each kind."""
+    if request.param == "local":
+        return Store(str(tmp_path / "corpus"))
+    return Store(f"{request.getfixturevalue('bucket')}/corpus")
+
+
+def test_only_the_first_creates(store: Store) -> None:
+    assert store.create("receipts/a.json", b"first")
+    assert not store.create("receipts/a.json", b"second")
+    assert store.read("receipts/a.json") == b"first"
+
+
+def test_of_many_writers_one_wins(store: Store) -> None:
+    results: list[bool] = []
+    writers = [threading.Thread(target=lambda n=n: results.append(store.create("one", b"%d" % n))) for n in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(results) == [False] * 7 + [True]
+
+
+def test_write_find_exists_delete(store: Store) -> None:
+    assert store.find("embeddings") == []
+    assert not store.exists("embeddings/a")
+    store.write("embeddings/b", b"2")
+    store.write("embeddings/a", memoryview(b"1"))
+    assert store.find("embeddings") == ["embeddings/a", "embeddings/b"]
+    assert store.exists("embeddings/a")
+    with store.open("embeddings/b") as file:
+        assert file.read() == b"2"
+    store.delete("embeddings/a")
+    store.delete("embeddings/a")
+    assert store.find("embeddings") == ["embeddings/b"]
+
+
+def test_only_what_has_a_prefix_is_found(store: Store) -> None:
+    for path in ("chunks/ab1", "chunks/ab2", "chunks/ac", "chunks/ab/deep/er", "chunks/x/ab", "other/ab"):
+        store.write(path, b"")
+    assert store.find("chunks", "ab") == ["chunks/ab/deep/er", "chunks/ab1", "chunks/ab2"]
+    assert store.find("chunks", "ab/deep/e") == ["chunks/ab/deep/er"]
+    assert store.find("chunks", "ab1") == ["chunks/ab1"]
+    assert store.find("chunks", "z") == store.find("nothing", "ab") == []
+    assert store.find_any("chunks", ["ac", "ab1", "z"]) == ["chunks/ab1", "chunks/ac"]
+    assert store.find_any("nothing", ["ab"]) == []
+
+
+def test_times_are_the_stores(store: Store) -> None:
+    before = time.time()
+    store.write("claims/a", b"1")
+    store.write("claims/deep/b", b"2")
+    first = store.modified("claims/a")
+    assert before - 2 < first < time.time() + 2  # S3 counts in whole seconds
+    assert store.listing("claims") == {"claims/a": first, "claims/deep/b": store.modified("claims/deep/b")}
+    time.sleep(1.1)
+    store.touch("claims/a")
+    assert store.modified("claims/a") > first and store.read("claims/a") == b"1"
+    assert store.listing("claims")["claims/a"] == store.modified("claims/a")
+    assert store.listing("nothing") == {}
+    for ask in (store.modified, store.touch):
+        with pytest.raises(CorpusError, match="claims/gone is missing"):
+            ask("claims/gone")
+
+
+def test_a_missing_file_is_named(store: Store) -> None:
+    with pytest.raises(CorpusError, match=r"receipts/gone\.json is missing"):
+        store.read("receipts/gone.json")
+
+
+def test_a_store_travels_to_other_processes(store: Store) -> None:
+    store.write("a", b"x")
+    assert pickle.loads(pickle.dumps(store)).read("a") == b"x"
+
+
+def test_nothing_temporary_stays(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.create("a", b"1")
+    store.create("a", b"2")
+    store.write("b", b"3")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]

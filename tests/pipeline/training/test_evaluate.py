@@ -1,0 +1,254 @@
+"""`evaluate` and `generate` over a real corpus, with fresh small models: figures against plain loops, files, errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from pipeline import Corpus
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.config.select import SelectSettings
+from pipeline.config.train import TrainSettings
+from pipeline.corpus.fits import fitted_scaler, read_record
+from pipeline.training.data.index import Index, make_index
+from pipeline.training.evaluation import evaluate as evaluation
+from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, pool_of
+from pipeline.training.evaluation.generate import GenerateOptions as GenerateWishes
+from pipeline.training.evaluation.generate import generate
+from pipeline.training.evaluation.held_out import HeldOut, held_out
+from pipeline.training.evaluation.table import ResultRow
+from pipeline.training.evaluation.text_codec import TextCodec
+from pipeline.training.model_file import ModelHeader, load_model, save_model
+from pipeline.training.record import RECORD, Pinned, Started
+from pipeline.training.status import SCALER
+from stages.lcm.build import build
+from stages.lcm.card import LcmCard
+from tests.pipeline.training.test_held_out import CONTEXT, make_corpus
+from tests.support.cli import pipeline
+
+CARDS = {
+    kind: LcmCard(
+        name=f"lcm-{kind}", description="a test", licence="none", kind=kind, model_dim=32, heads=2, inner_dim=48,
+        context=CONTEXT, **more,
+    )
+    for kind, more in (
+        ("base", {"layers": 1}),
+        ("two-tower", {"contextualizer_layers": 1, "denoiser_layers": 1, "diffusion": {}}),
+    )
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A corpus with a scaler, and two models with fresh weights in it."""
+    corpus = make_corpus(tmp_path_factory.mktemp("evaluate"), {"validation": 0.3, "test": 0.3})
+    for kind, card in CARDS.items():
+        write_model(corpus, kind, card)
+    return corpus
+
+
+@pytest.fixture(scope="module")
+def index(corpus: Corpus) -> Index:
+    return make_index(corpus, SelectSettings())
+
+
+def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> None:
+    index = make_index(corpus, SelectSettings())
+    record = corpus.view.fits["scaler"]
+    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    assert scaler is not None
+    pinned = Pinned(
+        card=card.model_dump(mode="json"), settings={"answers": None, "steps": 7}, select=None, indexes=[],
+        codebooks=None,
+        encoder=index.about.encoder, dim=index.dim, scaler=dict(vars(read_record(corpus.store, record).ref(record))),
+    ).model_copy(update=changes)  # fmt: skip
+    torch.manual_seed(1)
+    model = build(card, scaler)
+    save_model(corpus.store, f"train/{name}", model.state_dict(), ModelHeader(steps=7, pinned=pinned))
+    corpus.store.write(f"train/{name}/{SCALER}", scaler.to_bytes({}))
+    started = Started(pinned=pinned, settings=TrainSettings(steps=7))
+    corpus.store.write(f"train/{name}/{RECORD}", started.model_dump_json().encode())
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def run(corpus: Corpus, **options: Any) -> dict[str, ResultRow]:
+    return evaluate(
+        console(), corpus, EvaluateOptions(**options), lambda: "cpu", lambda: make_index(corpus, SelectSettings())
+    )
+
+
+def distances(held: HeldOut, predicted: torch.Tensor) -> list[float]:
+    return [math.dist(predicted[n].tolist(), held.embeddings[n].tolist()) for n in held.judged.tolist()]
+
+
+def test_baselines_have_the_figures_of_plain_loops(corpus: Corpus, index: Index) -> None:
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=60)
+    rows = run(corpus, models=("base",), sentences=60, seed=4)
+    assert list(rows) == ["base", "previous sentence", "median vector", "the sentence itself"]
+    judged = held.judged.tolist()
+    copies = distances(held, torch.cat([held.embeddings[:1], held.embeddings[:-1]]))
+    figures = rows["previous sentence"].figures
+    assert figures["l2"].mean == pytest.approx(sum(copies) / len(copies)) and figures["l2"].sentences == len(judged)
+    assert figures["l2_squared"].mean == pytest.approx(sum(one**2 for one in copies) / len(copies))
+    assert figures["par"].mean > 1  # a copy resembles the context more than the sentence does
+    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    assert scaler is not None
+    same = distances(held, scaler.median.expand(len(held.texts), -1))
+    assert rows["median vector"].figures["l2"].mean == pytest.approx(sum(same) / len(same), rel=1e-6)
+    truth = rows["the sentence itself"].figures
+    assert truth["l2"].mean == 0 and truth["par"].mean == pytest.approx(1) and truth["ca"].mean > 0.98
+    assert truth["l2_r"].mean > 0
+    again = run(corpus, models=("base", "two-tower"), sentences=60, seed=4, metrics="l2,ca")
+    assert again["base"].figures == {name: rows["base"].figures[name] for name in ("l2", "ca")}
+    assert pool_of(held, 4).tolist() == sorted(set(range(len(held.texts))))
+
+
+def test_the_round_trip_is_decoding_and_encoding(corpus: Corpus, index: Index) -> None:
+    words = TextCodec(corpus, "cpu")
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=12)
+    langs = [held.lang(int(place)) for place in held.judged]
+    texts = words.decode(held.embeddings[held.judged], langs)
+    again = words.encode(texts, langs).float()
+    expected = [math.dist(a.tolist(), held.embeddings[n].tolist()) for a, n in zip(again, held.judged, strict=True)]
+    found = run(corpus, models=("base",), sentences=12, metrics="l2_r")["the sentence itself"].figures["l2_r"]
+    assert found.mean == pytest.approx(sum(expected) / len(expected), abs=2e-3)  # batches differ
+    assert torch.equal(words.encode(list(held.texts), [held.lang(n) for n in range(len(held.texts))]), held.embeddings)
+
+
+def test_the_table_lies_beside_every_model(corpus: Corpus) -> None:
+    rows = run(corpus, sentences=20, split="validation", metrics="l2,ca")
+    assert list(rows)[:2] == ["base", "two-tower"]  # all that the corpus has
+    for name in ("base", "two-tower"):
+        said = json.loads(corpus.store.read(f"train/{name}/evaluation/validation.json"))
+        assert said["split"] == "validation" and said["models"]["base"]["steps"] == 7
+        assert said["models"]["two-tower"]["sampling"]["guidance"] == 3.0
+        assert said["models"]["two-tower"]["metrics"]["ca"]["mean"] == rows["two-tower"].figures["ca"].mean
+        lines = list(csv.reader(io.StringIO(corpus.store.read(f"train/{name}/evaluation/validation.csv").decode())))
+        assert lines[0] == ["model", "steps", "l2", "l2_error", "ca", "ca_error"] and len(lines) == 6
+
+
+def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Corpus) -> None:
+    text, said = io.StringIO(), []
+    about = json.loads(corpus.store.read("train/base/model.json"))
+    for answers in (None, "answer"):
+        about["pinned"]["settings"]["answers"] = answers
+        corpus.store.write("train/base/model.json", json.dumps(about).encode())
+        options = EvaluateOptions(models=("base",), sentences=20, metrics="l2")
+        find_index = partial(make_index, corpus, SelectSettings())
+        evaluate(Console(file=text, width=200), corpus, options, lambda: "cpu", find_index)
+        said.append("base: trained on answers" in text.getvalue())
+    about["pinned"]["settings"]["answers"] = None
+    corpus.store.write("train/base/model.json", json.dumps(about).encode())
+    assert said == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "dev"}, "--split dev: there is no such split; splits are train, validation, test"),
+        ({"metrics": "l2,bleu"}, "there is no metric bleu; metrics are l2, l2_squared, l2_r, par, ca, mi"),
+        ({"metrics": "mi"}, "--language-model gpt2, smollm2 or a card's file"),
+        (
+            {"models": ("base",), "sampling": {"temperature": 9}},
+            "--temperature: models of the kind base do not read it",
+        ),
+        ({"sampling": {"top_k": 2}}, "--top-k: models of the kind base, two-tower do not read it"),
+        ({"models": ("other",)}, "was trained on embeddings of 1024 dimensions by the encoder .* have "),
+    ],
+)
+def test_what_cannot_be_is_said(corpus: Corpus, options: dict[str, object], message: str) -> None:
+    write_model(corpus, "other", CARDS["base"], dim=1024)
+    try:
+        with pytest.raises(ConfigError, match=message):
+            run(corpus, **options)
+    finally:
+        for path in corpus.store.find("train/other"):
+            corpus.store.delete(path)
+
+
+def test_one_that_cannot_be_evaluated_does_not_hinder_the_others(corpus: Corpus) -> None:
+    text = io.StringIO()
+    find_index = partial(make_index, corpus, SelectSettings())
+    write_model(corpus, "other", CARDS["base"], dim=1024)
+    write_model(corpus, "broken", CARDS["base"])
+    model, about = load_model(f"{corpus.url}/train/broken")
+    weights = {name: torch.full_like(one, torch.nan) for name, one in model.state_dict().items()}
+    save_model(corpus.store, "train/broken", weights, about)
+    write_model(corpus, "begun", CARDS["base"])
+    corpus.store.delete("train/begun/model.json")
+    try:
+        rows = evaluate(
+            Console(file=text, width=200),
+            corpus,
+            EvaluateOptions(sentences=10, metrics="l2"),
+            lambda: "cpu",
+            find_index,
+        )
+        with pytest.raises(CorpusError, match=r"broken: .* predictions are not finite"):
+            run(corpus, models=("broken",), sentences=10, metrics="l2")
+        with pytest.raises(
+            CorpusError, match=r"no trained model; those of this corpus: .*train/base, .*train/two-tower;"
+        ):
+            run(corpus, models=("begun",), sentences=10, metrics="l2")
+    finally:
+        for name in ("other", "broken", "begun"):
+            for path in corpus.store.find(f"train/{name}"):
+                corpus.store.delete(path)
+    said = text.getvalue()
+    assert list(rows) == ["base", "two-tower", "previous sentence", "median vector", "the sentence itself"]
+    assert "left out: train/begun has no checkpoint yet" in said
+    assert "left out: broken: " in said and "by the encoder" in said and said.count("left out: ") == 3
+    assert "train/broken/evaluation" not in said and "train/base/evaluation/test.json written" in said
+
+
+def test_only_a_finished_split_has_documents(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, {"validation": 0.0, "test": 0.0})
+    with pytest.raises(ConfigError, match=r"nothing is selected in the split test .*the section split"):
+        run(corpus)
+
+
+def test_a_text_is_continued_in_another_language(corpus: Corpus, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Open the file [bold]now[/]. Then save it under another name. It is not hard.", "utf-8")
+    to = tmp_path / "said.txt"
+    arguments = ["generate", corpus.url, "--model", "base", "--sentences", "3"]
+    done = pipeline(*arguments, "--prompt", str(prompt), "--lang", "fra_Latn", "--to", str(to))
+    assert done.returncode == 0, done.stderr
+    assert "Open the file [bold]now[/]." in done.stdout and "stopped:" in done.stdout
+    assert len(to.read_text("utf-8").splitlines()) == 1
+    prompt.write_text(" \n", "utf-8")
+    refused = pipeline(*arguments, "--prompt", str(prompt))
+    assert refused.returncode == 2 and "the prompt is empty" in refused.stderr
+    prompt.write_text("One sentence.", "utf-8")
+    refused = pipeline(*arguments, "--prompt", str(prompt), "--lang", "fra_Latin")
+    assert refused.returncode == 2 and "--lang fra_Latin" in refused.stderr and "fra_Latn" in refused.stderr
+
+
+def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> None:
+    options = GenerateWishes("two-tower", split="test", documents=3, prompt_sentences=4, sentences=3)
+    shown = io.StringIO()
+    texts = generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
+    said = shown.getvalue()
+    assert len(texts) == 3 and texts == generate(console(), corpus.url, corpus, options, lambda: "cpu")
+    real = next(line for line in said.splitlines() if "as they really go on" in line).split()
+    assert real[5] == "100.000" and "REP-4" in said and said.count("stopped:") == 3
+
+
+def test_the_pool_is_the_same_for_all_and_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "POOL", 5)
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=40)
+    pool = pool_of(held, 1)
+    assert len(pool) == 5 and pool.tolist() == sorted(pool.tolist()) == pool_of(held, 1).tolist()
+    assert pool.tolist() != pool_of(held, 2).tolist()

@@ -1,0 +1,65 @@
+"""Decoding without levels: the same bits as Arrow's, of whole row groups and of their beginnings; what is refused."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.storage import layout
+from pipeline.training.data.vectors import read_embeddings
+from stages.arrow import embedding_array, embedding_matrix
+
+ROWS = 9000  # two row groups
+
+
+def vectors(dim: int) -> pa.Table:
+    """Every bit pattern there is, not numbers only."""
+    values = np.random.default_rng(0).integers(0, 1 << 16, (ROWS, dim), dtype=np.uint16).view(np.float16)
+    return pa.table({"embedding": embedding_array(values)}, layout.schema("embeddings", width=dim))
+
+
+def bits(column: pa.ChunkedArray) -> npt.NDArray[np.uint16]:
+    return embedding_matrix(column).view(np.uint16)
+
+
+@pytest.mark.parametrize("dim", [3, 64, 1024])
+def test_the_bits_are_those_of_arrow(dim: int) -> None:
+    source = pa.BufferReader(layout.to_parquet(vectors(dim)))
+    file = pq.ParquetFile(source)
+    assert file.num_row_groups == 2
+    for group in range(2):
+        wanted = bits(file.read_row_group(group)[0])
+        for rows in (len(wanted), len(wanted) - 1, 40, 1):
+            found = read_embeddings(file, source, group, rows)
+            np.testing.assert_array_equal(found.view(np.uint16), wanted[:rows])
+
+
+@pytest.mark.parametrize("page", [999, 5000])
+def test_pages_may_end_within_a_row(page: int) -> None:
+    table, sink = vectors(7), io.BytesIO()
+    options = layout.parquet_options(table) | {"data_page_size": page, "write_batch_size": 100}
+    pq.write_table(table, sink, **options)
+    source = pa.BufferReader(sink.getvalue())
+    found = read_embeddings(pq.ParquetFile(source), source, 0, 8192)
+    np.testing.assert_array_equal(found.view(np.uint16), bits(table[0])[:8192])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"compression": "gzip"}, "by GZIP, not of float16 by zstd"),
+        ({"column_encoding": {"embedding.list.element": "PLAIN"}}, "a page of kind 0, encoding 0"),
+        ({"data_page_version": "2.0"}, "a page header with a field of type 2"),
+    ],
+)
+def test_other_layouts_are_refused(changes: dict[str, object], words: str) -> None:
+    table, sink = vectors(8), io.BytesIO()
+    pq.write_table(table, sink, **layout.parquet_options(table) | changes)
+    source = pa.BufferReader(sink.getvalue())
+    with pytest.raises(ValueError, match=words):
+        read_embeddings(pq.ParquetFile(source), source, 0, 10)
