@@ -1,8 +1,8 @@
 """Training steps of a Large Concept Model on a GPU: concepts/s, TFLOP/s, MFU, and how long the paper's training takes.
 
 The trainer's own steps (pipeline/training/step.py) on random documents of 20 to 127 sentences, packed as the loader
-packs them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Needs torch,
-numpy, pyarrow, PyYAML, rich and safetensors; 26 GB of GPU memory for the 1.6B models, and activations.
+packs them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Needs
+torch, numpy, pyarrow, PyYAML, rich and safetensors; 26 GB of GPU memory for the 1.6B models, and activations.
 
     python -m benchmarks.lcm_gpu
     python -m benchmarks.lcm_gpu --model lcm-one-tower-1.6b --micro-concepts 8192 --activation-checkpointing

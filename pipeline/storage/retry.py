@@ -3,10 +3,10 @@
 Who repeats what. On S3, s3fs and botocore would each repeat a request up to five times, aiohttp once, and tell no one.
 s3fs and aiohttp are told to ask once, botocore to ask four times with its `standard` backoff (exponential, random, with
 a budget that an outage uses up), and an event of botocore counts. That is the level where it must happen: a listing of
-millions of files is thousands of requests, and one refused page must not begin it anew. Above that, `with_retries` repeats
-a whole operation of a store: bodies that break off while they are read, outages longer than botocore's patience, and
-other stores. gcsfs repeats each request up to six times, and Azure's client three times, on their own and not counted;
-what they give up is repeated and counted here.
+millions of files is thousands of requests, and one refused page must not begin it anew. Above that, `with_retries`
+repeats a whole operation of a store: bodies that break off while they are read, outages longer than botocore's retries,
+and other stores. gcsfs repeats each request up to six times, and Azure's client three times, on their own and not
+counted; what they give up is repeated and counted here.
 
 Cost: nothing while a store answers; a store that is down is waited for two minutes, then it is an error.
 """

@@ -95,8 +95,8 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
-    code = "import sys; from pipeline.coordination.lock import holder_info, take_lock; from pipeline.storage.store import Store;"
-    code += "take_lock(Store(sys.argv[1]), 1000, holder_info())"
+    code = "import sys; from pipeline.coordination.lock import holder_info, take_lock;"
+    code += "from pipeline.storage.store import Store; take_lock(Store(sys.argv[1]), 1000, holder_info())"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert take_lock(Store(str(tmp_path)), 1000, holder_info())
 
