@@ -84,6 +84,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{name_of(page)}: there is no {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_the_text_names_exist(page: Path) -> None:
+    folders = "benchmarks|conf|docs|launchers|pipeline|stages|tests"
+    for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text("utf-8")):
+        assert (ROOT / path).exists(), f"{name_of(page)}: there is no {path}"
+
+
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert len(lines) <= 160
