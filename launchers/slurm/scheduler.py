@@ -101,7 +101,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
 
 
 def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
-    """(what brought nothing when it was launched last, what is still to be fitted anew, what failed in that phase)."""
+    """The work of the last phase (empty if it may be launched again), the fits still to be redone, and its failures."""
     if number == 1:
         return "", refit, []
     folders = [phase_folder(run, one) for one in range(1, number)]

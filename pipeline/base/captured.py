@@ -1,4 +1,5 @@
-"""Warnings, kept with the work that raised them: nobody reads a worker's standard error, everybody reads the books."""
+"""Warnings, kept with the work that raised them: nobody reads a worker's standard error, everybody reads the
+accounting of a corpus."""
 
 from __future__ import annotations
 

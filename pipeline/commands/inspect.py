@@ -157,7 +157,7 @@ def report(
 
       pipeline report s3://mine/corpus --to report.html
     """
-    from pipeline.quality.report.corpus_report import write_corpus_report
+    from pipeline.quality.report import write_corpus_report
 
     place = write_corpus_report(open_corpus(where), to, lambda text: err.print(text, markup=False, highlight=False))
     out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)

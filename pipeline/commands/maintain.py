@@ -19,7 +19,7 @@ def verify(
 ) -> None:
     """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
 
-    Also the books and the fits. With --repair, what is wrong loses its receipt,
+    The accounting and the fits are checked too. With --repair, what is wrong loses its receipt,
     and the next run makes it anew; nothing else is touched. Refused while a run
     is under way.
 

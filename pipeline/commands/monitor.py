@@ -15,7 +15,7 @@ def status(
         bool, typer.Option("--watch", help="follow the run under way to its end; its outcome is the exit code")
     ] = False,
 ) -> None:
-    """Show the run under way, and the books: what is done, dropped, quarantined, left, as receipts say.
+    """Show the run under way and the accounting: what is done, dropped, quarantined and left, by the receipts.
 
     Of a run: its phases; claims and workers, where many work on it; parts,
     sentences a second, time left; stragglers, what failed last, what was set
@@ -25,7 +25,7 @@ def status(
     --watch refreshes in place, or prints a line every few seconds where the
     output is no terminal. Ctrl-C stops watching and nothing else.
 
-    Exit code 1 if the books do not balance, the newest run failed, or a training gave up.
+    Exit code 1 if the accounting does not balance, the newest run failed, or a training gave up.
 
     Examples:
 
@@ -74,8 +74,8 @@ def logs(
 ) -> None:
     """Show what happened in a run, whoever did it: parts, chunks, failures, and the logs of SLURM jobs.
 
-    Times are UTC. Workers write what happens at each heartbeat; a run in one
-    process (local, inline) writes it when it ends.
+    Times are UTC. Workers write what happened at each heartbeat; a run that one
+    process drives (local, inline, ray) writes it about every 30 seconds.
 
     Examples:
 

@@ -46,7 +46,8 @@ def run(
 ) -> None:
     """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
 
-    Safe to stop and start again at any moment. Ends with the books: documents in = kept + dropped + quarantined.
+    Safe to stop and start again at any moment. Ends with the accounting:
+    documents in = kept + dropped + quarantined.
 
     What is fitted is fitted on the pilot (the first chunks that hold fit.rows
     sentences) and frozen: documents added later change nothing that is there.
@@ -108,8 +109,7 @@ def plan(
     from pipeline.monitor.trainings import show_planned
     from pipeline.planning.plan import make_plan
     from pipeline.planning.simulation import simulate
-    from pipeline.planning.simulation_tables import gpus_of, show_simulation
-    from pipeline.planning.tables import show_plan
+    from pipeline.planning.tables import gpus_of, show_plan, show_simulation
 
     for option, value in (("--documents", documents), ("--gpus", gpus)):
         if value is not None and not simulated:

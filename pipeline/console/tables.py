@@ -1,4 +1,4 @@
-"""What commands print: tables of a plan, of the books, of quality. Text of documents is data, never markup."""
+"""What commands print: tables of the accounting. Text of documents is data, never markup."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ class ChunkReceipt(_Record):
         if out == self.documents_in:
             return None
         return (
-            f"the books of {self.source} (chunk {self.chunk}) do not balance: {self.documents_in} documents in, but "
+            f"the accounting of {self.source} (chunk {self.chunk}) does not balance: "
+            f"{self.documents_in} documents in, but "
             f"{self.kept} kept + {sum(self.dropped.values())} dropped + {sum(self.quarantined.values())} quarantined "
             f"= {out}"
         )

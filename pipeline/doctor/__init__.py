@@ -13,8 +13,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.run_config import RunConfig, load_config
 from pipeline.doctor import corpus, machine
-from pipeline.doctor.checks import Check, Level, room
-from pipeline.doctor.stores import credentials
+from pipeline.doctor.checks import Check, Level, credentials, room
 from pipeline.planning.plan import check_select, check_train
 from stages.cards import CardError
 from stages.fetch import cache_folder

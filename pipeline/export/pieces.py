@@ -29,7 +29,7 @@ class Written:
     next_step: str = ""
 
     def count(self, split: str, pieces: int, sentences: int) -> None:
-        """So many more of one split."""
+        """Count sequences and sentences that were written of one split."""
         self.pieces += pieces
         self.sentences += sentences
         self.by_split[split] = self.by_split.get(split, 0) + pieces

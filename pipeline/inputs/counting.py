@@ -1,4 +1,4 @@
-"""How many documents a chunk holds, found without reading records: the other side of the books.
+"""How many documents a chunk holds, found without reading records: the other side of the accounting.
 
 The reader (`readers.py`) splits and parses; here newlines are counted in raw blocks, Parquet tells its own row count,
 and a text file is one document. For every chunk, documents read plus the `records` of all rejected equal this count,

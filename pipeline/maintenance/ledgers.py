@@ -1,8 +1,12 @@
-"""Whether ledgers say the same as the receipts that they were folded from, row by row."""
+"""Whether ledgers say the same as the receipts that they were folded from, row by row.
+
+What verify finds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,8 +16,16 @@ from pipeline.corpus.counters import counters_of
 from pipeline.corpus.ledger import detail_of, row_of
 from pipeline.corpus.receipts import Receipt, read_chunk_receipt, read_receipt
 from pipeline.corpus.states import States
-from pipeline.maintenance.finding import Finding
 from pipeline.storage import layout
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as its receipt says. `receipt`: delete it, and the next run makes the thing again."""
+
+    path: str
+    what: str
+    receipt: str | None
 
 
 def check_ledgers(states: States) -> Iterator[Finding]:

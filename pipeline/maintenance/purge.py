@@ -51,7 +51,7 @@ class PurgeMatches:
 
     @property
     def ids(self) -> set[str]:
-        """All that are anywhere."""
+        """The ids that were found in at least one document or quarantine list."""
         return set().union(*self.hits.values())
 
 

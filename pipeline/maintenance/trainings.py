@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pipeline.base.errors import CorpusError
 from pipeline.corpus.fingerprint import content_digest
-from pipeline.maintenance.finding import Finding
+from pipeline.maintenance.ledgers import Finding
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.model_file import model_header

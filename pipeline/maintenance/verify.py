@@ -23,8 +23,7 @@ from pipeline.corpus.ledger import forget
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.states import ChunkState, PartState, read_state
-from pipeline.maintenance.finding import Finding
-from pipeline.maintenance.ledgers import check_ledgers
+from pipeline.maintenance.ledgers import Finding, check_ledgers
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.status import FOLDER as TRAININGS
@@ -38,7 +37,7 @@ AT_ONCE = 64  # chunks whose receipts are in memory
 def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
     """Everything that is wrong with a corpus. `progress` is told the bytes of every file that was read."""
     state = read_state(corpus.store, corpus.view, ledgers=False)  # receipts are the record
-    wrong = [Finding("the books", what, None) for what in compute_accounting(corpus.store, state).problems]
+    wrong = [Finding("the accounting", what, None) for what in compute_accounting(corpus.store, state).problems]
     for path in corpus.view.fits.values():
         record = read_record(corpus.store, path)
         wrong += [Finding(record.path, what, path) for what in _bytes(corpus.store, record.path, record.digest)[1]]

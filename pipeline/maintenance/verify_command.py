@@ -1,15 +1,80 @@
-"""What `pipeline verify` shows and does."""
+"""What `pipeline verify` shows and does.
+
+Whether two corpora are the same: the same parts with the same bytes; of GPUs, the same text and like vectors.
+
+What receipts vouch for is compared, column by column, by digest: nothing is read but the receipts, and the embeddings
+of parts in which they differ. Whatever else differs there (scores, codes) follows from those, and is counted.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.formats import counted, number, size
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
-from pipeline.maintenance.compare import compare_corpora
 from pipeline.maintenance.verify import check, repair, total_bytes
+
+LIKE = 1 - 1e-5  # cosine
+EXACT = ("documents", "sentences", "status")  # never differ, whatever computed
+
+
+@dataclass
+class Comparison:
+    """parts: in both. `differing`: columns that are not the same bytes → parts; `wrong`: what may not be."""
+
+    parts: int = 0
+    differing: dict[str, int] = field(default_factory=dict)
+    least_cosine: float = 1.0
+    wrong: list[str] = field(default_factory=list)
+
+
+def compare_corpora(one: Corpus, other: Corpus) -> Comparison:
+    """Compare two corpora part by part."""
+    result = Comparison()
+    for mine, theirs, where in ((one, other, other.url), (other, one, one.url)):
+        lacking = sorted(set(mine.parts) - set(theirs.parts))
+        if lacking:
+            result.wrong.append(f"{where} lacks {len(lacking)} parts, the first is {lacking[0]}")
+    for part in sorted(set(one.parts) & set(other.parts)):
+        result.parts += 1
+        columns = [_columns(corpus, part) for corpus in (one, other)]
+        for name in sorted(columns[0].keys() | columns[1].keys()):
+            first, second = (found.get(name) for found in columns)
+            if first == second:
+                continue
+            if first is None or second is None:
+                result.wrong.append(f"{name} of part {part} is in one corpus only")
+                continue
+            result.differing[name] = result.differing.get(name, 0) + 1
+            if name.partition(".")[0] in EXACT:
+                result.wrong.append(f"{name} of part {part} differs")
+            elif name == "embeddings.embedding":
+                _compare_embeddings(one, other, part, result)
+    return result
+
+
+def _columns(corpus: Corpus, part: str) -> dict[str, str]:
+    receipts = corpus.state_of(part).receipts.values()
+    return {name: digest for receipt in receipts for name, digest in receipt.columns.items()}
+
+
+def _compare_embeddings(one: Corpus, other: Corpus, part: str, result: Comparison) -> None:
+    first, second = (corpus.embeddings(part).astype(np.float32) for corpus in (one, other))
+    if first.shape != second.shape:
+        result.wrong.append(f"embeddings of part {part} are {first.shape} and {second.shape}")
+        return
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products = np.einsum("ij,ij->i", first, second)
+    cosine = np.where(norms > 0, products / np.maximum(norms, 1e-30), (first == second).all(axis=1))
+    result.least_cosine = min(result.least_cosine, float(cosine.min()))
+    if cosine.min() < LIKE:
+        result.wrong.append(f"embeddings of part {part} differ: the least cosine is {cosine.min():.6f}, allowed {LIKE}")
+
 
 SHOWN = 20
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline.base.errors import ConfigError
+from pipeline.config.launcher import seconds_of
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail, stages_of
 from pipeline.corpus.ledger import FILE_CHUNKS
@@ -180,7 +181,7 @@ class Simulation:
 
     def starts(self, hours: float) -> int:
         """How often a task starts that works so long, as it is stopped at its time limit."""
-        return max(1, math.ceil(hours / limit_hours(self.config.launcher.time)))
+        return max(1, math.ceil(hours * 3600 / seconds_of(self.config.launcher.time)))
 
     @property
     def lists(self) -> int:
@@ -191,15 +192,6 @@ class Simulation:
     def part_requests(self) -> int:
         """Of the work on one part: is it done (1 a stage), files and a receipt written (a stage), what is read."""
         return 2 * len(self.stages) + len(self.storage) + 3  # mark of the start, receipt of `segment`, sentences
-
-
-def limit_hours(time: str) -> float:
-    """SLURM's time limits in hours: `90` (minutes), `24:00:00`, `1-12`, `1-12:30:00`."""
-    days, dash, rest = time.rpartition("-")
-    pieces = [float(piece) for piece in rest.split(":")]
-    first = 1.0 if dash or len(pieces) == 3 else 1 / 60
-    shares = [piece * first / 60.0**place for place, piece in enumerate(pieces)]
-    return float(days or 0) * 24 + sum(shares)
 
 
 def simulate(plan: Plan, documents: float | None) -> Simulation:

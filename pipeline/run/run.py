@@ -1,6 +1,6 @@
-"""What `pipeline run` does: the pilot, the fits, the main pass, followed on the screen; then the books and the report.
+"""What `pipeline run` does: the pilot, the fits, the main pass, shown on the screen; the accounting; the report.
 
-The books are closed from what is on disk, not from what workers said. Cost beside the work itself: reading every
+The accounting is done from what is on disk, not from what workers said. Cost beside the work itself: reading every
 receipt of the corpus once a phase, and the scores of up to 500 000 rows.
 """
 
@@ -270,7 +270,7 @@ def _progress_of(console: Console, plan: Plan) -> RunProgress:
 
 
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
-    """Close the books, the record, and write the report. Raises `CorpusError` if something is left."""
+    """Do the accounting, close the run's record, and write the report. Raises `CorpusError` if something is left."""
     whole = _close_accounting(console, plan, worst=3)
     complete = whole and not failures
     if not whole and not failures:
@@ -300,7 +300,7 @@ def _report(console: Console, plan: Plan) -> None:
     """The page, if the configuration asks for one and there is something to show."""
     if not plan.config.report:
         return
-    from pipeline.quality.report.corpus_report import write_corpus_report  # imports matplotlib
+    from pipeline.quality.report import write_corpus_report  # imports matplotlib
 
     corpus = Corpus(plan.config.output, plan.view)
     if corpus.parts:
@@ -311,7 +311,7 @@ def _report(console: Console, plan: Plan) -> None:
 
 
 def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
-    """Show the books and the quality. True if everything that the plan may do is on disk and balances."""
+    """Show the accounting and the quality. True if everything that the plan may do is on disk and balances."""
     corpus = Corpus(plan.config.output, plan.view)
     swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
     accounting = compute_accounting(corpus.store, corpus.chunks)

@@ -87,7 +87,7 @@ class ChunkSegmenter:
     def run(self, chunk: Chunk) -> Iterator[Segmentation | ChunkReceipt]:
         """Yield each part as soon as it is on disk, and at the end the chunk's receipt.
 
-        Raises `CorpusError` if the books do not balance or a part differs from what an earlier attempt wrote.
+        Raises `CorpusError` if the accounting does not balance or a part differs from what an earlier attempt wrote.
         """
         started = time.perf_counter()
         print_of_chunk = self.recipes.chunk_fingerprint(chunk)

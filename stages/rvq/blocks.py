@@ -3,6 +3,8 @@
 A matrix product that is shared out over threads may round differently with another number of them, and then a row
 between two centroids changes sides. So on a CPU each block is computed by one thread, several blocks at once; on a GPU
 one block after the other. Blocks have fixed borders and results come in their order.
+
+What a fit of codebooks needs to know.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 
@@ -41,3 +43,24 @@ def blocks(device: str) -> Iterator[Blocks]:
             yield lambda work, rows, size: list(pool.map(lambda one: work(*one), borders(rows, size)))
     finally:
         torch.set_num_threads(threads)
+
+
+class RvqRecipe(Protocol):
+    """What a fit needs to know; `RvqSettings` has it, with defaults and explanations."""
+
+    @property
+    def codebooks(self) -> int: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def initialization(self) -> Literal["progressive", "kmeans"]: ...
+    @property
+    def backend(self) -> Literal["torch", "faiss"]: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def points_per_unit(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def seed(self) -> int: ...

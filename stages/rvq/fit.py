@@ -19,9 +19,8 @@ import torch
 
 from stages.device import compute_dtype, prepare_cuda
 from stages.rvq import fit_torch
-from stages.rvq.blocks import blocks
+from stages.rvq.blocks import RvqRecipe, blocks
 from stages.rvq.codebooks import Codebooks, block_rows, take_nearest
-from stages.rvq.recipe import RvqRecipe
 
 Progress = Callable[[int, int], None]  # codebooks done, of how many
 

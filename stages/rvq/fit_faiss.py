@@ -15,7 +15,7 @@ import faiss
 import torch
 
 if TYPE_CHECKING:
-    from stages.rvq.recipe import RvqRecipe
+    from stages.rvq.blocks import RvqRecipe
 
 
 def cluster(points: torch.Tensor, settings: RvqRecipe, seed: int) -> torch.Tensor:

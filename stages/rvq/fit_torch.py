@@ -19,7 +19,7 @@ from stages.rvq.blocks import Blocks
 from stages.rvq.codebooks import Nearest, block_rows
 
 if TYPE_CHECKING:
-    from stages.rvq.recipe import RvqRecipe
+    from stages.rvq.blocks import RvqRecipe
 
 STEPS = 10  # progressive: from two dimensions or so to all
 EARLY = 64  # points a unit while less than a quarter of the dimensions is in use

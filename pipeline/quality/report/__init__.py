@@ -3,18 +3,88 @@
 The file works offline: no script, no font, no image from elsewhere, and a Content-Security-Policy that forbids them.
 The same corpus gives the same bytes. Cost: every receipt once, the small columns of about the first 2 million rows, the
 vectors of about the first 262 144.
+
+The page: sections through a template that escapes everything, with the styles inside and nothing from elsewhere.
+
+The report of a corpus with all that its newest run decided: fits, drift, what `select` removes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from itertools import groupby
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.base.errors import ConfigError, visible
+from pipeline.config.select import SelectSettings
+from pipeline.corpus.fits import FitRecord, read_record
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.report.fits import Drift, FitSummary
-from pipeline.quality.report.gather import gather
-from pipeline.quality.report.html import render
+from pipeline.corpus.runs import newest_config
+from pipeline.quality.report.drift import Drift, FitSummary, drift
+from pipeline.quality.report.fragility import codes, fragility, prediction
+from pipeline.quality.report.gather import Gathered, gather
+from pipeline.quality.report.page import Block, Section, number
 from pipeline.quality.report.rows import MAX_ROWS
+from pipeline.quality.report.sections import contents, embeddings, examples, lengths, records, scores, selection
+from pipeline.quality.report.summary import fits_section, headlines, provenance, throughput, verdicts
+from pipeline.select.selection import Counts, Selection
 from pipeline.storage.replacing import replacing_file
+
+LONGEST = 600  # characters shown of one text
+
+
+def render(
+    found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift], removed: Sequence[tuple[str, int]]
+) -> str:
+    """The whole HTML file."""
+    sections: list[Section | None] = [
+        contents(found),
+        records(found),
+        lengths(found),
+        embeddings(found),
+        scores(found),
+        fragility(found),
+        prediction(found, fits),
+        codes(fits),
+        examples(found),
+        selection(removed),
+        fits_section(fits, drift),
+        throughput(found),
+        provenance(found),
+    ]
+    environment = Environment(
+        loader=PackageLoader("pipeline.quality.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": shown, "drawn": Markup, "groups": _groups, "spaced": number}
+    return environment.get_template("template.html").render(
+        name=found.name,
+        figures=headlines(found),
+        verdicts=verdicts(found, fits, drift),
+        sections=[one for one in sections if one],
+        read=found.rows.read,
+        total=found.rows.total,
+        version=version("sonar-pipeline"),
+    )
+
+
+def shown(text: str) -> str:
+    """A text from anywhere on one line: what steers or turns its surroundings as an escape; what is too long is cut."""
+    cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return visible(cut)
+
+
+def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Neighbouring figures together, for they stand side by side."""
+    for _, group in groupby(blocks, lambda block: block.kind == "figure"):
+        yield list(group)
+
 
 __all__ = ["Drift", "FitSummary", "write_report"]
 
@@ -41,3 +111,44 @@ def write_report(
     with replacing_file(place) as file:
         file.write(page.encode())
     return place
+
+
+KEPT = "kept"
+
+
+def write_corpus_report(corpus: Corpus, to: str | None, say: Callable[[str], None], max_rows: int = MAX_ROWS) -> str:
+    """Write the report and return where it is. `say`: is told in words why a section had to be left out."""
+    records = records_of(corpus)
+    try:
+        removed = removed_by(corpus)
+    except ConfigError as error:  # a run that stopped before the columns of the condition
+        say(f"the report leaves out the selection: {error}")
+        removed = []
+    return write_report(corpus, to, [summary(one) for one in records], drift(corpus, records), removed, max_rows)
+
+
+def records_of(corpus: Corpus) -> list[FitRecord]:
+    """Records of the fits that the newest run depends on."""
+    return [read_record(corpus.store, path) for path in corpus.view.fits.values()]
+
+
+def summary(record: FitRecord) -> FitSummary:
+    """What a report says of a fit."""
+    return FitSummary(record.name, record.rows, len(record.chunks), record.numbers, record.digest)
+
+
+def removed_by(corpus: Corpus) -> list[tuple[str, int]]:
+    """Where the sentences of about the first `MAX_ROWS` rows go under the newest run's `select`; empty without one.
+
+    Raises `ConfigError` if the corpus has not the columns of its condition.
+    """
+    settings = newest_config(corpus.store).get("select")
+    if not settings or not corpus.parts:
+        return []
+    selection = Selection(corpus, SelectSettings.model_validate(settings))
+    counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
+    for part in selection:
+        counts.add(part.counts)
+        if counts.sentences >= MAX_ROWS:
+            break
+    return [*counts.removed.items(), (KEPT, counts.kept)]

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.quality.report import plots
-from pipeline.quality.report.fits import AUTOBLEU, AUTOBLEU_EXACT, RELATIVE_ERROR, FitSummary
+from pipeline.quality.report.drift import AUTOBLEU, AUTOBLEU_EXACT, RELATIVE_ERROR, FitSummary
 from pipeline.quality.report.gather import Gathered
 from pipeline.quality.report.page import Block, Figure, Note, Section, Table, decimal, number, share
-from pipeline.quality.report.rows import ReportRows
+from pipeline.quality.report.rows import Array, Bin, ReportRows, by_length, finite, pearson
 from pipeline.quality.report.sections import length_table
-from pipeline.quality.report.statistics import Array, Bin, by_length, finite, pearson
 
 BLEU, COSINE = "AutoBLEU", "external cosine"
 NAMES = {"bleu": BLEU, "cosine": COSINE}

@@ -25,7 +25,7 @@ Cell = str | Said
 
 @dataclass(frozen=True)
 class Figure:
-    """`svg`: as `pipeline/quality/report/svg.py` makes it, which has escaped its text."""
+    """`svg`: as `pipeline/quality/report/plots.py` makes it, which has escaped its text."""
 
     svg: str
     title: str

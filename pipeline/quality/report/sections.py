@@ -25,8 +25,7 @@ from pipeline.quality.report.page import (
     number,
     share,
 )
-from pipeline.quality.report.rows import NON_FINITE, TRUNCATED, ReportRows
-from pipeline.quality.report.statistics import Bin, by_length, finite, summarise
+from pipeline.quality.report.rows import NON_FINITE, TRUNCATED, Bin, ReportRows, by_length, finite, summarise
 
 DRAWN = 25  # languages in a plot
 DIGITS = {"autobleu": 1, "fragility_cosine": 3, "fragility_bleu": 3}
@@ -150,7 +149,8 @@ def embeddings(found: Gathered) -> Section | None:
             Figure(
                 plots.by_language("norms", drawn[:DRAWN], "norm"),
                 "Norm by language",
-                "Point: mean; line: 10th to 90th percentile. A language apart from the others is encoded otherwise.",
+                "Point: mean; line: 10th to 90th percentile. "
+                "A language whose norms differ from the others' is encoded differently.",
             ),
             Figure(plots.histogram("norm", spread, "norm"), "Norms of all languages"),
         ]
@@ -183,7 +183,7 @@ def scores(found: Gathered) -> Section | None:
         "autobleu",
         "AutoBLEU",
         "Each embedding is decoded again and compared with its sentence: what does not come back, a model of "
-        f"embeddings cannot learn. {number(stopped)} decodings stopped at the bound of their length.",
+        f"embeddings cannot learn. {number(stopped)} decoded sentences reached the maximum length.",
         [
             Figure(
                 plots.by_length("autobleu-length", {"AutoBLEU": bins}, "AutoBLEU", top=100),

@@ -13,8 +13,7 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data.index import Index
-from pipeline.training.data.source import TrainingSource
+from pipeline.training.data.index import Index, TrainingSource
 
 Weights = Literal["none", "fragility"]
 

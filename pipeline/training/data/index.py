@@ -8,6 +8,8 @@ Files of a corpus are never rewritten, so an index stays right until `gc` or `pu
 A run is a document, or a piece of one that lost sentences: 22 bytes in files that are mapped, not held
 (`run_files.py`). In memory are the parts, and some 40 bytes for each span of about 32 000 rows.
 Cost of making one: a pass over the columns that the selection reads, and the encoder for the two endings.
+
+One corpus of a mix that is trained on.
 """
 
 from __future__ import annotations
@@ -283,3 +285,11 @@ def _write(corpus: Corpus, index: Index) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_statistics=False)
         corpus.store.write(path, memoryview(sink.getvalue()))
+
+
+@dataclass(frozen=True)
+class TrainingSource:
+    """A corpus of a mix. weight: its share of the micro-batches, in proportion to those of the others."""
+
+    index: Index
+    weight: float = 1.0

@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 from pipeline.config.train import LANES
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
+from pipeline.training.data.index import TrainingSource
 from pipeline.training.data.order import DataOrder, MicroBatch, OrderRules, ShuffleBuffer
 from pipeline.training.data.reading import LoadedBuffer, Reader, batch_of
 from pipeline.training.data.sequences import Sequences
-from pipeline.training.data.source import TrainingSource
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "TrainingSource", "Weights"]

@@ -97,7 +97,7 @@ class Sequences:
 
     @property
     def sentences(self) -> int:
-        """Of all, closing ones too."""
+        """How many sentences the split has, the closing ones included."""
         return int(self.span_lengths.sum())
 
     @property

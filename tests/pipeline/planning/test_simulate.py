@@ -13,8 +13,8 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError
 from pipeline.config.run_config import load_config
 from pipeline.planning.plan import make_plan
-from pipeline.planning.simulation import Simulation, limit_hours, simulate
-from pipeline.planning.simulation_tables import gpus_of, large, show_simulation, span
+from pipeline.planning.simulation import Simulation, simulate
+from pipeline.planning.tables import gpus_of, large, show_simulation, span
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline
 from tests.support.runs import FITS, run
@@ -132,4 +132,8 @@ def test_figures_in_words() -> None:
     ]
     assert [span(one) for one in (0.5, 31, 24 * 12, 24 * 365.25 * 12)] == ["30 min 00 s", "31 h", "12 days", "12 years"]
     assert gpus_of("8, 64") == (8, 64)
-    assert [limit_hours(one) for one in ("90", "24:00:00", "1-12", "1-12:30:00", "30:00")] == [1.5, 24, 36, 36.5, 0.5]
+
+
+def test_a_task_starts_again_at_its_time_limit_if_it_has_one(tmp_path: Path) -> None:
+    for time, starts in {"90": 24, "24:00:00": 2, "1-12": 1, "30:00": 72, "infinite": 1}.items():
+        assert of("sample", f"launcher.time='{time}'", f"output={tmp_path}").starts(36) == starts

@@ -18,12 +18,10 @@ from pipeline.base.errors import ConfigError
 from pipeline.cli import app
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.report import Drift, FitSummary, plots, write_report
+from pipeline.quality.report import Drift, FitSummary, plots, render, write_report
 from pipeline.quality.report.gather import Gathered, gather
-from pipeline.quality.report.html import render
 from pipeline.quality.report.page import share
-from pipeline.quality.report.rows import read_rows
-from pipeline.quality.report.statistics import by_length, pearson
+from pipeline.quality.report.rows import by_length, pearson, read_rows
 from tests.conftest import write_config, write_jsonl
 
 EVIL = "<script>alert(1)</script> ]]> <img src=x onerror=alert(1)> \u202egnp.exe\u202c \x1b[31mred & \"q\" 'a' </style>"
@@ -174,7 +172,7 @@ def test_numbers_are_those_of_the_books(made: Corpus, tmp_path: Path) -> None:
     accounting: Accounting = compute_accounting(made.store, made.chunks)
     dropped, quarantined = sum(accounting.dropped.values()), sum(accounting.quarantined.values())
     assert (accounting.documents_in, accounting.kept, dropped, quarantined) == (4, 2, 1, 1)
-    assert "The books balance: 4 documents in = 2 kept + 1 dropped + 1 quarantined." in shown
+    assert "The accounting balances: 4 documents in = 2 kept + 1 dropped + 1 quarantined." in shown
     for reason in (*accounting.dropped, *accounting.quarantined):
         assert reason in shown
     assert f"sentences {accounting.sentences} in {accounting.parts} part" in shown
@@ -205,7 +203,7 @@ def test_shares(part: int, whole: int, expected: str) -> None:
 
 def test_problems_are_not_called_balance(full: Gathered) -> None:
     shown = plain(Page(page_of(full)).text)
-    assert "The books do not balance: 1 problem below." in shown and "The books balance" not in shown
+    assert "The accounting does not balance: 1 problem below." in shown and "The accounting balances" not in shown
 
 
 def test_the_same_corpus_gives_the_same_bytes_in_its_own_folder(made: Corpus) -> None:
