@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.conditions.tokens import ExpressionError, Token, Tokens
+from pipeline.conditions.tokens import ConditionTokens, ExpressionError, Token
 
 __all__ = ["Clause", "Condition", "ExpressionError", "parse"]
 
@@ -97,7 +97,7 @@ def parse(
 
     Raises `ExpressionError` for a syntax error, an unknown column, or a test that does not fit the column's type.
     """
-    node = _Parser(Tokens(text, origin), columns, absent).whole()
+    node = _Parser(ConditionTokens(text, origin), columns, absent).whole()
     clauses = tuple(
         Clause(text[one.start : one.end], one.columns, one.null_columns, one.expression)
         for one in node.conjuncts or (node,)
@@ -118,7 +118,7 @@ class _Node:
 class _Parser:
     """Recursive descent: each method takes the tokens of one rule of the grammar."""
 
-    def __init__(self, tokens: Tokens, columns: Mapping[str, pa.DataType], absent: Collection[str]) -> None:
+    def __init__(self, tokens: ConditionTokens, columns: Mapping[str, pa.DataType], absent: Collection[str]) -> None:
         self._tokens, self._columns, self._absent = tokens, columns, absent
         self._fail = tokens.fail
         self._depth = self._tests = 0

@@ -37,7 +37,7 @@ class Token:
     end: int
 
 
-class Tokens:
+class ConditionTokens:
     """The tokens of a condition, taken one after the other. `origin` begins the error messages."""
 
     def __init__(self, text: str, origin: str) -> None:

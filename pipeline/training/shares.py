@@ -64,7 +64,7 @@ class Planned(BaseModel):
     pieces: list[Piece]
 
 
-class Plan(BaseModel):
+class SharePlan(BaseModel):
     """Every tensor of a checkpoint by its name."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -128,7 +128,7 @@ class ShareWriter(StorageWriter):
             ]
             dtype: Any = str(tensor.properties.dtype).removeprefix("torch.")
             tensors[name] = Planned(dtype=dtype, size=list(tensor.size), pieces=pieces)
-        data = Plan(tensors=tensors).model_dump_json().encode()
+        data = SharePlan(tensors=tensors).model_dump_json().encode()
         self._store.write(f"{self._folder}/{PLAN}", data)
         self.digests = {one.file: one.digest for one in files.values()} | {PLAN: content_digest(data)}
 
@@ -151,7 +151,7 @@ class ShareReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The plan. Raises `CorpusError` if it is not the one that was written, or no plan."""
         try:
-            plan = Plan.model_validate_json(self._bytes(PLAN))
+            plan = SharePlan.model_validate_json(self._bytes(PLAN))
         except ValidationError as error:
             raise CorpusError(f"{self._store.url}/{self._folder}/{PLAN} is no plan of a checkpoint: {error}") from error
         tensors, files = {}, {}
