@@ -125,8 +125,9 @@ def test_credentials_are_found_and_not_printed(
 
 
 def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    checks = {check.name: check for check in examine(None, None)}
+    with monkeypatch.context() as without:  # no longer than this: plugins of pytest use torch after the test
+        without.setitem(sys.modules, "torch", None)
+        checks = {check.name: check for check in examine(None, None)}
     assert checks["libraries"].level == "bad" and "do not load: torch (ModuleNotFoundError" in checks["libraries"].found
     assert checks["libraries"].todo == "pip install --force-reinstall torch"
     assert "CPU" not in checks and checks["memory"].level == "good"
