@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
+    ".gz": lambda raw: gzip.compress(raw, mtime=0),
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": zstandard.ZstdCompressor().compress,

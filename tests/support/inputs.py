@@ -25,7 +25,7 @@ from pipeline.inputs import (
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
-    ".gz": gzip.compress,
+    ".gz": lambda raw: gzip.compress(raw, mtime=0),
     ".bz2": lambda raw: bz2.compress(raw, 1),
     ".xz": lzma.compress,
     ".zst": zstandard.ZstdCompressor().compress,
