@@ -7,9 +7,11 @@
 # All make a virtual environment in .venv and install into it what is missing; with nothing changed that takes no time.
 
 PYTHON ?= python3
-PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+PIP = .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
+# A Python that may not write byte code would compile torch again in every process: some seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 FAST = not slow and not cluster and not slurm and not faults and not gpu
 
 .PHONY: run test test-rest test-all docs faults

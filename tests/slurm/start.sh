@@ -2,12 +2,15 @@
 # A real SLURM on this machine, for tests: one node, accounting (slurmdbd on a MariaDB of its own), no systemd, no cgroups.
 #
 # Does nothing where a SLURM answers already, be it ours or the site's. Needs root; missing packages are installed where
-# apt-get is. Takes about 10 seconds, and a minute or two more where packages are missing. stop.sh ends it.
+# apt-get is. Takes about 15 seconds, and a minute or two more where packages are missing. stop.sh ends it.
+# It begins with no jobs and no records: what an earlier one left (its machine may have ended in the middle of a test) is
+# ended and deleted, for jobs that it had queued would run now and hold the node.
 #
 # What the tests count on: partitions main, short (at most 5 minutes) and urgent (its jobs preempt those of the others,
 # which are requeued); 8 CPUs, whatever the machine has, so that several tasks run at once; arrays of at most 50 tasks;
 # a requeued job starts again within seconds (cred_expire); accounts and limits are enforced.
 set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
 HOME_OF_IT=/var/lib/pipeline-test-slurm # state, logs, pids and the database
 MARK="# made by tests/slurm/start.sh of sonar-pipeline"
 PACKAGES="slurm-wlm slurmdbd munge mariadb-server faketime" # faketime: clocks that differ
@@ -35,16 +38,20 @@ if [ -n "$missing" ]; then
   command -v apt-get >/dev/null || fail "missing:$missing; install SLURM with slurmdbd, munge and MariaDB"
   echo "start.sh: installing $PACKAGES"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq </dev/null || fail "apt-get update failed"
+  apt-get update -qq -o Acquire::Retries=5 </dev/null || fail "apt-get update failed"
   # services that the packages would start are none of ours: what they need is not configured yet
   # shellcheck disable=SC2086
-  RUNLEVEL=1 apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold $PACKAGES \
+  RUNLEVEL=1 apt-get install -y -qq --no-install-recommends -o Acquire::Retries=5 -o Dpkg::Options::=--force-confold $PACKAGES \
     </dev/null >/var/log/pipeline-test-slurm-apt.log 2>&1 ||
     { tail -n 20 /var/log/pipeline-test-slurm-apt.log >&2; fail "apt-get install $PACKAGES failed"; }
 fi
 if [ -s /etc/slurm/slurm.conf ] && ! grep -qF "$MARK" /etc/slurm/slurm.conf; then
   fail "/etc/slurm/slurm.conf is not ours, and its SLURM does not answer: start that one, or take the file away"
 fi
+
+"$HERE"/stop.sh
+pkill -KILL -x slurmstepd || true # steps whose slurmd was killed: no SLURM answers, so they are nobody's
+rm -rf "$HOME_OF_IT"
 
 node=$(hostname -s)
 memory=$(slurmd -C | grep -oP 'RealMemory=\K\d+')
@@ -144,7 +151,6 @@ PartitionName=short Nodes=$node MaxTime=5 DefMemPerCPU=500 PriorityTier=1
 PartitionName=urgent Nodes=$node MaxTime=60 DefMemPerCPU=500 PriorityTier=10
 CONF
 
-# a job of an earlier start has nobody left to tell: its processes ended with the machine or by stop.sh
 "$(command -v slurmdbd)"
 wait_for slurmdbd 60 sacctmgr -n show cluster
 {
@@ -155,5 +161,5 @@ wait_for slurmdbd 60 sacctmgr -n show cluster
 "$(command -v slurmctld)"
 "$(command -v slurmd)"
 idle() { [ "$(sinfo -h -p main -o %t)" = idle ]; }
-wait_for "the node of SLURM" 60 idle
+wait_for "the node of SLURM" 120 idle
 sinfo

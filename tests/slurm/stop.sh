@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # End the SLURM of start.sh: its jobs, its daemons, its database. Leaves a site's own SLURM, the packages, munge and all
-# records (in /var/lib/pipeline-test-slurm) alone. Does nothing if it does not run.
+# records (in /var/lib/pipeline-test-slurm, until the next start) alone. Does nothing if it does not run.
 set -euo pipefail
 HOME_OF_IT=/var/lib/pipeline-test-slurm
 [ -s /etc/slurm/slurm.conf ] && grep -qF "tests/slurm/start.sh" /etc/slurm/slurm.conf || exit 0
@@ -14,6 +14,7 @@ fi
 for daemon in slurmd slurmctld slurmdbd mariadbd; do
   pid=$(cat "$HOME_OF_IT/run/$daemon.pid" 2>/dev/null) || continue
   [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$daemon" ] || continue # its number has gone to another program
-  kill "$pid"
-  for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.2; done
+  kill "$pid" 2>/dev/null || continue # ended by itself
+  for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || continue 2; sleep 0.2; done
+  kill -KILL "$pid" 2>/dev/null || true
 done
