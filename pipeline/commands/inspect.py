@@ -13,11 +13,11 @@ def inspect(
     where: CorpusPlace,
     worst: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="show so many of the worst rows with what they decode to (default: 5)"),
+        typer.Option(min=0, metavar="N", help="show the N worst rows and what they decode to (default: 5)"),
     ] = None,
-    lang: Annotated[str | None, typer.Option(metavar="CODE", help="rows of this language only, e.g. deu_Latn")] = None,
+    lang: Annotated[str | None, typer.Option(metavar="CODE", help="only rows of this language, e.g. deu_Latn")] = None,
     condition: Annotated[
-        str | None, typer.Option("--where", metavar="CONDITION", help="rows that satisfy this only")
+        str | None, typer.Option("--where", metavar="CONDITION", help="only rows that satisfy this condition")
     ] = None,
     to: Annotated[
         str | None,
@@ -26,25 +26,24 @@ def inspect(
         ),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="what --to writes (default: all but vectors)")
+        str | None, typer.Option(metavar="A,B,…", help="columns that --to writes (default: all but vectors)")
     ] = None,
     max_rows: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="read about so many rows (default: 2 million; with --to: all)"),
+        typer.Option(min=1, metavar="N", help="read about N rows (default: 2 million; with --to: all)"),
     ] = None,
 ) -> None:
     """Look at quality before training: AutoBLEU by language and by length, and the worst sentences.
 
-    Conditions compare columns by == != >= > <= and <, by in \\[…], is null and
-    is not null, texts also by contains, startswith, endswith and matches; they
-    join with and, or, not, ( ). A row that was not scored satisfies no
-    comparison of its score. A column that is not there is answered with all
-    that are.
+    Conditions compare columns with == != >= > <= < and in \\[…], test them with
+    is null and is not null, and test texts with contains, startswith, endswith
+    and matches; and, or, not and ( ) join them. A row without a score satisfies
+    no comparison of that score.
 
-    --to replaces an older file once the new one is whole. .parquet takes every
-    column, vectors too; .csv is for spreadsheets: a text that begins with
-    = + - @ gets ' in front, so that it is never evaluated. .csv and .jsonl may
-    end in .gz or .zst.
+    --to replaces an existing file only once the new one is complete. .parquet
+    takes every column, vectors too. In .csv, a text that begins with = + - @ gets
+    a ' in front, so that no spreadsheet evaluates it. .csv and .jsonl may end in
+    .gz or .zst.
 
     Examples:
 
@@ -66,28 +65,31 @@ def inspect(
 def select(
     place: CorpusPlace,
     where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="sentences must satisfy this, instead of select.where")
+        str | None,
+        typer.Option(metavar="CONDITION", help="condition that sentences must satisfy, instead of select.where"),
     ] = None,
     broken: Annotated[
         str | None,
         typer.Option(
             metavar="HOW",
-            help="documents that lost sentences: split-documents (default), drop-sentences or drop-documents",
+            help="documents that lose sentences: split-documents (default), drop-sentences or drop-documents",
         ),
     ] = None,
     min_sentences: Annotated[
-        int | None, typer.Option(metavar="N", help="leave out documents, or pieces of them, that are shorter")
+        int | None, typer.Option(metavar="N", help="leave out documents, or pieces of documents, with fewer sentences")
     ] = None,
 ) -> None:
     """Show which sentences a trainer and an export use, and what each clause removes.
 
     The rules are the section `select` of corpus.yaml, or of the newest run if a
-    folder is given; options replace single settings. The condition is that of
-    inspect --where; clauses count in their order, a sentence under the first
-    that it fails. Sentences whose embedding is not finite are never used.
+    folder is given; options replace single settings. Conditions are written as
+    for inspect --where. Clauses are applied in their order, and a sentence counts
+    under the first one that it fails. Sentences whose embedding is not finite are
+    never used.
 
-    A clause on a column that is null where it was not sampled says what becomes
-    of those sentences, or is refused: autobleu is null or autobleu >= 30
+    A score that was computed for a sample only is null elsewhere. A clause on
+    such a column must say what happens to those sentences:
+    autobleu is null or autobleu >= 30
 
     Examples:
 
@@ -103,23 +105,28 @@ def select(
 
 def export(
     place: CorpusPlace,
-    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="lcm or sonar-llm")],
-    to: Annotated[str, typer.Option(metavar="URL", help="a new folder: any fsspec URL")],
-    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="instead of select.where")] = None,
-    broken: Annotated[str | None, typer.Option(metavar="HOW", help="instead of select.broken")] = None,
-    min_sentences: Annotated[int | None, typer.Option(metavar="N", help="instead of select.min_sentences")] = None,
+    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="the layout to write: lcm or sonar-llm")],
+    to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
+    where: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="condition to use instead of select.where")
+    ] = None,
+    broken: Annotated[str | None, typer.Option(metavar="HOW", help="value to use instead of select.broken")] = None,
+    min_sentences: Annotated[
+        int | None, typer.Option(metavar="N", help="value to use instead of select.min_sentences")
+    ] = None,
 ) -> None:
     """Write the selected sentences in the layout of another project's trainer.
 
-    lcm: Meta's large_concept_model. Parquet, one row a document: text_sentences
-    and text_sentences_sonar_emb (FP16, bit for bit), a hive partition `split`,
-    and the datacard to copy into lcm/datacards/.
+    lcm: for Meta's large_concept_model. Parquet with one row per document:
+    text_sentences and text_sentences_sonar_emb (FP16, bit for bit), a hive
+    partition `split`, and the datacard to copy into lcm/datacards/.
 
-    sonar-llm: the released SONAR-LLM trainer. 100 .pt buckets for training, one
-    for validation, the embedding of "End of sequence.". It keeps numbers as
-    Python lists: 10 kB a sentence on disk. Meant for corpora such as TinyStories.
+    sonar-llm: for the released SONAR-LLM trainer. 100 .pt buckets for training,
+    one for validation, and the embedding of "End of sequence.". That format keeps
+    numbers as Python lists, 10 kB per sentence on disk, so it suits small corpora
+    such as TinyStories.
 
-    What is selected is what `pipeline select` shows. A document that lost
+    `pipeline select` shows which sentences are written. A document that lost
     sentences is written in pieces, unless select.broken says otherwise.
 
     Examples:
@@ -142,14 +149,14 @@ def report(
     where: CorpusPlace,
     to: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="where to put it, any URL (default: report/index.html in the corpus)"),
+        typer.Option(metavar="FILE", help="file or URL to write (default: report/index.html in the corpus)"),
     ] = None,
 ) -> None:
-    """Write a report: one HTML file with plots, tables and examples that needs nothing else, also offline.
+    """Write a report: one self-contained HTML file with plots, tables and examples that opens offline.
 
-    What is in the corpus, its books, AutoBLEU and fragility by length and
-    language, embeddings, fits, speed, and where it all comes from. Of a large
-    corpus it reads about the first 2 million sentences, in random order.
+    The report shows what is in the corpus, the accounting, AutoBLEU and fragility
+    by length and language, embeddings, fits, speed and provenance. Of a large
+    corpus, about 2 million sentences are read, in random order.
 
     Examples:
 
@@ -166,25 +173,25 @@ def report(
 def compare_segmenters(
     config: ConfigPath,
     methods: Annotated[
-        str, typer.Option(metavar="A,B,…", help="of spacy, spacy-capped, sat and sat-capped")
+        str, typer.Option(metavar="A,B,…", help="methods to compare: spacy, spacy-capped, sat, sat-capped")
     ] = "spacy,spacy-capped,sat,sat-capped",
     characters: Annotated[
-        int, typer.Option(min=1000, metavar="N", help="size of the sample: documents of about so many characters")
+        int, typer.Option(min=1000, metavar="N", help="size of the sample in characters; whole documents are taken")
     ] = 200_000,
     plot: Annotated[
-        str, typer.Option(metavar="FILE", help="where to put the plot: .svg, .png or .pdf, any URL")
+        str, typer.Option(metavar="FILE", help="file or URL of the plot: .svg, .png or .pdf")
     ] = "compare-segmenters.svg",
     overrides: Overrides = None,
 ) -> None:
-    """See by numbers which way of segmenting suits a corpus, before anything is run.
+    """Measure which way of segmenting suits a corpus, before anything is run.
 
-    Cuts the same sample of documents by each method, encodes and decodes every
-    sentence with the models of corpus.yaml, and shows average AutoBLEU by
-    sentence length (Figure 3 of the LCM paper), number of sentences and speed,
-    in the terminal and as a plot. No corpus is needed, and none is changed.
+    Each method segments the same sample of documents; every sentence is encoded
+    and decoded with the models of corpus.yaml. The command shows mean AutoBLEU by
+    sentence length (Figure 3 of the LCM paper), the number of sentences and the
+    speed, in the terminal and as a plot. No corpus is needed, and none is changed.
 
-    Methods differ in how many sentences they make, and short ones score higher:
-    compare at equal lengths, or AutoBLEU weighted by characters.
+    Methods differ in how many sentences they make, and short sentences score
+    higher: compare at equal lengths, or AutoBLEU weighted by characters.
 
     Examples:
 

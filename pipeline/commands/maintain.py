@@ -12,20 +12,23 @@ from pipeline.commands.options import CorpusPlace, open_corpus, out
 
 def verify(
     where: CorpusPlace,
-    repair: Annotated[bool, typer.Option("--repair", help="delete the receipts of what is wrong")] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="delete the receipts of damaged files, so that the next run makes them again"),
+    ] = False,
     compare: Annotated[
-        str | None, typer.Option(metavar="CORPUS", help="instead: whether that corpus is the same as this one")
+        str | None, typer.Option(metavar="CORPUS", help="instead, say whether that corpus equals this one")
     ] = None,
 ) -> None:
     """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
 
-    The accounting and the fits are checked too. With --repair, what is wrong loses its receipt,
-    and the next run makes it anew; nothing else is touched. Refused while a run
-    is under way.
+    The accounting and the fits are checked too. With --repair, damaged files lose
+    their receipts, and the next run makes them again; nothing else is touched.
+    --repair is refused while a run is under way.
 
-    --compare reads receipts, and embeddings only where they differ: the same
-    documents, text and order, and the same bytes; where GPUs computed, vectors
-    within a cosine of 1 - 1e-5.
+    --compare reads receipts, and embeddings only where the receipts differ. Two
+    corpora are equal if documents, texts, order and bytes are; where GPUs
+    computed, vectors may differ by a cosine of 1e-5.
 
     Exit code 1 if anything is wrong.
 
@@ -91,21 +94,21 @@ def gc(
 def purge(
     where: CorpusPlace,
     ids: Annotated[
-        str, typer.Option(metavar="FILE", help="doc_ids, one a line, or Parquet with a column doc_id; any URL")
+        str, typer.Option(metavar="FILE", help="doc_ids, one per line, or Parquet with a column doc_id; a path or URL")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would go")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be removed")] = False,
 ) -> None:
-    """Remove documents for good, by their doc_id.
+    """Remove documents permanently, by their doc_id.
 
-    From now on no reader shows them: inspect, select, export, report, fits.
-    The next `pipeline run` writes the parts that held them anew and deletes
-    every file that was, also results of older settings and the quarantine of
-    those chunks; its books count them as dropped: purged. Documents that come
-    later under such an id are left out too.
+    No reader shows the documents from now on: inspect, select, export, report and
+    fits leave them out. The next `pipeline run` rewrites the parts that held them
+    and deletes every older file with their text, also results of older settings
+    and the quarantine of those chunks; the accounting counts them as dropped:
+    purged. Documents that arrive later under such an id are left out too.
 
     Input files, exports, copies, older versions that a bucket may keep, and
-    models that were trained on those documents, are not touched. Ids that are in
-    no document are named. Ids are listed by
+    models that were trained on those documents are not touched. Ids that no
+    document has are named. To list ids, use
     pipeline inspect --columns doc_id,text --to FILE.
 
     Examples:
@@ -122,8 +125,10 @@ def purge(
 
 def quarantine(
     where: CorpusPlace,
-    reason: Annotated[str | None, typer.Option(metavar="REASON", help="records of this reason only")] = None,
-    most: Annotated[int, typer.Option(min=1, metavar="N", help="show so many records of each reason")] = 3,
+    reason: Annotated[
+        str | None, typer.Option(metavar="REASON", help="only records quarantined for this reason")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="records to show for each reason")] = 3,
 ) -> None:
     """Show the records that could not be used: where they are, why, and how they begin.
 

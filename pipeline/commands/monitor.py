@@ -12,18 +12,18 @@ from pipeline.commands.options import CorpusPlace, follow_run, open_corpus, out
 def status(
     where: CorpusPlace,
     watch: Annotated[
-        bool, typer.Option("--watch", help="follow the run under way to its end; its outcome is the exit code")
+        bool, typer.Option("--watch", help="follow the run under way to its end; the exit code is its outcome")
     ] = False,
 ) -> None:
-    """Show the run under way and the accounting: what is done, dropped, quarantined and left, by the receipts.
+    """Show the run under way and the accounting: what is done, dropped, quarantined and left to do.
 
-    Of a run: its phases; claims and workers, where many work on it; parts,
-    sentences a second, time left; stragglers, what failed last, what was set
-    aside. After it: what it set aside and what failed. Of training: how far each
-    model is, and its SLURM job.
+    While a run is under way: its phases; shards and workers, where several work on
+    it; parts, sentences per second and time left; stragglers, recent failures, and
+    what was set aside. Afterwards: what failed or was set aside. For training: how
+    far each model is, and its SLURM job.
 
-    --watch refreshes in place, or prints a line every few seconds where the
-    output is no terminal. Ctrl-C stops watching and nothing else.
+    --watch refreshes in place, or prints a line every few seconds if the output
+    is not a terminal. Ctrl-C only stops the watching.
 
     Exit code 1 if the accounting does not balance, the newest run failed, or a training gave up.
 
@@ -56,26 +56,29 @@ def status(
 
 def logs(
     where: CorpusPlace,
-    stage: Annotated[str | None, typer.Option(metavar="STAGE", help="what this stage did, e.g. encode")] = None,
+    stage: Annotated[str | None, typer.Option(metavar="STAGE", help="only what this stage did, e.g. encode")] = None,
     part: Annotated[
-        str | None, typer.Option(metavar="PART", help="one part or input file, with its receipts and their warnings")
+        str | None, typer.Option(metavar="PART", help="only this part or input file, with its receipts and warnings")
     ] = None,
     worker: Annotated[
-        str | None, typer.Option(metavar="WORKER", help="one worker, with the end of its SLURM log, e.g. 123_4")
+        str | None, typer.Option(metavar="WORKER", help="only this worker, with the end of its SLURM log, e.g. 123_4")
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="what failed, with tracebacks")] = False,
-    tail: Annotated[int, typer.Option(min=1, metavar="N", help="the newest N lines")] = 100,
+    failed: Annotated[bool, typer.Option("--failed", help="only failures, with tracebacks")] = False,
+    tail: Annotated[
+        int, typer.Option(min=1, metavar="N", help="number of lines to show, counted from the newest")
+    ] = 100,
     run_name: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="another run than the newest, by how its name begins")
+        str | None,
+        typer.Option("--run", metavar="RUN", help="a run other than the newest: its name or the beginning of it"),
     ] = None,
     training: Annotated[
-        str | None, typer.Option(metavar="NAME", help="instead, a run of training: its losses, and the end of its log")
+        str | None, typer.Option(metavar="NAME", help="instead, show a training: its losses, and the end of its log")
     ] = None,
 ) -> None:
-    """Show what happened in a run, whoever did it: parts, chunks, failures, and the logs of SLURM jobs.
+    """Show what happened in a run on all its workers: parts, chunks, failures, and the logs of SLURM jobs.
 
-    Times are UTC. Workers write what happened at each heartbeat; a run that one
-    process drives (local, inline, ray) writes it about every 30 seconds.
+    Times are UTC. SLURM workers write their events at each heartbeat; a run that
+    one process drives (local, inline, ray) writes them about every 30 seconds.
 
     Examples:
 

@@ -18,17 +18,22 @@ LOG_WIDTH = 160  # where the output is no terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
 err = Console(stderr=True, soft_wrap=True)
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml, or `sample`, which ships")]
-CorpusPlace = Annotated[str, typer.Argument(metavar="CORPUS", help="folder of a corpus, or its YAML file")]
+ConfigPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CORPUS.YAML", help="the corpus.yaml to use, or `sample` for the one that ships with the package"
+    ),
+]
+CorpusPlace = Annotated[str, typer.Argument(metavar="CORPUS", help="the folder or URL of a corpus, or its YAML file")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="override a setting, e.g. --set encode.batch_tokens=4096; --set train=null leaves a section out",
+        help="override one setting, e.g. --set encode.batch_tokens=4096; --set train=null removes a section",
     ),
 ]
-Only = Annotated[str | None, typer.Option(metavar="STAGE", help="do this stage only, e.g. encode")]
+Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
 
 

@@ -32,25 +32,33 @@ def run(
     ] = None,
     refit: Annotated[
         list[str] | None,
-        typer.Option("--refit", metavar="NAME", help="fit anew on the present pilot: scaler, predictor or rvq"),
+        typer.Option(
+            "--refit",
+            metavar="NAME",
+            help="fit this again on the current pilot: scaler, predictor or rvq; may be repeated",
+        ),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="ray: auto or HOST:6379 joins that cluster, http://HOST:8265 submits a job"),
+        typer.Option(
+            metavar="WHERE",
+            help="for --launcher ray: auto or HOST:6379 joins a cluster, http://HOST:8265 submits a job",
+        ),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="though another run holds the corpus: ask that one to stop")
+        bool, typer.Option("--take-over", help="if another run holds the corpus, ask it to stop and take its place")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="slurm: follow the run to its end")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="for --launcher slurm: follow the run to its end")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
 
-    Safe to stop and start again at any moment. Ends with the accounting:
-    documents in = kept + dropped + quarantined.
+    A run can be stopped and started again at any moment. It ends with the
+    accounting: documents in = kept + dropped + quarantined.
 
-    What is fitted is fitted on the pilot (the first chunks that hold fit.rows
-    sentences) and frozen: documents added later change nothing that is there.
+    The scaler, the predictor and the codebooks are fitted on the pilot (the first
+    chunks that hold fit.rows sentences) and then frozen: documents that are added
+    later do not change what is already there.
 
     Examples:
 
@@ -84,21 +92,23 @@ def plan(
     only: Only = None,
     until: Until = None,
     simulated: Annotated[
-        bool, typer.Option("--simulate", help="instead: what it would be at another size, on paper")
+        bool, typer.Option("--simulate", help="instead, calculate the work, storage and time at another size")
     ] = False,
     documents: Annotated[
         float | None,
-        typer.Option(metavar="N", help="with --simulate: so many documents (default: the 4e9 of the LCM paper)"),
+        typer.Option(metavar="N", help="with --simulate: number of documents (default: 4e9, as in the LCM paper)"),
     ] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N,…", help="with --simulate: time on so many GPUs")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N,…", help="with --simulate: numbers of GPUs to give times for")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Show what `run` would do and why, how much is left, and how long it takes at the measured rates.
 
-    --simulate runs nothing and needs no finished corpus: work, files, storage,
-    time and requests at another size, by the rates and bytes that this corpus
-    measured, else by the schema and the LCM paper; what nobody measured is not
-    guessed.
+    --simulate starts no work and needs no finished corpus. It calculates work,
+    files, storage, time and requests at another size, from the rates and bytes
+    measured in this corpus, or else from the schema and the LCM paper. What
+    nobody has measured is left out, not guessed.
 
     Examples:
 
@@ -126,23 +136,25 @@ def plan(
 def retry(
     config: ConfigPath,
     quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="segment chunks with records in quarantine again")
+        bool, typer.Option("--quarantined", help="segment every chunk with quarantined records again")
     ] = False,
     reason: Annotated[
         str | None,
-        typer.Option(metavar="REASON", help="only those with records of this reason (implies --quarantined)"),
+        typer.Option(
+            metavar="REASON", help="only chunks with records quarantined for this reason (implies --quarantined)"
+        ),
     ] = None,
     launcher: Annotated[str | None, typer.Option(metavar="KIND", help="as for run")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Try records in quarantine again, after you changed the cause: a library, a limit, a file.
+    """Try quarantined records again, after you have removed the cause: a library, a limit, a file.
 
-    Their chunks are segmented again and the corpus is brought up to date, as by
-    `pipeline run`; parts that come out the same keep their embeddings and scores.
-    Shows the quarantine before and after, by reason. Parts that a run set aside
-    are tried again, as in every run.
+    Their chunks are segmented again, and the corpus is brought up to date as
+    `pipeline run` does it; parts that come out the same keep their embeddings and
+    scores. The command shows the quarantine before and after, by reason. Parts
+    that an earlier run set aside are tried again too, as in every run.
 
-    Where only the input changed, `pipeline run` alone is enough: it sees that.
+    If only the input files have changed, `pipeline run` is enough: it notices.
 
     Examples:
 
@@ -156,8 +168,8 @@ def retry(
 
     if not quarantined and reason is None:
         raise ConfigError(
-            "say what to retry: --quarantined, or --reason REASON; what a run set aside or failed at is tried again by "
-            "pipeline run"
+            "say what to retry: --quarantined, or --reason REASON; pipeline run itself tries again what an earlier run "
+            "set aside or failed at"
         )
     resolved, options = load(config, overrides, launcher), RunOptions()
     try:
@@ -172,10 +184,10 @@ def cancel(
 ) -> None:
     """Stop the run under way, wherever it works, and free the corpus; `pipeline run` goes on from there.
 
-    Its workers stop at their next sign of life and let go of what they hold;
-    its SLURM jobs are cancelled, and so are those that train. A process on another machine is asked as well:
-    this waits until it has stopped, or given no sign of life for as long as
-    launcher.lease_seconds (exit code 1 if it is still there then).
+    The workers stop at their next heartbeat and release what they hold. SLURM
+    jobs of the run and of its trainings are cancelled. A process on another
+    machine is asked to stop: the command waits until it has stopped, or has sent
+    no heartbeat for launcher.lease_seconds. Exit code 1 if it still runs then.
 
     Example: pipeline cancel runs/sample
     """

@@ -11,10 +11,14 @@ from pipeline.commands.options import out
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="a model that ships, or a card's file")] = None,
-    fetch: Annotated[bool, typer.Option("--fetch", help="download its files now, and check them")] = False,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="a model that ships with the package, or the path of a card")
+    ] = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="download its files now, and check them against their digests")
+    ] = False,
 ) -> None:
-    """List the models: size, languages, licence, and what is on this machine; or show one in full.
+    """List the models with size, languages, licence, and whether they are on this machine; or show one in full.
 
     Example: pipeline models sonar --fetch
     """
@@ -24,9 +28,11 @@ def models(
 
 
 def schema(
-    to: Annotated[str | None, typer.Option(metavar="FILE", help="write it to a file instead of printing it")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="FILE", help="write the schema to this file instead of printing it")
+    ] = None,
 ) -> None:
-    """Print the JSON schema of corpus.yaml, with which editors complete and check it while you type.
+    """Print the JSON schema of corpus.yaml, which editors use to complete and check it while you type.
 
     Examples:
 
@@ -34,8 +40,8 @@ def schema(
 
       pipeline schema | jq '.properties | keys'
 
-    With this as the first line of a corpus.yaml beside it, VS Code (YAML
-    extension), Neovim, Emacs and others use it:
+    VS Code (YAML extension), Neovim, Emacs and others use the schema if a
+    corpus.yaml beside it begins with this line:
 
       # yaml-language-server: $schema=corpus.schema.json
     """
@@ -51,17 +57,18 @@ def doctor(
     config: Annotated[
         Path | None, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml to check against this machine")
     ] = None,
-    ray: Annotated[bool, typer.Option(help="start Ray once, which takes some seconds")] = True,
+    ray: Annotated[bool, typer.Option(help="also start Ray once, which takes some seconds")] = True,
 ) -> None:
     """Check whether this machine can run the pipeline, and say what to do where it cannot.
 
-    Python and libraries, CPU and GPUs, memory, limits, disk, Ray, SLURM, models,
-    credentials of object stores (found or not, never what they are). With a
-    corpus.yaml also its inputs (the first records of each), its models, whether
-    its output can be written, and whether SLURM would take its jobs.
+    It checks Python and libraries, CPU and GPUs, memory, limits, disk, Ray, SLURM,
+    models, and whether credentials of object stores are found (their values are
+    never shown). With a corpus.yaml it also checks the inputs (the first records
+    of each), the models, whether the output can be written, and whether SLURM
+    would accept the jobs.
 
-    ✓ as it should be, – not there and not needed, ! works but look at it, ✗ stops
-    a run. Exit code 1 if anything is ✗.
+    ✓ fine; – absent and not needed; ! works, but needs attention; ✗ stops a run.
+    Exit code 1 if anything is ✗.
 
     Examples:
 

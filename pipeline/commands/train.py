@@ -8,40 +8,51 @@ import typer
 
 from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
 
-Steps = Annotated[int | None, typer.Option(min=1, metavar="N", help="diffusion: steps of a sentence, instead of 40")]
-Guidance = Annotated[float | None, typer.Option(min=0, help="its scale, instead of the paper's; 1: none")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="diffusion models: denoising steps per sentence (default: 40)")
+]
+Guidance = Annotated[
+    float | None,
+    typer.Option(min=0, help="diffusion models: guidance scale (default: the paper's); 1 turns guidance off"),
+]
 Temperature = Annotated[
-    float | None, typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23, instead of the paper's; needs --top-k above 1")
+    float | None, typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23 (default: the paper's); needs --top-k above 1")
 ]
 TopK = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Quant-LCM: units that are drawn from; 1: likeliest")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Quant-LCM: draw from the K likeliest units; 1 takes the likeliest"),
 ]
 TopP = Annotated[
-    float | None, typer.Option(min=0.01, max=1, help="Quant-LCM: draw from the likeliest units that together reach it")
+    float | None,
+    typer.Option(min=0.01, max=1, help="Quant-LCM: draw from the likeliest units whose probabilities add up to this"),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="of noise and of what is drawn")]
+Seed = Annotated[int, typer.Option(min=0, help="seed of the noise and of every random draw")]
 
 
 def index(
     place: CorpusPlace,
     where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="sentences must satisfy this, instead of select.where")
+        str | None,
+        typer.Option(metavar="CONDITION", help="condition that sentences must satisfy, instead of select.where"),
     ] = None,
-    broken: Annotated[str | None, typer.Option(metavar="HOW", help="instead of select.broken")] = None,
-    min_sentences: Annotated[int | None, typer.Option(metavar="N", help="instead of select.min_sentences")] = None,
+    broken: Annotated[str | None, typer.Option(metavar="HOW", help="value to use instead of select.broken")] = None,
+    min_sentences: Annotated[
+        int | None, typer.Option(metavar="N", help="value to use instead of select.min_sentences")
+    ] = None,
     answers: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="kept column: code point where a document's answer begins, which alone is learned"
+            metavar="COLUMN", help="kept column with the code point where the answer begins; only answers are learned"
         ),
     ] = None,
 ) -> None:
-    """Write down which rows of which files training reads: the index, pinned by a digest.
+    """Write the index of a training: which rows of which files it reads, pinned by a digest.
 
-    Training does it by itself; this shows what it would see. What is selected is
-    what `pipeline select` shows. Files of a corpus never change, so an index
-    stays right while documents are added; `gc` and `purge` may end it. The same
-    corpus and selection give the same index, which is then not made again.
+    Training makes its index by itself; this command shows what it would read.
+    `pipeline select` shows which sentences are selected. Files of a corpus never
+    change, so an index stays valid while documents are added; `gc` and `purge` may
+    delete files that it names. The same corpus and selection give the same index,
+    which is then not made again.
 
     Examples:
 
@@ -58,21 +69,27 @@ def index(
 def train(
     config: ConfigPath,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="forget what was trained under this name, and begin anew")
+        bool, typer.Option("--fresh", help="delete what was trained under this name, and start again")
     ] = False,
-    processes: Annotated[int | None, typer.Option(min=1, metavar="N", help="instead of train.processes")] = None,
-    launcher: Annotated[
-        str | None, typer.Option(metavar="KIND", help="local (this machine), slurm (a job), ray (a cluster)")
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="value to use instead of train.processes")
     ] = None,
-    address: Annotated[str | None, typer.Option(metavar="WHERE", help="ray: as for run")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="slurm: follow the training to its end")] = False,
+    launcher: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="where to train: local (this machine), slurm (a job), ray (a cluster)"),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="for --launcher ray: the cluster, as for pipeline run")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="for --launcher slurm: follow the training to its end")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Train the Large Concept Model of the section `train` on a corpus; `pipeline run` does it at its end.
 
-    Running again goes on from the newest checkpoint, with another number of
-    processes too, and gives the same losses as if it had never stopped. Numbers
-    go to train/NAME of the corpus: metrics.jsonl, and tensorboard/.
+    The same command run again resumes from the newest checkpoint, also with
+    another number of processes, and gives the same losses as a training that
+    never stopped. Metrics are written to train/NAME in the corpus, as
+    metrics.jsonl and for TensorBoard.
 
     Examples:
 
@@ -108,17 +125,25 @@ def evaluate(
     place: CorpusPlace,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="MODEL", help="name in train/ or a folder; may be repeated (default: all)"),
+        typer.Option(
+            "--model", metavar="MODEL", help="name of a training, or a folder; may be repeated (default: all)"
+        ),
     ] = None,
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="test, validation or train")] = "test",
-    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="that are predicted, or a few more")] = 10_000,
+    split: Annotated[
+        str, typer.Option(metavar="SPLIT", help="documents to evaluate on: test, validation or train")
+    ] = "test",
+    sentences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="number of sentences to predict, rounded up to whole documents")
+    ] = 10_000,
     metrics: Annotated[
-        str, typer.Option(metavar="A,B,…", help="of l2, l2_squared, l2_r, par, ca and mi")
+        str, typer.Option(metavar="A,B,…", help="metrics to compute: l2, l2_squared, l2_r, par, ca, mi")
     ] = "l2,l2_squared,l2_r,par,ca",
     language_model: Annotated[
-        str | None, typer.Option(metavar="CARD", help="for mi: gpt2, smollm2, or the file of a card")
+        str | None, typer.Option(metavar="CARD", help="language model for mi: gpt2, smollm2, or the path of a card")
     ] = None,
-    mi_sentences: Annotated[int, typer.Option(min=1, metavar="N", help="the first so many for mi")] = 500,
+    mi_sentences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="number of sentences that mi is computed on")
+    ] = 500,
     seed: Seed = 0,
     steps: Steps = None,
     guidance: Guidance = None,
@@ -126,16 +151,17 @@ def evaluate(
     top_k: TopK = None,
     top_p: TopP = None,
 ) -> None:
-    """Say how well models predict the next sentence of held-out documents, as Table 3 of the LCM paper does.
+    """Measure how well models predict the next sentence of held-out documents, as in Table 3 of the LCM paper.
 
-    Every sentence but a document's first is predicted from the true ones before
-    it. l2 is the distance in SONAR space, l2_r that after decoding and encoding
-    again, par how much more the prediction resembles the context than the true
-    sentence does, ca the share of other sentences that are further away, mi the
-    mutual information with the ten sentences before, by a language model. Below
-    the models stand two predictors that learn nothing, and the truth.
+    Every sentence except the first of a document is predicted from the true
+    sentences before it. l2 is the distance in SONAR space; l2_r is the same after
+    decoding and encoding again; par says how much more the prediction resembles
+    the context than the true sentence does; ca is the share of other sentences
+    that are further away; mi is the mutual information with the ten sentences
+    before, by a language model. Two baselines that learn nothing and the true
+    sentences are shown for comparison.
 
-    The table is written to train/NAME/evaluation of every model.
+    The table is written to train/NAME/evaluation for every model.
 
     Examples:
 
@@ -158,23 +184,31 @@ def evaluate(
 
 def generate(
     place: CorpusPlace,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="name in train/, or a folder")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="name of a training, or a folder")],
     prompt: Annotated[
-        str | None, typer.Option(metavar="FILE", help="a text to continue; - for what comes through a pipe")
+        str | None, typer.Option(metavar="FILE", help="text file to continue; - reads standard input")
     ] = None,
-    prompt_lang: Annotated[str, typer.Option(metavar="CODE", help="language of the prompt")] = "eng_Latn",
+    prompt_lang: Annotated[
+        str, typer.Option(metavar="CODE", help="language of the prompt, e.g. eng_Latn")
+    ] = "eng_Latn",
     split: Annotated[
         str | None,
-        typer.Option(metavar="SPLIT", help="continue documents of it (test, validation, train), score that"),
+        typer.Option(
+            metavar="SPLIT",
+            help="instead of a prompt, continue documents of this split (test, validation, train) and score them",
+        ),
     ] = None,
-    documents: Annotated[int, typer.Option(min=1, metavar="N", help="how many of them")] = 10,
-    prompt_sentences: Annotated[int, typer.Option(min=1, metavar="N", help="of each that are given")] = 5,
-    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="to generate, at most")] = 10,
+    documents: Annotated[int, typer.Option(min=1, metavar="N", help="with --split: number of documents")] = 10,
+    prompt_sentences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="with --split: sentences of each document that are given")
+    ] = 5,
+    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="maximum number of sentences to generate")] = 10,
     lang: Annotated[
         str | None, typer.Option(metavar="CODE", help="decode into this language (default: that of the prompt)")
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="FILE", help="write the continuations to it too, a line each (any URL)")
+        str | None,
+        typer.Option(metavar="FILE", help="also write the continuations to this file or URL, one JSON object per line"),
     ] = None,
     seed: Seed = 0,
     steps: Steps = None,
@@ -185,11 +219,11 @@ def generate(
 ) -> None:
     """Continue a text, or held-out documents, with a trained model.
 
-    The prompt is cut into sentences and encoded as the corpus was; the model adds
-    sentences until it says "End of text.", repeats itself or has given enough.
-    The same concepts can be decoded into any language of the decoder: --lang.
+    The prompt is segmented and encoded as the corpus was. The model adds sentences
+    until it predicts "End of text.", repeats itself, or reaches --sentences. With
+    --lang, the same concepts are decoded into another language of the decoder.
 
-    With --split, continuations are held against how documents really go on:
+    With --split, continuations are compared with how the documents really go on:
     ROUGE-L, 3-grams taken from the prompt (OVL-3), repeated 4-grams in percent
     (REP-4), and the cosine of each sentence with the next but one (coherence).
 
