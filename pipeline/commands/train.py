@@ -208,7 +208,7 @@ def generate(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="also write the continuations to this file or URL, one JSON object per line"),
+        typer.Option(metavar="FILE", help="also write the continuations to this file or URL, one per line"),
     ] = None,
     seed: Seed = 0,
     steps: Steps = None,
