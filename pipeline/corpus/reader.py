@@ -8,19 +8,26 @@ matrix = corpus.embeddings(part=0)          # (rows, dim) float16
 
 for batch in corpus.batches("text", "title", where=corpus.condition("autobleu < 20")):
     batch.table                             # of at most 8192 rows, those with an AutoBLEU below 20
+
+frame = corpus.to_pandas("text", "autobleu", where="autobleu < 20")
+corpus.nearest("The market opens at seven.", k=5, lang="eng_Latn")
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted
 from pipeline.conditions.expression import Condition, parse
+from pipeline.corpus import frames
+from pipeline.corpus.nearest import Metric, Query, find_nearest
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, no_column
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import PartState, States, View, read_state
@@ -28,6 +35,10 @@ from pipeline.corpus.tombstones import Tombstones, read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
+
+if TYPE_CHECKING:  # torch takes seconds
+    from pipeline.corpus.torch_rows import TorchRows
+    from stages.encode.encoder import Encode
 
 RECENT_CHUNKS = 64  # whose receipts are kept
 
@@ -43,6 +54,22 @@ class Corpus:
         self.store = Store(url)
         self.view = view or newest_view(self.store)
         self._recent: dict[int, list[PartState]] = {}  # of chunks: their parts are asked for one after the other
+        self._encoders: dict[str, Encode] = {}  # by device
+
+    def __reduce__(self) -> tuple[type[Corpus], tuple[str, View]]:
+        return Corpus, (self.url, self.view)
+
+    def __repr__(self) -> str:
+        return (
+            f"Corpus({self.url!r}): {counted(self.rows, 'sentence')} in {counted(len(self.parts), 'part')}; columns: "
+            f"{', '.join(self.catalogue) or 'none yet'}"
+        )
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __bool__(self) -> bool:
+        return True  # also before its first sentence
 
     @cached_property
     def tombstones(self) -> Tombstones:
@@ -105,13 +132,16 @@ class Corpus:
         for part in self.parts:
             yield self.table(*columns, part=part)
 
-    def batches(self, *columns: str, where: Condition | None = None) -> Iterator[PartBatch]:
-        """Row group after row group, in the order of the corpus: at most 8192 rows in memory.
+    def batches(
+        self, *columns: str, where: Condition | str | None = None, parts: Sequence[str] | None = None
+    ) -> Iterator[PartBatch]:
+        """Row group after row group, in the order of the corpus (`parts`: of these only): at most 8192 rows in memory.
 
         With a condition, only the rows that satisfy it; columns that it does not read are read only where some do.
         """
         names = self._checked(columns, self.catalogue, self.url)
-        for part in self.parts:
+        where = self._where(where)
+        for part in self.parts if parts is None else parts:
             with self.reader(part) as reader:
                 yield from reader.batches(names, where)
 
@@ -119,6 +149,108 @@ class Corpus:
         """The declared schema of what `batches` gives."""
         with self.reader(0) as reader:
             return reader.schema(self._checked(columns, self.catalogue, self.url))
+
+    def to_arrow(self, *columns: str, where: Condition | str | None = None) -> pa.Table:
+        """These columns (all row columns, if none is named) of the rows that satisfy the condition, in memory."""
+        names = self._names(columns)
+        tables = (batch.table for batch in self.batches(*names, where=where))
+        return pa.concat_tables([self.schema(*names).empty_table(), *tables])
+
+    def to_pandas(self, *columns: str, where: Condition | str | None = None) -> Any:
+        """`to_arrow` as a `pandas.DataFrame`; a vector is a NumPy array."""
+        return frames.to_pandas(self.to_arrow(*columns, where=where))
+
+    def to_polars(self, *columns: str, where: Condition | str | None = None) -> Any:
+        """`to_arrow` as a `polars.DataFrame`."""
+        return frames.to_polars(self.to_arrow(*columns, where=where))
+
+    def to_datasets(self, *columns: str, where: Condition | str | None = None, streaming: bool = False) -> Any:
+        """`to_arrow` as a Hugging Face `datasets.Dataset`.
+
+        streaming: an `IterableDataset`, which reads one row group (8192 rows) after the other.
+        """
+        if streaming:
+            return frames.to_streaming_datasets(self, self._names(columns), self._where(where))
+        return frames.to_datasets(self.to_arrow(*columns, where=where))
+
+    def torch(self, *columns: str, where: Condition | str | None = None, rank: int = 0, world: int = 1) -> TorchRows:
+        """An `IterableDataset` for PyTorch's `DataLoader`, whose workers read different parts.
+
+        A row is a dict by column: a vector is a tensor, everything else a Python value. rank, world: of several
+        processes, each of which reads other parts. Let workers be spawned (`multiprocessing_context="spawn"`).
+        """
+        from pipeline.corpus.torch_rows import TorchRows
+
+        return TorchRows(self, self._names(columns), self._where(where), rank, world)
+
+    def files(self, family: str = "sentences") -> list[str]:
+        """Addresses of the Parquet files of a family that receipts name, in the order of the parts.
+
+        Files that were replaced are left out. Raises `CorpusError` while files hold purged documents, and for a family
+        that some part lacks.
+        """
+        families = (*layout.ROW_FAMILIES, "documents")
+        if family not in families:
+            raise CorpusError(f"there is no family {family}; allowed: {', '.join(families)}")
+        if any(chunk in self.chunks.by_id for chunk in self.tombstones.by_chunk):
+            raise CorpusError(
+                f"files of {self.url} still hold purged documents, which only readers such as `batches` leave out; "
+                "run the corpus.yaml of this corpus, and they are erased"
+            )
+        found = []
+        for part in self.parts:
+            receipts = self.state_of(part).receipts.values()
+            paths = [file.path for receipt in receipts for file in receipt.files if file.family == family]
+            if not paths:
+                raise CorpusError(f"part {part} of {self.url} has no file of {family}: its stage has not run there")
+            found.append(f"{self.url.rstrip('/')}/{paths[0]}")
+        return found
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Part, and row in it, of a row of the whole corpus; negative numbers count from the end."""
+        left = row if row >= 0 else row + self.rows
+        for chunk in sorted(self.chunks, key=lambda one: one.chunk.id) if left >= 0 else ():
+            purged = self.tombstones.of(chunk.chunk.id)
+            if not purged and left >= (chunk.sentences or 0):
+                left -= chunk.sentences or 0
+                continue
+            for name in chunk.part_names():
+                rows = self._rows(self.state_of(name))
+                if left < rows:
+                    return name, left
+                left -= rows
+        raise CorpusError(f"{self.url} has {counted(self.rows, 'row')}; there is no row number {row}")
+
+    def nearest(
+        self,
+        query: str | Query,
+        k: int = 10,
+        *columns: str,
+        lang: str | None = None,
+        where: Condition | str | None = None,
+        metric: Metric = "cosine",
+        device: str = "cpu",
+    ) -> pa.Table:
+        """The k sentences nearest to a query, best first: `score`, `part`, `row`, and columns (`text` and `lang`).
+
+        query: a sentence, which the corpus's own encoder encodes (`lang`: its language; `device`: where); the number of
+        a row of the corpus, or (part, row), which is left out itself; or a vector of the embeddings' width. metric:
+        `cosine`, or `euclidean`, whose scores are distances. Exact: every embedding is read; one row group is in
+        memory. Raises `CorpusError` or `ConfigError` for what cannot be searched for.
+        """
+        names = self._checked(columns or ("text", "lang"), self.catalogue, self.url)
+        if isinstance(query, str):
+            query = self._encoded(query, lang, device)
+        return find_nearest(self, query, k, names, self._where(where), metric)
+
+    def _encoded(self, text: str, lang: str | None, device: str) -> npt.NDArray[np.float16]:
+        from pipeline.corpus.encoder import encode_texts, language_of, load_encoder
+
+        if device not in self._encoders:
+            self._encoders[device] = load_encoder(self.store, self.view, device)
+        encoder = self._encoders[device]
+        found: npt.NDArray[np.float16] = encode_texts(encoder, [text], [language_of(self.store, encoder, lang)])[0]
+        return found
 
     def documents(self, part: str | int) -> pa.Table:
         """Documents of a part: id, language, split, source, first row, rows and the metadata that was kept."""
@@ -160,6 +292,15 @@ class Corpus:
             return state.rows
         with self.reader(state.ref.part) as reader:
             return reader.rows
+
+    def _names(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The named columns that are there, or all row columns. Raises `CorpusError` where no part is finished."""
+        if not self.parts:
+            raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
+        return self._checked(columns or tuple(self.columns), self.catalogue, self.url)
+
+    def _where(self, where: Condition | str | None) -> Condition | None:
+        return self.condition(where, "where") if isinstance(where, str) else where
 
     def _checked(self, columns: tuple[str, ...], available: dict[str, Column], where: str) -> tuple[str, ...]:
         for column in columns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -144,8 +145,9 @@ def _follow(page: Path, folder: Path) -> None:
             path = folder / block.mark.removeprefix("file: ")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, "utf-8")
-        elif block.mark == "run" and block.language == "python":
-            subprocess.run([sys.executable, "-c", block.text], cwd=folder, check=True, timeout=600)
+        elif re.match("run( with .+)?$", block.mark) and block.language == "python":
+            if all(importlib.util.find_spec(name) for name in block.mark[9:].split(", ") if name):
+                subprocess.run([sys.executable, "-c", block.text], cwd=folder, check=True, timeout=600)
         elif block.mark == "run":
             printed |= _run(block, folder)
         elif block.mark.startswith("output of: "):

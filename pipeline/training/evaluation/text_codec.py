@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from pipeline.base.errors import ConfigError
+from pipeline.corpus.encoder import encode_texts, load_encoder
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
-from stages.arrow import embedding_matrix
 from stages.autobleu.settings import AutobleuSettings
-from stages.cards import CardError
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.segment.segmenter import Segmenter
@@ -68,9 +66,7 @@ class TextCodec:
 
     def encode(self, texts: Sequence[str], langs: Sequence[str]) -> Tensor:
         """(texts, dim) float16, on the CPU."""
-        table = pa.table({"sentences.text": pa.array(texts, pa.string()), "sentences.lang": pa.array(langs)})
-        found = self._encoder.finish(self._encoder.compute(self._encoder.prepare(table))).families
-        return torch.from_numpy(embedding_matrix(found["embeddings"]["embedding"]).copy())
+        return torch.from_numpy(encode_texts(self._encoder, texts, langs).copy())
 
     def decode(self, embeddings: Tensor, langs: Sequence[str]) -> list[str]:
         """The text of each of (rows, dim), decoded greedily into its language; equal rows are decoded once."""
@@ -89,17 +85,7 @@ class TextCodec:
 
     @cached_property
     def _encoder(self) -> Encode:
-        try:
-            if self.encoding.artifacts() != self.corpus.view.stages["encode"]["artifacts"]:
-                raise ConfigError(
-                    f"the files of {self.encoding.model} are others than those that encoded {self.corpus.url}: bring "
-                    "those back, or run the corpus again with these"
-                )
-            stage = Encode(self.encoding)
-            stage.setup(self.device)
-        except CardError as error:
-            raise ConfigError(f"{self.corpus.url} needs its encoder: {error}") from error
-        return stage
+        return load_encoder(self.corpus.store, self.corpus.view, self.device)
 
     @cached_property
     def _decoder(self) -> BatchedDecoder:

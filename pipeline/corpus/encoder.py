@@ -1,0 +1,68 @@
+"""The encoder that made a corpus, for sentences that are to be compared with its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.base.errors import ConfigError
+from pipeline.corpus.runs import newest_config
+from pipeline.corpus.view import View
+from pipeline.storage.store import Store
+from stages.arrow import embedding_matrix
+from stages.cards import CardError
+from stages.encode.encoder import Encode
+from stages.encode.settings import EncodeSettings
+
+
+def load_encoder(store: Store, view: View, device: str) -> Encode:
+    """The encoder of a view, with the settings of the newest run, on a device.
+
+    Raises `ConfigError` if it is not here any more, or its files are others than those that encoded the corpus.
+    """
+    settings = EncodeSettings.model_validate_json(json.dumps(newest_config(store)["encode"]))
+    try:
+        if settings.artifacts() != view.stages["encode"]["artifacts"]:
+            raise ConfigError(
+                f"the files of {settings.model} are others than those that encoded {store.url}: bring those back, or "
+                "run the corpus again with these"
+            )
+        stage = Encode(settings)
+        stage.setup(device)
+    except CardError as error:
+        raise ConfigError(f"{store.url} needs its encoder: {error}") from error
+    return stage
+
+
+def encode_texts(stage: Encode, texts: Sequence[str], langs: Sequence[str]) -> npt.NDArray[np.float16]:
+    """(texts, dim)."""
+    table = pa.table({"sentences.text": pa.array(texts, pa.string()), "sentences.lang": pa.array(langs, pa.string())})
+    found = stage.finish(stage.compute(stage.prepare(table))).families
+    return embedding_matrix(found["embeddings"]["embedding"])
+
+
+def language_of(store: Store, stage: Encode, lang: str | None) -> str:
+    """The language of a sentence: the given one, or the only one that the corpus's inputs state.
+
+    Raises `ConfigError` if there is no such language, or several.
+    """
+    known = stage.card.languages
+    if lang is None:
+        stated = {json.dumps(one["lang"]) for one in newest_config(store)["input"]}
+        lang = json.loads(stated.pop()) if len(stated) == 1 else None
+        if not isinstance(lang, str):
+            raise ConfigError(
+                f"in which language is the sentence? the documents of {store.url} are in several: give lang, "
+                "for instance lang='eng_Latn'"
+            )
+    if lang not in known:
+        few = known if len(known) <= 12 else stage.card.nearest_languages(lang)
+        raise ConfigError(
+            f"lang is {lang!r}, which {stage.card.name} does not know; {'all' if few is known else 'nearest'} of its "
+            f"{len(known)} codes: {', '.join(few)}"
+        )
+    return lang

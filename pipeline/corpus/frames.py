@@ -1,0 +1,74 @@
+"""Rows of a corpus as tables of other libraries: pandas, Polars, Hugging Face datasets.
+
+Each library is imported when it is asked for, and the error says what to install. Memory: what was asked for; a dataset
+that streams holds one row group (8192 rows).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pipeline.base.errors import CorpusError
+from pipeline.conditions.expression import Condition
+from pipeline.corpus.part_reader import PartBatch
+
+Row = dict[str, Any]
+
+
+class RowSource(Protocol):
+    """What a corpus gives to those who read its rows."""
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the parts, in order."""
+
+    def schema(self, *columns: str) -> pa.Schema:
+        """Of these columns."""
+
+    def batches(
+        self, *columns: str, where: Condition | None = None, parts: Sequence[str] | None = None
+    ) -> Iterator[PartBatch]:
+        """Row group after row group."""
+
+
+def library(name: str, method: str) -> Any:
+    """An optional library. Raises `CorpusError`, with the command that installs it, where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise CorpusError(
+            f"Corpus.{method} needs the package {name}, which cannot be imported ({error}); install it: "
+            f"pip install {name}"
+        ) from error
+
+
+def to_polars(table: pa.Table) -> Any:
+    """A `polars.DataFrame`."""
+    return library("polars", "to_polars").from_arrow(table)
+
+
+def to_pandas(table: pa.Table) -> Any:
+    """A `pandas.DataFrame`; a vector is a NumPy array."""
+    library("pandas", "to_pandas")
+    return table.to_pandas()
+
+
+def to_datasets(table: pa.Table) -> Any:
+    """A `datasets.Dataset` over the same memory."""
+    return library("datasets", "to_datasets").Dataset(table)
+
+
+def to_streaming_datasets(source: RowSource, names: tuple[str, ...], where: Condition | None) -> Any:
+    """A `datasets.IterableDataset`, which reads row group after row group."""
+    datasets = library("datasets", "to_datasets")
+    features = datasets.Features.from_arrow_schema(source.schema(*names))
+
+    def rows() -> Iterator[Row]:
+        for batch in source.batches(*names, where=where):
+            yield from batch.table.to_pylist()
+
+    return datasets.IterableDataset.from_generator(rows, features=features)
