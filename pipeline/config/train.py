@@ -5,17 +5,19 @@ Settings of meaning decide the losses: a run of training goes on only with those
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from pipeline.config.select import SelectSettings
+from stages.lcm.card import ContrastiveSettings, LcmCard, Objective, load_lcm_card, with_objective
 from stages.stage import Settings, execution, meaning
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MICRO_CONCEPTS = 2048
 LANES = 8
 TAKEN = "index"  # a folder of train/
+OF_CARD = ("model", "objective", "contrastive")  # settings that say which card it is
 
 
 class OtherCorpus(Settings):
@@ -33,6 +35,14 @@ class TrainSettings(Settings):
 
     model: str = meaning(
         "lcm-two-tower-tiny", description="card of the model: a name that ships, or the path of a card's YAML file"
+    )
+    objective: Objective | None = meaning(
+        None,
+        description="of models of the kind base: mse, the squared error, or contrastive, which tells the next sentence "
+        "from the other ones of a micro-batch (default: that of the card)",
+    )
+    contrastive: ContrastiveSettings | None = meaning(
+        None, description="of the objective contrastive (default: that of the card)"
     )
     name: str | None = execution(
         None, pattern=NAME, description="name of the run of training: its folder in train/ (default: that of the model)"
@@ -155,3 +165,12 @@ class TrainSettings(Settings):
         """Of the run of training, in the corpus."""
         stem = self.model.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
         return f"train/{self.name or stem}"
+
+    @property
+    def card(self) -> LcmCard:
+        """What is trained: the card of `model`, with the objective that is set. Raises CardError if there is none."""
+        return with_objective(load_lcm_card(self.model), self.objective, self.contrastive)
+
+    def pinned(self) -> dict[str, Any]:
+        """Settings of meaning that do not say which card it is."""
+        return {key: value for key, value in self.meaningful().items() if key not in OF_CARD}

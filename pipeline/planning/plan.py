@@ -25,7 +25,6 @@ from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from stages.lcm.card import load_lcm_card
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
@@ -215,7 +214,7 @@ def check_select(config: RunConfig) -> None:
 
 def check_train(config: RunConfig) -> None:
     """Raises `ConfigError` or `CardError` for a model that cannot be trained on what these stages make."""
-    if config.train and load_lcm_card(config.train.model).quantised and config.rvq is None:
+    if config.train and config.train.card.quantised and config.rvq is None:
         raise ConfigError(
             f"train.model {config.train.model} models codes, which nothing makes here; add a section "
             "`rvq: {codebooks: 8, units: 256}`"

@@ -81,6 +81,7 @@ class Loop:
         pending: Pending | None = None
         saved, validated, validation = done, -1, None
         self._interval = Interval()
+        self.stepper.begin(done)
         stopping = False
         while done < settings.steps and not stopping:
             since = time.perf_counter()

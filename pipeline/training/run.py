@@ -29,7 +29,7 @@ from pipeline.training import checkpoint
 from pipeline.training.data.index import Index, is_present, make_index
 from pipeline.training.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same, read_started
 from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
-from stages.lcm.card import LcmCard, load_lcm_card
+from stages.lcm.card import LcmCard
 
 Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
 
@@ -97,7 +97,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     fresh: forget what was trained under that name. Raises `ConfigError` or `CorpusError`.
     """
     settings = settings_of(config)
-    run, corpus, card = settings.folder, Corpus(config.output), load_lcm_card(settings.model)
+    run, corpus, card = settings.folder, Corpus(config.output), settings.card
     store = corpus.store
     if fresh:
         checkpoint.forget(store, run)
@@ -162,8 +162,8 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
 
 def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
     return {
-        "card": card.model_dump(mode="json"),
-        "settings": {key: value for key, value in settings.meaningful().items() if key != "model"},
+        "card": card.recorded(),
+        "settings": settings.pinned(),
         "select": config.select.model_dump(mode="json") if config.select else None,
     }
 
@@ -171,8 +171,7 @@ def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[st
 def _compared(pinned: dict[str, Any]) -> dict[str, Any]:
     """What must be the same to go on; the words of a card need not. A setting that came later has its default."""
     card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
-    defaults = {key: value for key, value in TrainSettings().meaningful().items() if key != "model"}
-    return {"model": card, "train": defaults | pinned["settings"], "select": pinned["select"]}
+    return {"model": card, "train": TrainSettings().pinned() | pinned["settings"], "select": pinned["select"]}
 
 
 def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus) -> Pinned:
@@ -238,7 +237,9 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
 
 def _as_begun(pinned: Pinned) -> dict[str, Any]:
     """What weights depend on besides the scaler, which comes with them."""
-    card = {key: value for key, value in pinned.card.items() if key not in ("name", "description", "licence")}
+    words = ("name", "description", "licence", "contrastive")
+    card = {key: value for key, value in pinned.card.items() if key not in words}
+    card["contrastive.keys"] = (pinned.card.get("contrastive") or {}).get("keys")
     codebooks = (pinned.codebooks or {}).get("content")
     return {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}
 

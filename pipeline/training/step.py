@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
+from pipeline.base.errors import ConfigError
 from pipeline.config.train import TrainSettings
 from pipeline.training.distributed import Processes, accumulating, own_gradients, sharded, unwrapped
 from pipeline.training.optimizer import learning_rate
@@ -93,15 +95,26 @@ class Stepper:
         self.processes, self.dtype = processes, dtype
         self._model = unwrapped(losses).model
 
+    def begin(self, step: int) -> None:
+        """Prepare the model for step number `step`; also before anything is computed with a model that was loaded."""
+        if isinstance(self.losses, FSDPModule):
+            self.losses.reshard()  # after validation: what changes are the shares
+        self._model.begin_step(step, self.settings.steps)
+
     def step(self, step: int, micros: Sequence[tuple[int, Batch]], stop: bool = False, waited: float = 0.0) -> Pending:
         """Step number `step` on this process's (number, batch on the host).
 
         stop: whether it was asked to stop; waited: seconds for these batches.
         """
         device, world = self.processes.device, self.processes.world
+        self.begin(step)
         totals = torch.zeros(WAITED + world, dtype=torch.float64, device=device)
         done = []
         for at, (number, batch) in enumerate(micros):
+            try:
+                self._model.check(batch)
+            except ValueError as error:
+                raise ConfigError(f"train.micro_concepts is {self.settings.micro_concepts}: {error}") from error
             moved = batch.to(device)
             torch.manual_seed(seed_of(self.settings.seed, step, number))
             with accumulating(self.losses, last=at == len(micros) - 1):

@@ -92,10 +92,14 @@ class BaseLcm(Lcm):
 
     def _predict(self, normalized: Tensor, lengths: Tensor) -> Tensor:
         """(sentences, dim) normalised → the prediction of each from those before it, normalised."""
+        predicted: Tensor = self.post(self._read(normalized, lengths))
+        return predicted
+
+    def _read(self, normalized: Tensor, lengths: Tensor) -> Tensor:
+        """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""
         packing = pack(lengths, normalized.device)
         rotations = Rotations.of(packing, self.card.model_dim // self.card.heads)
-        x = self.pre(shifted(normalized, starts(lengths, normalized.device)))
+        x: Tensor = self.pre(shifted(normalized, starts(lengths, normalized.device)))
         for block in self.layers:
             x = block(x, packing, rotations)
-        predicted: Tensor = self.post(x)
-        return predicted
+        return x

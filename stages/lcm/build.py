@@ -12,6 +12,10 @@ def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = Non
     """A model with fresh weights, from PyTorch's global generator. Raises ValueError if `card` needs codebooks."""
     if card.quantised and codebooks is None:
         raise ValueError(f"{card.name} models codes: give the codebooks (corpus.yaml: a section rvq)")
+    if card.objective == "contrastive":
+        from stages.lcm.contrastive import ContrastiveLcm
+
+        return ContrastiveLcm(card, scaler)
     if card.kind == "base":
         from stages.lcm.base import BaseLcm
 

@@ -6,15 +6,17 @@ embeddings, the scaler and the codebooks come from the corpus.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stages.cards import Card, read_card, shipped
+from stages.cards import Card, CardError, read_card, shipped
+from stages.stage import Settings, meaning
 
 Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d"]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
+Objective = Literal["mse", "contrastive"]
 PREFIX = "lcm-"  # of their files, which lie among those of SONAR
 
 
@@ -47,6 +49,29 @@ class DiffusionSettings(BaseModel):
         return self
 
 
+class ContrastiveSettings(Settings):
+    """The contrastive objective: contrastive weight tying (Godey et al. 2024, headless language models) on concepts."""
+
+    keys: Literal["frozen", "tied"] = meaning(
+        "frozen",
+        description="what a prediction is compared with: frozen: the normalised embeddings, so that predictions can be "
+        "decoded; tied: what PreNet makes of them, which is trained as well",
+    )
+    temperature: float | None = meaning(
+        None,
+        gt=0,
+        description="what scores are divided by, besides the root of the keys' width (default: 0.5 for frozen keys, "
+        "where it is learned from there on, and 1 for tied ones)",
+    )
+    head: float = meaning(
+        0.02,
+        ge=0,
+        le=1,
+        description="tied: the share of all steps, the last ones, that train by squared error instead, so that the "
+        "model can predict embeddings; 0: it cannot",
+    )
+
+
 class LcmCard(Card):
     """One architecture. Frozen; made by `load_lcm_card`."""
 
@@ -61,6 +86,8 @@ class LcmCard(Card):
     dropout: Rate = 0.1
     unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")
     diffusion: DiffusionSettings | None = Field(default=None, description="one-tower, two-tower")
+    objective: Objective = Field(default="mse", description="base: the squared error, or contrastive")
+    contrastive: ContrastiveSettings | None = Field(default=None, description="objective contrastive: how")
 
     @model_validator(mode="after")
     def _complete(self) -> LcmCard:
@@ -78,6 +105,10 @@ class LcmCard(Card):
             wrong = [f"needs {', '.join(lacking)}"] if lacking else []
             wrong += [f"has no {', '.join(excess)}"] if excess else []
             raise ValueError(f"kind {self.kind} {' and '.join(wrong)}")
+        if self.objective == "contrastive" and self.kind != "base":
+            raise ValueError(f"objective contrastive belongs to the kind base, not to {self.kind}")
+        if self.contrastive is not None and self.objective != "contrastive":
+            raise ValueError("contrastive is given, but objective is not contrastive: set that too, or leave it out")
         if self.model_dim % self.heads or self.model_dim // self.heads % 2:
             raise ValueError(f"model_dim {self.model_dim} is not an even multiple of {self.heads} heads")
         return self
@@ -86,6 +117,18 @@ class LcmCard(Card):
     def quantised(self) -> bool:
         """Whether it needs codebooks, and codes of the sentences."""
         return self.kind in ("quant-c", "quant-d")
+
+    @property
+    def contrast(self) -> ContrastiveSettings:
+        """How a contrastive objective is computed."""
+        return self.contrastive or ContrastiveSettings()
+
+    def recorded(self) -> dict[str, Any]:
+        """All fields, as trainings are pinned to them: fields that cards did not always have only if they are set."""
+        fields = self.model_dump(mode="json")
+        if self.objective == "mse":
+            return {name: value for name, value in fields.items() if name not in ("objective", "contrastive")}
+        return fields | {"contrastive": self.contrast.model_dump(mode="json")}
 
     def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192) -> int:
         """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper."""
@@ -100,7 +143,8 @@ class LcmCard(Card):
             return contextualizer + denoiser + 2 * pre + post + timestep
         assert self.layers is not None
         if self.kind == "base":
-            return self.layers * (attention + swiglu + 2 * width) + pre + post
+            learned = self.objective == "contrastive" and self.contrast.keys == "frozen"  # the temperature
+            return self.layers * (attention + swiglu + 2 * width) + pre + post + learned
         index = (codebooks + 1) * width if self.quantised else timestep
         inputs = dim * width + (width + 1) * width + self.context * width
         return self.layers * (attention + 2 * width * self.inner_dim + 2 * width) + inputs + index + post
@@ -117,3 +161,21 @@ def load_lcm_card(name_or_path: str) -> LcmCard:
     Raises CardError if there is no such card or it is not valid.
     """
     return read_card(name_or_path, "models", LcmCard, "Large Concept Model", PREFIX)
+
+
+def with_objective(card: LcmCard, objective: Objective | None, contrastive: ContrastiveSettings | None) -> LcmCard:
+    """A card with another objective; None: that of the card. Raises CardError if a model of its kind has none such."""
+    fields: dict[str, Any] = {}
+    if objective is not None:
+        fields["objective"] = objective
+        if objective != "contrastive":
+            fields["contrastive"] = None
+    if contrastive is not None:
+        fields["contrastive"] = contrastive.model_dump()
+    if not fields:
+        return card
+    try:
+        return LcmCard.model_validate(card.model_dump() | fields)
+    except ValidationError as error:
+        why = "; ".join(str(one["msg"]).removeprefix("Value error, ") for one in error.errors())
+        raise CardError(f"{card.name}: {why}") from error

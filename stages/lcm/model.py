@@ -70,6 +70,12 @@ class Lcm(nn.Module, ABC):
         A sum over its dimensions; Quant-LCM-d: the cross-entropy of its unit.
         """
 
+    def begin_step(self, step: int, steps: int) -> None:
+        """Told before step number `step`, counted from 0, of `steps`: some objectives change while a model learns."""
+
+    def check(self, batch: Batch) -> None:
+        """Raises ValueError for a micro-batch, on the host, from which this objective cannot learn."""
+
     @abstractmethod
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
         """(sentences, dim) float32: each predicted from the sentences before it in its document, not normalised.
