@@ -1,6 +1,8 @@
-"""The devices of this machine."""
+"""The devices of this machine, and the CPUs that this process may use."""
 
 from __future__ import annotations
+
+import os
 
 
 def devices() -> list[str]:
@@ -8,3 +10,10 @@ def devices() -> list[str]:
     import torch
 
     return ["cuda"] * torch.cuda.device_count() if torch.cuda.is_available() else ["cpu"]
+
+
+def allowed_cpus() -> int:
+    """The CPUs that this process may use: fewer than the machine has in a SLURM job, or where it is bound to some."""
+    present = os.cpu_count() or 1
+    given = int(os.environ.get("SLURM_CPUS_ON_NODE", present))  # not every site binds jobs to their CPUs
+    return min(given, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present)

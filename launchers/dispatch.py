@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
     from pipeline.monitor.run_status import Cluster
     from pipeline.run.run import Backend, RunOptions
-from launchers.launch import launch
+from launchers.launch import Launching, choose
 
 
 def backend_of(config: RunConfig, options: RunOptions) -> Backend:
@@ -30,7 +30,8 @@ def backend_of(config: RunConfig, options: RunOptions) -> Backend:
         from launchers.ray_cluster import checked_address
 
         checked_address(config)
-    return Backend(launch, lambda: devices()[0], train, submit, jobs_alive)
+    launching = Launching()
+    return Backend(launching, lambda: devices()[0], train, submit, jobs_alive, choose, launching.close)
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:

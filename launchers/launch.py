@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from launchers.devices import allowed_cpus, devices
+from pipeline.base.formats import duration
 from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
+from pipeline.planning.workload import busy_seconds_of
 
-if TYPE_CHECKING:
-    pass
+SHORT_SECONDS = 300.0  # a run that is estimated to take less does not wait for Ray
+
+
+class Launching:
+    """`launch` for all phases of a run: what is started for them, such as a private Ray, stays up until `close`."""
+
+    def __init__(self) -> None:
+        self._started = contextlib.ExitStack()
+        self._ray = False
+
+    def __call__(self, plan: Plan, folder: str) -> Iterator[Event]:
+        """Do what a plan says."""
+        if kind_of(plan) == "local" and not self._ray:
+            from launchers.local import ray_on_this_machine
+
+            self._started.enter_context(ray_on_this_machine())
+            self._ray = True
+        yield from launch(plan, folder)
+
+    def close(self) -> None:
+        """End what was started."""
+        self._ray = False
+        self._started.close()
 
 
 def launch(plan: Plan, folder: str) -> Iterator[Event]:
     """Do what a plan says, with the launcher that its configuration names. `folder`: the run's, in the corpus."""
-    kind = plan.config.launcher.kind
-    if kind == "slurm":
-        kind = plan.config.launcher.inside  # in a task of an array
+    kind = kind_of(plan)
     if kind == "inline":
         from launchers import inline
 
@@ -28,3 +50,30 @@ def launch(plan: Plan, folder: str) -> Iterator[Event]:
     from launchers import local
 
     return local.run(plan, folder)
+
+
+def kind_of(plan: Plan) -> str:
+    """What works on a plan here."""
+    settings = plan.config.launcher
+    if settings.kind == "slurm":
+        return settings.inside  # in a task of an array
+    return choose(plan)[0] if settings.kind == "auto" else settings.kind
+
+
+def choose(plan: Plan) -> tuple[str, str]:
+    """For `launcher: auto`: what this machine is to take for the work that is left, and why."""
+    gpus, cores = devices().count("cuda"), allowed_cpus()
+    return choose_for(busy_seconds_of(plan, cores, gpus), cores, gpus, plan.config.launcher.segmenters)
+
+
+def choose_for(seconds: float, cores: int, gpus: int, segmenters: int | None = None) -> tuple[str, str]:
+    """Inline if the work takes about so many seconds and that is little, or if there is one worker anyway; else local.
+
+    segmenters: how many processes are to segment, if that was set.
+    """
+    about = f"about {duration(seconds)} of work"
+    if seconds < SHORT_SECONDS:
+        return "inline", about
+    if gpus <= 1 and (segmenters or max(1, cores - 1)) == 1:
+        return "inline", f"{about}; this machine has one worker anyway"
+    return "local", about

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launchers import ray_data
-from launchers.devices import devices
+from launchers.devices import allowed_cpus, devices
 from pipeline.base.errors import PipelineError
 from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.corpus.events import Event
@@ -76,7 +76,7 @@ def _start(folder: Path) -> None:
             with without_native_log():
                 ray.init(
                     address="local",
-                    num_cpus=_allowed_cpus(),
+                    num_cpus=_fewer_cpus(),
                     num_gpus=devices().count("cuda"),  # those that torch can use
                     object_store_memory=OBJECT_STORE,
                     include_dashboard=False,
@@ -132,12 +132,10 @@ def _short_base() -> str:
     return usual if len(usual) <= LONGEST_BASE else "/tmp"
 
 
-def _allowed_cpus() -> int | None:
-    """The CPUs that this process may use, where they are fewer than the machine has (as in a SLURM job)."""
-    present = os.cpu_count() or 1
-    given = int(os.environ.get("SLURM_CPUS_ON_NODE", present))  # not every site binds jobs to their CPUs
-    allowed = min(given, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present)
-    return allowed if allowed < present else None  # None: as Ray counts them, by quotas of containers
+def _fewer_cpus() -> int | None:
+    """The CPUs that this process may use, where they are fewer than the machine has."""
+    allowed = allowed_cpus()
+    return allowed if allowed < (os.cpu_count() or 1) else None  # None: as Ray counts them, by quotas of containers
 
 
 @contextlib.contextmanager

@@ -28,7 +28,9 @@ def run(
     until: Until = None,
     launcher: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="local (Ray on this machine), slurm, ray (a cluster), inline (this process)"),
+        typer.Option(
+            metavar="KIND", help="auto, inline (this process), local (Ray on this machine), ray (a cluster), slurm"
+        ),
     ] = None,
     refit: Annotated[
         list[str] | None,

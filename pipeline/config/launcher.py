@@ -10,14 +10,14 @@ from pydantic import field_validator
 
 from stages.stage import Settings, execution
 
-KINDS = ("local", "inline", "ray", "slurm")
-
 
 class LauncherSettings(Settings):
     """One kind is chosen by `kind` (or `--launcher`), so a file may describe several."""
 
-    kind: Literal["local", "inline", "ray", "slurm"] = execution(
-        "local", description="local: Ray on this machine; inline: this process; ray: a Ray cluster; slurm: job arrays"
+    kind: Literal["auto", "local", "inline", "ray", "slurm"] = execution(
+        "auto",
+        description="auto: inline for a few minutes of work or one worker, else local; inline: this process, and one "
+        "beside it that segments; local: Ray on this machine; ray: a Ray cluster; slurm: job arrays",
     )
     segmenters: int | None = execution(None, ge=1, description="processes that segment (default: by the CPUs)")
     parts_in_flight: int = execution(3, ge=1, le=16, description="parts a worker reads, computes and writes at once")

@@ -14,7 +14,8 @@ from pipeline.base.formats import duration, number, plain
 from pipeline.corpus.events import Event
 
 LINE_SECONDS = 5.0
-SILENT_SECONDS = 30.0  # a log says at least this often that work goes on
+FIRST_SECONDS = 3.0  # after which the first line says that work has begun
+SILENT_SECONDS = 15.0  # a log says at least this often that work goes on
 
 
 class RunProgress:
@@ -25,9 +26,12 @@ class RunProgress:
         chunks: how many chunks are to be segmented.
         sentences: how many sentences of segmented parts wait for a visit.
         visits: whether parts are visited at all, by a stage after segmenting.
+        starting: what is done before the first event.
     """
 
-    def __init__(self, console: Console, *, chunks: int, sentences: int, visits: bool) -> None:
+    def __init__(
+        self, console: Console, *, chunks: int, sentences: int, visits: bool, starting: str = "loading the models"
+    ) -> None:
         self._console = console
         self._chunks = chunks
         self._visits = visits
@@ -37,6 +41,7 @@ class RunProgress:
         self._visited = 0
         self._parts = 0  # done by the last of the stages
         self._failed = 0
+        self._starting = starting  # empty after the first event
         self._started = time.monotonic()
         self._working: float | None = self._started if self._segmented else None  # since there was a part to visit
         self._last_line = self._started
@@ -53,7 +58,7 @@ class RunProgress:
                 console=console,
             )
             self._segment_bar = self._bars.add_task("chunks", total=self._chunks, note="", visible=self._chunks > 0)
-            self._visit_bar = self._bars.add_task("sentences", total=None, note="starting", visible=self._visits)
+            self._visit_bar = self._bars.add_task("sentences", total=None, note=starting, visible=self._visits)
 
     def __enter__(self) -> RunProgress:
         if self._bars:
@@ -63,8 +68,10 @@ class RunProgress:
         return self
 
     def _never_silent(self) -> None:
-        while not self._over.wait(1.0):
-            if time.monotonic() - self._last_line >= SILENT_SECONDS:
+        wait = FIRST_SECONDS
+        while not self._over.wait(0.5):
+            if time.monotonic() - self._last_line >= wait:
+                wait = SILENT_SECONDS
                 self._last_line = time.monotonic()
                 self._console.print(self._line())
 
@@ -77,6 +84,7 @@ class RunProgress:
 
     def see(self, event: Event) -> None:
         """Count an event."""
+        self._starting = ""
         self._parts += event.kind == ("part" if self._visits else "segmented")
         if event.kind == "segmented":
             self._segmented += event.rows
@@ -121,7 +129,7 @@ class RunProgress:
 
     def _note(self) -> str:
         if not self._visited:
-            return "computing"
+            return self._starting or "computing"
         left = max(0, self._total() - self._visited) / self._rate()
         return f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
 
@@ -132,7 +140,7 @@ class RunProgress:
         if self._visits:
             parts.append(f"{number(self._visited)} of {number(self._total())} sentences done, {self._note()}")
         else:
-            parts.append(f"{number(self._segmented)} sentences")
+            parts.append(f"{number(self._segmented)} sentences{', ' * bool(self._starting)}{self._starting}")
         return " ".join(parts) + (f", {self._failed} failed" if self._failed else "")
 
 

@@ -50,14 +50,14 @@ class HostedWorker:
         self._order, self._module = (config, device, stages), module
         self.networks = Networks(config, device)
         self._settings = {settings.name: settings for settings in config.row_stages()}
-        self._idle: queue.LifoQueue[_Host] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[Host] = queue.LifoQueue()
 
     def visit(self, ref: PartRef) -> PartVisit:
         """Compute what is missing of a part. Raises what the host raises, `HostDiedError` if it dies."""
         try:
             host = self._idle.get_nowait()
         except queue.Empty:
-            host = _Host(self._order, self._module)
+            host = Host(self._order, self._module)
         try:
             visit = self._serve(host, ref)
         except (EOFError, ConnectionError) as error:
@@ -68,7 +68,7 @@ class HostedWorker:
         self._idle.put(host)
         return visit
 
-    def _serve(self, host: _Host, ref: PartRef) -> PartVisit:
+    def _serve(self, host: Host, ref: PartRef) -> PartVisit:
         send(host.socket, ref)
         while True:
             kind, value = receive(host.socket)
@@ -96,10 +96,13 @@ class HostedWorker:
                 self._idle.get_nowait().end()
 
 
-class _Host:
-    """The process, from the side that it serves."""
+class Host:
+    """A process that works for this one, from this side. module: what it runs; order: the first that it is sent.
 
-    def __init__(self, order: tuple[RunConfig, str, tuple[str, ...]], module: str) -> None:
+    gpu: whether it may see the GPUs.
+    """
+
+    def __init__(self, order: object, module: str, *, gpu: bool = False) -> None:
         self.socket, theirs = socket.socketpair()
         ends, self._life = os.pipe()  # closed when this process ends, in whatever way
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(ends)]
@@ -108,7 +111,7 @@ class _Host:
             command,
             pass_fds=(theirs.fileno(), ends),
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+            env=os.environ | {"PYTHONPATH": path} | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""}),
         )
         theirs.close()
         os.close(ends)

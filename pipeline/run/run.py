@@ -11,7 +11,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted
 from pipeline.config.run_config import FITS, RunConfig
+from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.console.tables import show_accounting, show_unfinished
 from pipeline.coordination.heartbeat import Heartbeat
@@ -48,6 +49,7 @@ SHOWN_ROWS = 500_000
 BEAT_SECONDS = 5.0  # between heartbeats, at most: they carry the progress, too
 TOLD_FAILURES = 20
 REPORT = "report/index.html"
+_STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster and "}
 _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline status {output} --watch   how far it is
   pipeline logs {output}             what failed, and what workers say
@@ -57,13 +59,16 @@ _SUBMITTED = """submitted; the corpus is complete when its last job says so
 @dataclass(frozen=True)
 class Backend:
     """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `train`: trains, or hands
-    that over; `submit`: hands the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs."""
+    that over; `submit`: hands the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs;
+    `choose`: which launcher `auto` stands for, and why; `close`: ends what was started for launching."""
 
     launch: Launch
     device: Callable[[], str]
     train: Callable[[Console, RunConfig], object]
     submit: Submit | None = None
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
+    choose: Callable[[Plan], tuple[str, str]] = lambda plan: ("inline", "nothing else is at hand")
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     store = Store(config.output)
     if store.exists(layout.CORPUS_FILE):
         check_corpus(store)
-    plan, seen = plan_run(config, options, options.refit)
+    with announced(console, "listing the inputs and reading receipts"):
+        plan, seen = plan_run(config, options, options.refit)
     who = holder_info(launcher=config.launcher.kind)
     lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
     handed_over = False
@@ -108,12 +114,14 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
             return None
         if isinstance(plan.chunks, States):
             forget_gone(plan.chunks)
+        with announced(console, "loading libraries"):
+            config, plan, why = _with_launcher(config, plan, backend)
         record = RunRecord(store, plan.config, seen)
-        set_holder(lease, who | {"run": record.folder})
+        set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
         console.print(
             f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
             f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
-            f"{counted(len(plan.parts_to_visit()), 'part')} waiting)"
+            f"{counted(len(plan.parts_to_visit()), 'part')} waiting); launcher {config.launcher.kind}{why}"
         )
         if backend.submit:
             backend.submit(record, lease)
@@ -134,8 +142,18 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
             under_way.all(plan, heart)
         return None
     finally:
+        backend.close()
         if not handed_over:
             lease.release()
+
+
+def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[RunConfig, Plan, str]:
+    """The same with the launcher that `auto` stands for, which the run's record then has, and why in brackets."""
+    if config.launcher.kind != "auto":
+        return config, plan, ""
+    kind, why = backend.choose(plan)
+    chosen = {"launcher": config.launcher.model_copy(update={"kind": kind})}
+    return config.model_copy(update=chosen), replace(plan, config=plan.config.model_copy(update=chosen)), f" ({why})"
 
 
 def plan_run(
@@ -226,7 +244,7 @@ class _Run:
         while not self.failures:
             step = next_step(plan, last)
             if step.kind == "fit":
-                with self._phase("fit") as phase:
+                with self._phase("fit") as phase, announced(self.console, "fitting on the pilot"):
                     phase["fitted"] = decide(self.console, step, self.refit, self.backend.device)
                 self.refit -= set(phase["fitted"])
                 _give_back_memory()
@@ -241,7 +259,8 @@ class _Run:
                 if step.kind == "main":
                     self._work_on(step.plan, step.kind)
                 break
-            plan = make_plan(self.config, self.options.only, self.options.until, self.refit, _chunks(plan))
+            with announced(self.console, "reading receipts"):
+                plan = make_plan(self.config, self.options.only, self.options.until, self.refit, _chunks(plan))
             if not self.refit:
                 self.record.see(plan.view)
         return plan
@@ -266,6 +285,7 @@ def _progress_of(console: Console, plan: Plan) -> RunProgress:
         chunks=len(plan.chunks_to_segment()),
         sentences=plan.sentences_to_visit(),
         visits=any(stage != SEGMENT for stage in plan.stages),
+        starting=f"{_STARTED.get(plan.config.launcher.kind, '')}loading the models",
     )
 
 
@@ -304,26 +324,29 @@ def _report(console: Console, plan: Plan) -> None:
 
     corpus = Corpus(plan.config.output, plan.view)
     if corpus.parts:
-        place = write_corpus_report(
-            corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows
-        )
+        with announced(console, "writing the report"):
+            place = write_corpus_report(
+                corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows
+            )
         console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
     """Show the accounting and the quality. True if everything that the plan may do is on disk and balances."""
     corpus = Corpus(plan.config.output, plan.view)
-    swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
-    accounting = compute_accounting(corpus.store, corpus.chunks)
+    with announced(console, "accounting for every document"):
+        swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
+        accounting = compute_accounting(corpus.store, corpus.chunks)
     show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
     if swept:
         console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
     if erased:
         console.print(f"removed {counted(erased, 'file')} of chunks that held purged documents")
     if "autobleu" in corpus.columns:
-        quality = measure(corpus, SHOWN_ROWS)
+        with announced(console, "measuring quality by language"):
+            quality, scores = measure(corpus, SHOWN_ROWS), measure_scores(corpus, SHOWN_ROWS)
         show_quality(console, quality, corpus_bleu_of(accounting), lengths=False)
-        show_scores(console, measure_scores(corpus, SHOWN_ROWS))
+        show_scores(console, scores)
         if worst and quality.everything.scored:
             rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
             show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)

@@ -9,7 +9,7 @@ import secrets
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class SegmentTask:
         self._starts = _Attempts(config, folder)
         self._segmenter: ChunkSegmenter | None = None
 
-    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+    def __call__(self, chunk: Chunk) -> Generator[Event]:
         """Segment a chunk."""
         try:
             with self._starts.marked(chunk.id):

@@ -1,0 +1,144 @@
+"""A process that segments beside the one that visits parts, so that neither waits for the other.
+
+It takes chunk after chunk and tells of its events; sentences go through storage. If it dies, another one takes the
+chunk that it died in, until that is set aside. It ends with the process that started it, in whatever way that ends, and
+then leaves no mark on its chunk, which is not to blame. Cost: some seconds of a CPU to start, and 500 MB.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from pipeline.base.errors import HostDiedError
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.events import Event
+from pipeline.inputs import Chunk
+from pipeline.run.hosts import END_SECONDS, Host, receive, send
+from pipeline.run.tasks import MAX_STARTS, SegmentTask, failed_event
+
+NICE = 5  # beside networks on the same cores; where others compute too, who is nicer would starve
+
+
+class SegmentingProcess:
+    """Events of these chunks, in their order. `folder`: the run's; `device`: where SaT computes."""
+
+    def __init__(self, config: RunConfig, folder: str, device: str, chunks: Sequence[Chunk]) -> None:
+        self._order = (config, folder, device)
+        self._gpu = device != "cpu"
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: all chunks are done
+        self._host: Host | None = None
+        self._stopping = threading.Lock()  # held by whoever starts or ends a process
+        self._stopped = False
+        self.over = False
+        self._thread = threading.Thread(target=self._work, args=(chunks,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> SegmentingProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stopping:
+            self._stopped = True
+            if self._host:
+                self._host.end()
+                self._host = None
+
+    def wait(self) -> Iterator[Event]:
+        """The next event, as soon as there is one, and those that came since; sets `over` after the last one."""
+        first = True
+        while not self.over and (first or not self._events.empty()):
+            event, first = self._events.get(), False
+            if event is None:
+                self.over = True
+            else:
+                yield event
+
+    def come(self) -> Iterator[Event]:
+        """Events that came since the last time, without waiting."""
+        return iter(()) if self._events.empty() else self.wait()
+
+    def _work(self, chunks: Sequence[Chunk]) -> None:
+        try:
+            for chunk in chunks:
+                if self._stopped:
+                    break
+                self._segment(chunk)
+        except Exception as error:
+            self._events.put(failed_event("segment", error))
+        self._events.put(None)
+
+    def _segment(self, chunk: Chunk) -> None:
+        """Have a chunk segmented, by one process after the other if they die in it."""
+        seen: set[str] = set()
+        for _ in range(MAX_STARTS + 1):  # the last one finds the marks of the others, and says so
+            host = self._running()
+            if not host:
+                return
+            try:
+                send(host.socket, chunk.to_json())
+                while text := receive(host.socket):
+                    event = Event.model_validate_json(text)
+                    if event.kind != "segmented" or event.where not in seen:
+                        seen.add(event.where)
+                        self._events.put(event)
+                return
+            except (EOFError, OSError):
+                ended = self._end_of(host)
+        died = HostDiedError(f"the process that segments died {MAX_STARTS + 1} times in a row; the last one {ended}")
+        self._events.put(failed_event(chunk.path, died))
+
+    def _running(self) -> Host | None:
+        """The process, started if there is none; None if nobody wants it any more."""
+        with self._stopping:
+            if not self._host and not self._stopped:
+                self._host = Host(self._order, "launchers.segmenting_process", gpu=self._gpu)
+            return self._host
+
+    def _end_of(self, host: Host) -> str:
+        with self._stopping:
+            if self._host is not host:
+                return "was stopped"
+            self._host = None
+            return host.end()
+
+
+def main(connection: int, life: int) -> None:
+    """Segment what is asked for, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process is interrupted too, and ends it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=_watch, args=(life,), daemon=True).start()
+    asking = socket.socket(fileno=connection)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        config, folder, device = receive(asking)
+        if device == "cpu":
+            import torch
+
+            os.nice(NICE)
+            torch.set_num_threads(1)
+        task = SegmentTask(config, folder, device)
+        while True:
+            chunk = Chunk.from_json(receive(asking))
+            with contextlib.closing(task(chunk)) as events:
+                for event in events:
+                    send(asking, event.model_dump_json())
+            send(asking, "")
+
+
+def _watch(life: int) -> None:
+    os.read(life, 1)  # returns when the process that holds the other end is gone
+    _thread.interrupt_main(signal.SIGTERM)  # takes the mark away
+    time.sleep(END_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

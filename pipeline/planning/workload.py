@@ -1,0 +1,64 @@
+"""Roughly how long a plan keeps this machine busy: no more than is needed to choose where to work.
+
+By the rates that this corpus measured where it has any, else by the sizes of the networks on the models' cards.
+"""
+
+from __future__ import annotations
+
+from pipeline.config.run_config import RunConfig
+from pipeline.inputs import Chunk
+from pipeline.planning.plan import Plan
+from stages.cards import CardError
+from stages.sampling import Rows
+from stages.sonar.card import ModelCard, load_card
+
+STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input a sentence, as the sample's books and manuals have them
+TOKENS = 28  # a sentence, likewise
+SEGMENTED = 600.0  # sentences a second and process, by SaT on a core
+CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations a second that the networks reach
+
+
+def sentences_in(chunk: Chunk) -> int:
+    """About how many sentences a chunk will give."""
+    packed = chunk.compression or chunk.format == "parquet"
+    return chunk.bytes // (COMPRESSED_BYTES if packed else STORED_BYTES)
+
+
+def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
+    """Seconds that what is left of a plan takes about, on so many cores and GPUs; fits are not counted."""
+    new = sum(sentences_in(chunk) for chunk in plan.chunks_to_segment())
+    power = gpus * GPU_FLOPS or cores * CORE_FLOPS
+    seconds = new / (plan.work["segment"].rate or SEGMENTED) if "segment" in plan.work else 0.0
+    for settings in plan.config.asked_stages():
+        work = plan.work.get(settings.name)
+        if not work:
+            continue
+        sentences = new + work.sentences_left
+        if work.rate:
+            seconds += sentences / work.rate
+        else:
+            sample = getattr(settings, "sample", 1.0)
+            rows = min(sentences, sample.rows) if isinstance(sample, Rows) else sentences * sample
+            seconds += rows * _operations(plan.config, settings.name) / power
+    return seconds
+
+
+def _operations(config: RunConfig, stage: str) -> float:
+    """Of a stage for one sentence; 0 where the model's card cannot be read, which others say."""
+    try:
+        card = load_card(config.encode.model) if config.encode else None
+        if stage == "encode" and card:
+            return 2 * TOKENS * card.encoder_layers * (4 * card.dim**2 + 2 * card.dim * card.ffn_dim)
+        if stage == "autobleu" and config.autobleu:
+            return _decoding(load_card(config.autobleu.model)) * config.autobleu.beam
+        if stage == "fragility" and config.fragility:
+            return _decoding(load_card(config.fragility.model)) * len(config.fragility.noise_levels)
+    except CardError:
+        return 0.0
+    return 2.0 * (card.dim**2 if card else 0)
+
+
+def _decoding(card: ModelCard) -> float:
+    """Of a greedy decoding; the vocabulary is projected on for every token."""
+    layers = card.decoder_layers * (8 * card.dim**2 + 2 * card.dim * card.ffn_dim)
+    return 2.0 * TOKENS * (layers + card.dim * card.vocab_size)

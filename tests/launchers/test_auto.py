@@ -1,0 +1,97 @@
+"""`launcher: auto`: this process for little work or for one worker, else Ray; the record of a run says which it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launchers import inline
+from launchers.devices import devices
+from launchers.launch import SHORT_SECONDS, choose_for
+from launchers.segmenting_process import SegmentingProcess
+from pipeline.config.run_config import load_config
+from pipeline.planning.plan import make_plan
+from pipeline.planning.workload import busy_seconds_of
+from pipeline.run.tasks import PartTask
+from tests.conftest import MakeConfig, data_digests
+from tests.launchers.test_launchers import planned
+from tests.support.cli import pipeline, said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "gpus", "segmenters", "taken"),
+    [
+        (0, 1, 0, None, "inline"),
+        (SHORT_SECONDS - 1, 64, 8, None, "inline"),
+        (SHORT_SECONDS, 64, 8, None, "local"),
+        (1e9, 64, 0, None, "local"),
+        (1e9, 64, 1, None, "local"),
+        (1e9, 64, 1, 1, "inline"),
+        (1e9, 64, 2, 1, "local"),
+        (1e9, 2, 1, None, "inline"),
+        (1e9, 3, 1, None, "local"),
+        (1e9, 1, 0, None, "inline"),
+    ],
+)
+def test_what_is_taken(seconds: float, cores: int, gpus: int, segmenters: int | None, taken: str) -> None:
+    assert choose_for(seconds, cores, gpus, segmenters)[0] == taken
+
+
+def test_the_estimate_grows_with_the_work_and_falls_with_the_machine(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    small = make_plan(load_config(path))
+    seconds = busy_seconds_of(small, 2, 0)
+    assert 0 < busy_seconds_of(small, 2, 1) < busy_seconds_of(small, 64, 0) < seconds < SHORT_SECONDS
+    text = (tmp_path / "in/libreoffice-eng.jsonl").read_text()
+    (tmp_path / "in/large.jsonl").write_text(text * 2000)
+    assert busy_seconds_of(make_plan(load_config(path)), 2, 0) > SHORT_SECONDS
+    published = make_plan(load_config(path, ["encode.model=sonar", "input.0.path=in/libreoffice-eng.jsonl"]))
+    assert busy_seconds_of(published, 2, 0) > 20 * seconds
+
+
+def test_a_small_corpus_runs_in_this_process_and_its_record_says_so(make_config: MakeConfig, tmp_path: Path) -> None:
+    done = pipeline("run", make_config(launcher=None, autobleu=None))
+    assert done.returncode == 0, said(done)
+    assert "; launcher inline (about" in done.stdout and "of work)" in done.stdout
+    (record,) = tmp_path.glob("out/runs/*/corpus.yaml")
+    assert yaml.safe_load(record.read_text())["launcher"]["kind"] == "inline"
+    again = pipeline("run", make_config(launcher="auto", autobleu=None))
+    assert "Nothing to do." in again.stdout, "launchers mean nothing to the corpus"
+
+
+@pytest.mark.slow
+def test_a_process_that_segments_beside_gives_the_same_bytes_though_it_dies(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = make_config()
+    assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
+    plan, folder = planned(path)
+    device = devices()[0]
+    events = list(inline._beside(plan, folder, PartTask(plan.config, folder, device, plan.stages)))
+    kinds = [event.kind for event in events]
+    assert kinds.count("chunk") == 3 and kinds.count("part") == kinds.count("segmented") and "failed" not in kinds
+    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+    plan, folder = planned(path, f"output={tmp_path / 'dies'}")
+    with SegmentingProcess(plan.config, folder, device, plan.chunks_to_segment()) as segmenting:
+        while not segmenting._host:
+            pass
+        segmenting._host._process.kill()
+        kinds = []
+        while not segmenting.over:
+            kinds += [event.kind for event in segmenting.wait()]
+    assert kinds.count("chunk") == 3 and "failed" not in kinds
+
+
+@pytest.mark.slow
+def test_a_process_that_segments_ends_when_nobody_wants_it_and_leaves_no_mark(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    plan, folder = planned(make_config())
+    with SegmentingProcess(plan.config, folder, devices()[0], plan.chunks_to_segment()) as segmenting:
+        next(segmenting.wait())
+        assert segmenting._host
+        process = segmenting._host._process
+    assert process.poll() is not None
+    assert not list((tmp_path / "out" / folder / "starts").glob("*"))
