@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,15 @@ import pytest
 import torch
 
 from recipes.muon import orthogonalised
-from recipes.sonar.data import Batches, CorpusSource, TrainingSet, read, sentences, tokenise
+from recipes.sonar.average import average
+from recipes.sonar.batches import Batches, TokenSequences, TrainingSet
+from recipes.sonar.data import CorpusSource, corpus_weights, is_held_out, read, sentences, tokenise
+from recipes.sonar.export import export, loaded, networks
+from recipes.sonar.loss import projected_cross_entropy
+from recipes.sonar.recipe import SonarRecipe, TrainingBudget, continued, schedule
 from recipes.sonar.scores import held_out_scores
 from recipes.sonar.tokenizer import train_tokenizer
-from recipes.sonar.train import SonarRecipe, Trainer, export, networks, schedule
+from recipes.sonar.trainer import Trainer
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
 from stages.sonar.tokenizer import END, PAD, SonarTokenizer
@@ -109,7 +115,9 @@ def test_a_share_nests(corpus: CorpusSource) -> None:
     assert fifth < half < whole
 
 
-@pytest.mark.parametrize("text", ["nowhere.jsonl", "@0.5", "{path}@2", "{path}@x"])
+@pytest.mark.parametrize(
+    "text", ["nowhere.jsonl", "@0.5", "{path}@2", "{path}@x", "{path}@1:0", "{path}@1:x", "{path}@1:inf"]
+)
 def test_a_corpus_that_cannot_be_read_is_an_error(corpus: CorpusSource, text: str) -> None:
     with pytest.raises(ValueError, match="FILE@SHARE"):
         CorpusSource.parse(text.format(path=corpus.path))
@@ -123,6 +131,74 @@ def test_a_record_without_text_names_file_and_line(tmp_path: Path) -> None:
         list(read([CorpusSource(tmp_path / "bad.jsonl")], held_out=False)) + list(
             read([CorpusSource(tmp_path / "bad.jsonl")], True)
         )
+
+
+def test_documents_of_a_title_are_on_one_side() -> None:
+    """A novel whose documents count as pages of their own would be on both sides."""
+    for title in ("Emma", "Effi Briest", "Germinal"):
+        sides = {
+            is_held_out({"id": f"novel-{i}-x", "lang": "eng_Latn", "title": title, "text": ""}) for i in range(200)
+        }
+        assert len(sides) == 1
+    share = np.mean([is_held_out({"id": "1", "lang": "eng_Latn", "title": str(i), "text": ""}) for i in range(2000)])
+    assert 0.04 < share < 0.08
+
+
+def several(lengths: list[list[int]]) -> TrainingSet:
+    """Sequences that stand alone, of each source so many tokens long."""
+    flat = [length for source in lengths for length in source]
+    owner = [number for number, source in enumerate(lengths) for _ in source]
+    tokens = TokenSequences.pack([[4] * length for length in flat])
+    return TrainingSet(tokens, np.arange(len(flat)), np.array(owner, np.int64), np.empty((0, 5), np.int64))
+
+
+def test_weights_say_how_many_sentences_of_each_corpus_are_drawn() -> None:
+    batches = Batches(several([[5] * 500, [5] * 20]), seed=1, aligned_share=0.0, weights=[3, 1], round_size=80)
+    drawn = [np.concatenate(batches.plan(number, longest=512, budget=64))[:, 0] for number in range(2)]
+    for each in drawn:
+        assert (each < 500).sum() == 60
+        assert (each >= 500).sum() == 20
+    assert sorted(drawn[0][drawn[0] >= 500]) == list(range(500, 520))  # each once before any twice
+    assert not set(drawn[0][drawn[0] < 500]) & set(drawn[1][drawn[1] < 500])
+
+
+def test_short_sentences_are_thinned_in_proportion_to_their_length() -> None:
+    batches = Batches(several([[4] * 1000 + [16] * 1000]), seed=1, aligned_share=0.0, thinned=16)
+    (pool,) = batches.pools
+    assert 200 < (pool < 1000).sum() < 300
+    assert (pool >= 1000).sum() == 1000
+
+
+def test_weights_are_given_to_every_corpus_of_documents_or_to_none(corpus: CorpusSource) -> None:
+    data = several([[5], [5]])
+    plain, heavy = CorpusSource(corpus.path), CorpusSource(corpus.path, 0.5, 2.0)
+    assert corpus_weights([plain, plain], data) is None
+    assert corpus_weights([heavy, heavy, plain], data) == [2.0, 2.0, 0.0]  # the last holds aligned records
+    with pytest.raises(ValueError, match=r"corpus\.jsonl\.gz@1: others have a :WEIGHT"):
+        corpus_weights([plain, heavy], data)
+    with pytest.raises(ValueError, match=r"@0\.5:2: it holds aligned records only.*--aligned-share"):
+        corpus_weights([plain, plain, heavy], data)
+
+
+def test_tokens_of_other_corpora_are_not_taken(data: TrainingSet, tmp_path: Path) -> None:
+    data.save(tmp_path / "tokens.npz", "[books]")
+    assert TrainingSet.load(tmp_path / "tokens.npz", "[books]").tokens.starts[-1] == data.tokens.starts[-1]
+    with pytest.raises(ValueError, match=r"made of \[books\], not of \[novels\]; delete it"):
+        TrainingSet.load(tmp_path / "tokens.npz", "[novels]")
+
+
+def test_the_loss_and_its_gradients_are_those_of_torch() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(1100, 8, requires_grad=True), torch.randn(30, 8, requires_grad=True)
+    target = torch.randint(30, (1100,))
+    mine = projected_cross_entropy(hidden, weight, target)
+    theirs = torch.nn.functional.cross_entropy(hidden @ weight.T, target)
+    assert mine.item() == pytest.approx(theirs.item(), rel=1e-5)
+    gradients = (torch.autograd.grad(3 * loss, [hidden, weight]) for loss in (mine, theirs))
+    for a, b in zip(*gradients, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    rough = projected_cross_entropy(hidden, weight, target, torch.bfloat16)
+    assert rough.item() == pytest.approx(theirs.item(), rel=0.01)
 
 
 def test_batches_hold_every_example_within_the_budget(data: TrainingSet) -> None:
@@ -150,12 +226,12 @@ def test_translations_pair_languages_of_one_record(data: TrainingSet, tokenizer:
 
 
 def test_the_schedule_warms_up_and_decays_over_the_last_fifth() -> None:
-    rates = [schedule(step, 1000, 100, 0.2) for step in range(1000)]
+    rates = [schedule(step, 1 - step / 1000, 100, 0.2) for step in range(1000)]
     assert rates[0] == 0.01
-    assert rates[99:801] == [1.0] * 702
-    assert rates[900] == 0.5
+    assert rates[99:801] == pytest.approx([1.0] * 702)
+    assert rates[900] == pytest.approx(0.5)
     assert rates[999] == pytest.approx(0.005)
-    assert schedule(700, 2000, 100, 0.2) == rates[700]  # lengthening a run changes nothing before the decay
+    assert schedule(700, 1 - 700 / 2000, 100, 0.2) == rates[700]  # lengthening a run changes nothing before the decay
 
 
 def test_muon_brings_singular_values_near_one() -> None:
@@ -169,13 +245,13 @@ def test_resuming_is_exact(recipe: SonarRecipe, data: TrainingSet, tokenizer: So
     for name in ("whole", "halves"):
         (tmp_path / name).mkdir()
     whole = Trainer(recipe, tokenizer.card, data, tmp_path / "whole")
-    whole.run(9)
+    whole.run(TrainingBudget(9))
     first = Trainer(recipe, tokenizer.card, data, tmp_path / "halves")
-    first.run(9, stop=4)
+    first.run(TrainingBudget(9), stop=4)
     second = Trainer(recipe, tokenizer.card, data, tmp_path / "halves")
     second.resume()
     assert second.progress.step == 4
-    second.run(9)
+    second.run(TrainingBudget(9))
     for name, value in whole.decoder.state_dict().items():
         assert torch.equal(second.decoder.state_dict()[name], value), name
     other = Trainer(SonarRecipe(corpora=("other",), name="test", dim=32), tokenizer.card, data, tmp_path / "halves")
@@ -183,14 +259,52 @@ def test_resuming_is_exact(recipe: SonarRecipe, data: TrainingSet, tokenizer: So
         other.resume()
 
 
+def test_a_training_of_minutes_ends_with_its_time(
+    recipe: SonarRecipe, data: TrainingSet, tokenizer: SonarTokenizer, tmp_path: Path
+) -> None:
+    trainer = Trainer(recipe, tokenizer.card, data, tmp_path)
+    trainer.run(TrainingBudget(minutes=0.005))
+    assert trainer.progress.step >= 1
+    assert trainer.progress.seconds >= 0.3
+    again = Trainer(recipe, tokenizer.card, data, tmp_path)
+    again.resume()
+    again.run(TrainingBudget(minutes=0.005))  # its time is over
+    assert again.progress.step == trainer.progress.step
+
+
+def test_a_model_is_trained_further(
+    recipe: SonarRecipe, data: TrainingSet, tokenizer: SonarTokenizer, tmp_path: Path
+) -> None:
+    """It starts with the card's weights, in bfloat16 too, and between both lies their mean."""
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/tokenizer.model").write_bytes(tokenizer.card.path("tokenizer").read_bytes())
+    further = continued(replace(recipe, precision="bf16", learning_rate=1e-3), tokenizer.card)
+    assert further.start.startswith("test (encoder ")
+    trainer = Trainer(further, tokenizer.card, data, tmp_path)
+    first, _ = loaded(tokenizer.card)
+    assert torch.equal(trainer.encoder.state_dict()["norm.weight"], first.state_dict()["norm.weight"])
+    trainer.run(TrainingBudget(steps=2))
+    assert trainer.encoder.embedding.weight is trainer.decoder.embedding.weight
+    card = export(further, trainer.encoder, trainer.decoder, tmp_path, "", {})
+    assert "further from test (encoder " in card.description
+    mean, _ = average([tokenizer.card, card], [1, 3])
+    matrix = "layers.0.ffn.inner_proj.weight"
+    old, new, both = (network.state_dict()[matrix] for network in (first, loaded(card)[0], mean))
+    assert not torch.equal(old, new)
+    assert torch.allclose(both, old / 4 + 3 * new / 4, atol=1e-6)
+    with pytest.raises(ValueError, match="sonar-tiny has tokenizer_digest"):
+        average([tokenizer.card, load_card("sonar-tiny")], [1, 1])
+
+
 def test_it_learns_and_what_it_exports_scores_the_same(
     recipe: SonarRecipe, data: TrainingSet, tokenizer: SonarTokenizer, corpus: CorpusSource, tmp_path: Path
 ) -> None:
     trainer = Trainer(recipe, tokenizer.card, data, tmp_path)
     before = held_out_scores(trainer.encoder, trainer.decoder, tokenizer, [corpus])
-    trainer.run(120)
+    trainer.run(TrainingBudget(120))
     after = held_out_scores(trainer.encoder, trainer.decoder, tokenizer, [corpus])
-    assert after["loss"]["eng_Latn"] < before["loss"]["eng_Latn"] - 2
+    assert after["loss corpus"]["eng_Latn"] < before["loss corpus"]["eng_Latn"] - 2
+    assert after["sentences corpus"]["eng_Latn"] > 0
     (tmp_path / "test").mkdir()
     (tmp_path / "test/tokenizer.model").write_bytes(tokenizer.card.path("tokenizer").read_bytes())
     card = export(recipe, trainer.encoder, trainer.decoder, tmp_path, "Trained.", after)
