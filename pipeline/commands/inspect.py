@@ -105,7 +105,9 @@ def select(
 
 def export(
     place: CorpusPlace,
-    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="the layout to write: lcm or sonar-llm")],
+    kind: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="the layout to write: parquet, lcm or sonar-llm")
+    ],
     to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
     where: Annotated[
         str | None, typer.Option(metavar="CONDITION", help="condition to use instead of select.where")
@@ -114,8 +116,18 @@ def export(
     min_sentences: Annotated[
         int | None, typer.Option(metavar="N", help="value to use instead of select.min_sentences")
     ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="for parquet: float32, float16, or none to leave vectors out [float32]"),
+    ] = None,
+    row_group_rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="for parquet: rows in a row group, at most [8192]")
+    ] = None,
 ) -> None:
-    """Write the selected sentences in the layout of another project's trainer.
+    """Write the selected sentences as plain Parquet, or in the layout of another project's trainer.
+
+    parquet: for DuckDB, Polars, pandas, Arrow, Spark and Hugging Face datasets. One
+    row per sentence in data/SPLIT/: text, document, metadata, scores and embedding.
 
     lcm: for Meta's large_concept_model. Parquet with one row per document:
     text_sentences and text_sentences_sonar_emb (FP16, bit for bit), a hive
@@ -131,6 +143,8 @@ def export(
 
     Examples:
 
+      pipeline export runs/sample --format parquet --to sample-parquet
+
       pipeline export runs/sample --format lcm --to s3://mine/lcm
 
       pipeline export runs/sample --format sonar-llm --to sonar_embeddings
@@ -142,7 +156,8 @@ def export(
 
     corpus = open_corpus(place)
     scaler = fitted_scaler(corpus.store, corpus.view.fits) if kind == "lcm" else None
-    export_corpus(out, place, corpus, ExportOptions(kind, to, SelectOptions(where, broken, min_sentences)), scaler)
+    rules = SelectOptions(where, broken, min_sentences)
+    export_corpus(out, place, corpus, ExportOptions(kind, to, rules, vectors, row_group_rows), scaler)
 
 
 def report(

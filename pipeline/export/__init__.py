@@ -1,4 +1,4 @@
-"""What `pipeline export` does: the selected sentences of a corpus in the layout that another project's trainer loads.
+"""What `pipeline export` does: the selected sentences of a corpus in the layout that others load.
 
 Documents (or the pieces that the selection makes of them) are written part by part, whole file by whole file, and
 `export.json` last: an export without it is not finished. Sentences written = sentences selected, or it fails. Cost: one
@@ -8,7 +8,7 @@ pass over the small columns to count, and one over the text and embeddings that 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 
@@ -21,13 +21,14 @@ from pipeline.corpus.runs import newest_config
 from pipeline.export.lcm import write_lcm
 from pipeline.export.pieces import Written
 from pipeline.export.target import ExportTarget
+from pipeline.export.wide import ROW_GROUP_ROWS, Vectors, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
 
-FORMATS = ("lcm", "sonar-llm")
+FORMATS = ("lcm", "sonar-llm", "parquet")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class ExportOptions:
     format: str
     to: str
     rules: SelectOptions = field(default_factory=SelectOptions)
+    vectors: str | None = None  # of the format parquet: float32 (default), float16 or none
+    row_group_rows: int | None = None  # of the format parquet
 
 
 def export_corpus(
@@ -48,7 +51,8 @@ def export_corpus(
     not finished or of which nothing is selected.
     """
     if options.format not in FORMATS:
-        raise ConfigError(f"--format {options.format}: allowed are {' and '.join(FORMATS)}")
+        raise ConfigError(f"--format {options.format}: allowed are {', '.join(FORMATS)}")
+    vectors = _vectors(options)
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
     target = ExportTarget(options.to, corpus.url)
@@ -64,6 +68,8 @@ def export_corpus(
     with RowProgress(console, counts.kept, "sentences", "written") as progress:
         if options.format == "lcm":
             written = write_lcm(selection, target, progress, scaler)
+        elif options.format == "parquet":
+            written = write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
         else:
             from pipeline.export.sonar_llm import write_sonar_llm  # torch
 
@@ -78,6 +84,17 @@ def export_corpus(
         soft_wrap=True,
     )
     console.print(written.next_step, markup=False, highlight=False, soft_wrap=True)
+
+
+def _vectors(options: ExportOptions) -> Vectors:
+    """The type of the vectors in plain Parquet. Raises `ConfigError` for another one, or for another format."""
+    if options.format != "parquet" and (options.vectors or options.row_group_rows):
+        given = "--vectors" if options.vectors else "--row-group-rows"
+        raise ConfigError(f"{given} is an option of --format parquet; --format {options.format} has a fixed layout")
+    for known in get_args(Vectors):
+        if known == (options.vectors or "float32"):
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"--vectors {options.vectors}: allowed are {', '.join(get_args(Vectors))}")
 
 
 def _whole(corpus: Corpus) -> None:

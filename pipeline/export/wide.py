@@ -1,0 +1,144 @@
+"""Plain Parquet for every reader: one row per sentence, with its text, document, scores and embedding side by side.
+
+    data/train/<part>.parquet      data/validation/<part>.parquet      data/test/<part>.parquet
+
+Columns: `doc_id`, `split`, `source`, `lang`, the metadata that the inputs keep, `piece` (the piece of its document that
+a sentence is in), every column of the sentences and their scores, and `embedding`. The types and encodings are those
+that DuckDB, Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16
+without BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a float32 exactly. The folders are
+named after the splits, as `datasets` expects. Memory: a row group of each split.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import IO, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.console.progress import RowProgress
+from pipeline.corpus.reader import Corpus
+from pipeline.export.pieces import Written
+from pipeline.export.target import ExportTarget
+from pipeline.select.selection import PartSelection, Selection
+
+Vectors = Literal["float32", "float16", "none"]
+ROW_GROUP_ROWS = 8192
+FIRST = ("doc_id", "split", "source", "lang")
+LAST = ("part", "row")  # where the sentence stands in the corpus
+_UNUSED = ("doc", "first_row", "rows", "text_hash")  # numbers that only the corpus's own files mean
+
+
+def write_wide(
+    selection: Selection, target: ExportTarget, progress: RowProgress, vectors: Vectors, row_group_rows: int
+) -> Written:
+    """Write every selected sentence. vectors: their type, or `none` to leave them out; row_group_rows: at most.
+
+    Raises `CorpusError` for a file of the corpus that is damaged.
+    """
+    written = Written()
+    names = _names(selection.corpus, vectors)
+    for chosen in selection:
+        if len(chosen.rows):
+            _write_part(selection, chosen, target, written, progress, names, vectors, row_group_rows)
+    written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{target.url}/data/*/*.parquet'"
+    return written
+
+
+def _names(corpus: Corpus, vectors: Vectors) -> list[str]:
+    left_out = {*_UNUSED, *(("embedding",) if vectors == "none" else ())}
+    names = [*FIRST, *corpus.catalogue]
+    return [name for name in dict.fromkeys(names) if name in corpus.catalogue and name not in left_out]
+
+
+def _write_part(
+    selection: Selection,
+    chosen: PartSelection,
+    target: ExportTarget,
+    written: Written,
+    progress: RowProgress,
+    names: list[str],
+    vectors: Vectors,
+    row_group_rows: int,
+) -> None:
+    rows = chosen.row_numbers
+    piece = np.repeat(chosen.piece, chosen.rows).astype(np.int32)
+    pieces = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.piece_starts]))
+    with contextlib.ExitStack() as closing, selection.reader(chosen.part) as reader:
+        writers: dict[str, _Writer] = {}
+        for group in range(reader.groups):
+            low, high = reader.bounds(group)
+            begin, end = np.searchsorted(rows, [low, high])
+            if begin == end:
+                continue
+            table = reader.read(names, group).take(pa.array(rows[begin:end] - low))
+            table = table.add_column(names.index("split") + 1, "piece", pa.array(piece[begin:end]))
+            table = _plain(table, vectors, written)
+            for split in table["split"].unique().to_pylist():
+                if split not in writers:
+                    file = closing.enter_context(target.file(f"data/{split}/{chosen.part}.parquet"))
+                    writer = _Writer(file, table.schema, row_group_rows, written)
+                    writers[split] = closing.enter_context(contextlib.closing(writer))
+                of_split = table.filter(pa.compute.equal(table["split"], split))
+                writers[split].write(of_split)
+                written.count(split, 0, of_split.num_rows)
+            progress.add(int(end - begin))
+    for split in pieces.to_pylist():
+        written.count(split, 1, 0)
+
+
+def _plain(table: pa.Table, vectors: Vectors, written: Written) -> pa.Table:
+    """The table with vectors as lists that every reader knows, and small unsigned numbers as signed ones."""
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_fixed_size_list(field.type):
+            width = field.type.list_size
+            value = pa.int32() if pa.types.is_integer(field.type.value_type) else pa.type_for_alias(vectors)
+            kind = pa.list_(pa.field("element", value, nullable=False))
+            column = column.combine_chunks()
+            values = column.flatten().cast(value)
+            column = pa.ListArray.from_arrays(
+                pa.array(np.arange(len(column) + 1, dtype=np.int32) * width), values, type=kind
+            )
+            if field.name == "embedding":
+                written.dim = width
+        elif field.type == pa.uint8():
+            column = column.cast(pa.int32())
+        else:
+            continue
+        table = table.set_column(place, pa.field(field.name, column.type, field.nullable), column)
+    return table
+
+
+class _Writer:
+    """One Parquet file; gathers rows into row groups of a given number."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema, row_group_rows: int, written: Written) -> None:
+        self._file, self._written, self._most = file, written, row_group_rows
+        repeated = [name for name in (*FIRST, "part") if name in schema.names]
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=repeated)
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        while self._rows + table.num_rows >= self._most:
+            room = self._most - self._rows
+            self._waiting.append(table.slice(0, room))
+            table = table.slice(room)
+            self._flush()
+        self._waiting.append(table)
+        self._rows += table.num_rows
+
+    def close(self) -> None:
+        if self._rows:
+            self._flush()
+        self._writer.close()
+        self._written.files += 1
+        self._written.bytes += self._file.tell()
+
+    def _flush(self) -> None:
+        table = pa.concat_tables(self._waiting)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._waiting, self._rows = [], 0
