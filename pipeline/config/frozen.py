@@ -25,7 +25,11 @@ class FitRef:
 
 @dataclass(frozen=True)
 class Frozen:
-    """fits: by name (`scaler`); rates: share of the rows that a stage samples, by stage."""
+    """fits: by name (`scaler`); rates: share of the rows that a stage samples, by stage.
+
+    duplicates: the record of documents that are left out because earlier ones have their ids; empty for none.
+    """
 
     fits: Mapping[str, FitRef] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
+    duplicates: str = ""

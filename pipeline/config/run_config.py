@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
@@ -72,6 +72,12 @@ class RunConfig(Settings):
     name: str = meaning(min_length=1, description="name of the corpus")
     output: str = execution(min_length=1, description="folder of the corpus: any fsspec URL, or relative to the file")
     input: tuple[InputSettings, ...] = meaning(min_length=1, description="where documents come from")
+    duplicate_ids: Literal["error", "keep-first", "keep-all"] | None = meaning(
+        None,
+        description="documents whose id another one has too, in all inputs with an id column: error, keep-first (the "
+        "later ones are quarantined) or keep-all; left out: the first of each chunk is kept, and the end of a run says "
+        "how many ids stand in several chunks",
+    )
     part_sentences: int = meaning(100_000, ge=100, description="a part closes at the document end that reaches this")
     chunk_bytes: int = meaning(64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size")
     split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")

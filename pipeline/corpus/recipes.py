@@ -10,6 +10,7 @@ import pyarrow as pa
 from pipeline.base.errors import starting
 from pipeline.config.frozen import Frozen
 from pipeline.config.run_config import RunConfig
+from pipeline.corpus.document_ids import Duplicates, read_duplicates
 from pipeline.corpus.fingerprint import fingerprint, fingerprint_bytes
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
 from pipeline.inputs import Chunk, ChunkTable, InputSettings, LangDetect
@@ -25,11 +26,12 @@ _WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; 
 
 @dataclass(frozen=True)
 class Recipes:
-    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order; and what was purged."""
+    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order; what is left out."""
 
     segment: dict[str, dict[str, Any]]
     stages: dict[str, dict[str, Any]]
     tombstones: Tombstones
+    duplicates: Duplicates
 
     @classmethod
     def of(cls, config: RunConfig) -> Recipes:
@@ -38,22 +40,26 @@ class Recipes:
             segment={str(one.name): _segment(config, one) for one in config.input},
             stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
             tombstones=read_tombstones(Store(config.output)),
+            duplicates=read_duplicates(Store(config.output), config.frozen.duplicates),
         )
 
     def chunk_fingerprint(self, chunk: Chunk) -> str:
         """What the segmentation of a chunk depends on: its recipe, the bytes it stands for, what was purged of it."""
         recipe = fingerprint(self.segment[chunk.input])
-        purged = self.tombstones.of(chunk.id)
         of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
-        return fingerprint([*of_chunk, sorted(purged)] if purged else of_chunk)
+        return fingerprint([*of_chunk, *self._left_out(chunk.id)])
+
+    def _left_out(self, chunk: str) -> list[Any]:
+        """Of a chunk the ids that were purged, and a digest of those that earlier documents have."""
+        purged, later = self.tombstones.of(chunk), self.duplicates.digest(chunk)
+        return [*([sorted(purged)] if purged else []), *([{"duplicate_ids": later}] if later else [])]
 
     def chunk_fingerprints(self, chunks: ChunkTable) -> pa.FixedSizeBinaryArray:
         """`chunk_fingerprint` of many chunks, as bytes; 6 µs each."""
         recipes = {name: fingerprint(recipe) for name, recipe in self.segment.items()}
-        purged = self.tombstones.of
         found = [
             b"".join(
-                fingerprint_bytes([recipes[name], chunk, *rest, *([sorted(purged(chunk))] if purged(chunk) else [])])
+                fingerprint_bytes([recipes[name], chunk, *rest, *self._left_out(chunk)])
                 for name, chunk, *rest in zip(*lists, strict=True)
             )
             for lists in chunks.columns("input", "id", "start", "end", "take", "stamp")
@@ -77,17 +83,22 @@ def segment_recipe(config: RunConfig) -> dict[str, Any]:
 
 
 def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+    return segment_recipe(config) | reading_recipe(config, one) | {"part_sentences": config.part_sentences}
+
+
+def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+    """What the documents of an input depend on."""
     reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
-    recipe = segment_recipe(config) | {
+    recipe = {
+        "tokenizer": load_card(config.segment.model).tokenizer_digest,  # with the languages that are known
         "split": config.split.meaningful(),
         "input": reading,
         "keep": list(config.keep_columns()),
-        "part_sentences": config.part_sentences,
     }
     if isinstance(one.lang, LangDetect):
         with starting("lang: detect"):
             recipe["detector"] = language.identity()
-    return recipe
+    return recipe | ({"duplicate_ids": "keep-all"} if config.duplicate_ids == "keep-all" and one.id else {})
 
 
 def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:

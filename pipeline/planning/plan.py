@@ -17,6 +17,7 @@ from pipeline.conditions.expression import parse
 from pipeline.config.run_config import FITS, STAGES, RunConfig
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
+from pipeline.corpus.id_keys import with_known_duplicates
 from pipeline.corpus.part_reader import ROW_COLUMNS, columns_of
 from pipeline.corpus.receipts import PartRef
 from pipeline.corpus.recipes import SEGMENT
@@ -153,6 +154,7 @@ def make_plan(
     check_train(config)
     if chunks is None:
         chunks = order_chunks(plan_inputs(config.input, chunk_bytes=config.chunk_bytes), seed=config.seed)
+    config = with_known_duplicates(Store(config.output), config, chunks)
     view = View.of(config, chunks)
     store = Store(config.output)
     state = read_state(store, view)

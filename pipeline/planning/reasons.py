@@ -21,12 +21,15 @@ from pipeline.corpus.fingerprint import difference, fingerprint
 from pipeline.corpus.receipts import Receipt, read_chunk_receipt, read_receipt
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import States
+from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View, saved_recipe
 from pipeline.inputs import Chunk
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 NEW = "new"
+PURGED = "documents were purged"
+IDS = "other ids than before stand in earlier documents too"
 
 
 @dataclass
@@ -72,14 +75,14 @@ def segment_reasons(state: States, work: StageWork) -> None:
     if len(found) < len(left):
         work.reasons[NEW] = len(left) - len(found)
     changes: dict[tuple[str, str], list[str]] = {}  # recipe, input → what changed
-    rows = sorted(found)
+    rows, purged = sorted(found), read_tombstones(state.store)
     for row, chunk in zip(rows, left.take(pa.array(rows, pa.int64())), strict=True):
         last = found[row]
         work.sentences_left += last.sentences
         if (last.recipe, chunk.input) not in changes:
             changes[last.recipe, chunk.input] = _changes(state.store, last.recipe, state.view.segment[chunk.input])
         reasons = changes[last.recipe, chunk.input]
-        work.reasons.update(reasons or _of_data(last, chunk) or ["documents were purged"])
+        work.reasons.update(reasons or _of_data(last, chunk) or [PURGED if purged.of(chunk.id) else IDS])
 
 
 def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from pipeline.inputs.documents import short
 from pipeline.storage import layout
 
 PURGED = "purged"
+DUPLICATE = "duplicate id"
 LISTED = 10_000  # records of a chunk that have a row of their own
 
 
@@ -64,10 +65,15 @@ class ChunkAccounting:
         """Whether no document before had the same id; a later one is set aside."""
         if document.doc_id in self._ids:
             what = f"an earlier document of this chunk has the id {short(document.doc_id)} too; the first one is kept"
-            self.quarantine(document, "duplicate id", what)
+            self.quarantine(document, DUPLICATE, what)
             return False
         self._ids.add(document.doc_id)
         return True
+
+    def quarantine_later(self, document: Document, first: str) -> None:
+        """Set a document aside because an earlier one of another chunk has its id. `first`: the source of that."""
+        what = f"an earlier document of {first} has the id {short(document.doc_id)} too; the first one is kept"
+        self.quarantine(document, DUPLICATE, what)
 
     def table(self) -> pa.Table | None:
         """The list, in the order of the input; None if nothing was quarantined."""

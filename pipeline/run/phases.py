@@ -44,6 +44,7 @@ class PhaseSpec(BaseModel):
     config: dict[str, Any]
     fits: dict[str, dict[str, str]]
     rates: dict[str, float]
+    duplicates: str = ""  # the record of documents that are left out
     identity: dict[str, str]  # of whoever ordered it, so that a worker with other code or models is refused
     ranges: int
     chunks: int
@@ -56,7 +57,7 @@ class PhaseSpec(BaseModel):
         """The configuration over what the corpus has decided."""
         fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
         config = RunConfig.model_validate_json(json.dumps(self.config))
-        return config.with_frozen(Frozen(fits=fits, rates=self.rates))
+        return config.with_frozen(Frozen(fits=fits, rates=self.rates, duplicates=self.duplicates))
 
 
 class ShardResult(BaseModel):
@@ -111,6 +112,7 @@ def write_phase(
         config=plan.config.model_dump(mode="json"),
         fits={name: dataclasses.asdict(ref) for name, ref in plan.config.frozen.fits.items()},
         rates=dict(plan.config.frozen.rates),
+        duplicates=plan.config.frozen.duplicates,
         identity=identity(plan.config),
         ranges=len(cuts),
         chunks=count,

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
-from pipeline.base.formats import counted
+from pipeline.base.formats import counted, number
 from pipeline.config.run_config import FITS, RunConfig
 from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
@@ -28,10 +28,13 @@ from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
 from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
 from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.duplicate_count import count_duplicate_ids
 from pipeline.corpus.events import Event
+from pipeline.corpus.id_keys import compares_ids
 from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, newest_is
 from pipeline.corpus.states import States, View, fold, forget_gone
@@ -39,6 +42,7 @@ from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
+from pipeline.run.compare_ids import compare_ids
 from pipeline.run.steps import decide, next_step
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -109,6 +113,10 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
     handed_over = False
     try:
+        if compares_ids(config):
+            with _kept(lease, config):
+                compare_ids(store, config, plan.view.listed.chunks, lambda text: console.print(text, highlight=False))
+            plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         if plan.nothing_to_do:
             _nothing_to_do(console, plan)
             return None
@@ -154,6 +162,12 @@ def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[Run
     kind, why = backend.choose(plan)
     chosen = {"launcher": config.launcher.model_copy(update={"kind": kind})}
     return config.model_copy(update=chosen), replace(plan, config=plan.config.model_copy(update=chosen)), f" ({why})"
+
+
+def _kept(lease: Lease, config: RunConfig) -> Heartbeat:
+    """Keeps the corpus's lock while something else than the run's steps is under way."""
+    beat = min(BEAT_SECONDS, config.launcher.lease_seconds / BEATS)
+    return Heartbeat(lambda: None if lease.beat() else "taken over by another run", beat)
 
 
 def plan_run(
@@ -292,6 +306,7 @@ def _progress_of(console: Console, plan: Plan) -> RunProgress:
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
     """Do the accounting, close the run's record, and write the report. Raises `CorpusError` if something is left."""
     whole = _close_accounting(console, plan, worst=3)
+    _show_duplicates(console, plan)
     complete = whole and not failures
     if not whole and not failures:
         failures = ["the corpus is not whole; its books say why"]
@@ -305,6 +320,21 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     if not complete:
         raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
     console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
+
+
+def _show_duplicates(console: Console, plan: Plan) -> None:
+    """Say it if ids stand in several documents, unless the configuration says what to do with them."""
+    config, corpus = plan.config, Corpus(plan.config.output, plan.view)
+    if config.duplicate_ids or not any(one.id for one in config.input) or not 0 < len(corpus.parts) <= LISTED_PARTS:
+        return
+    found = count_duplicate_ids(corpus)
+    if found.ids:
+        verb = "stands" if found.ids == 1 else "stand"
+        console.print(
+            f"{counted(found.ids, 'id')} {verb} in more than one document ({number(found.documents)} documents in "
+            "all); to keep the first one of each, set duplicate_ids: keep-first (keep-all: this is meant)",
+            highlight=False,
+        )
 
 
 def _give_back_memory() -> None:

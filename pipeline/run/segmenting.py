@@ -143,10 +143,16 @@ class ChunkSegmenter:
 
     def _documents(self, chunk: Chunk, accounting: ChunkAccounting) -> Iterator[Document]:
         settings = next(one for one in self.config.input if one.name == chunk.input)
+        later = self.recipes.duplicates.of(chunk.id)
+        any_id = settings.id is None or self.config.duplicate_ids == "keep-all"
         for item in read_documents(chunk, settings, self.config.split, self.card.languages):
             if isinstance(item, Rejected):
                 accounting.reject(item)
-            elif settings.id is None or not marks.INK.search(item.text) or accounting.is_first(item):
+            elif any_id or not marks.INK.search(item.text):
+                yield item
+            elif item.doc_id in later:
+                accounting.quarantine_later(item, later[item.doc_id])
+            elif accounting.is_first(item):
                 yield item
 
     def _segment(

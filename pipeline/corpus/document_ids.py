@@ -1,0 +1,92 @@
+"""Documents that are left out because an earlier document of the corpus has their id (`duplicate_ids: keep-first`).
+
+Which those are is decided before anything is segmented (`pipeline/run/compare_ids.py`), for all chunks of a run, and
+kept in `ids/duplicates-<time>-<digest>.parquet`: chunk, id, and where the first document with this id is. The digest is
+of what was compared, so the same inputs have the same record, whoever asks. What is left out of a chunk goes into its
+fingerprint, so only chunks that lose or regain a document are segmented again. Memory: the ids that are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.fingerprint import column_digest
+from pipeline.storage.store import Store
+from stages.arrow import table_of
+
+FOLDER = "ids"
+SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("chunk", "doc_id", "first")])
+_RECORD = "duplicates-"
+
+
+class Duplicates:
+    """What is left out of which chunk. `table`: of `SCHEMA`, sorted by chunk and id."""
+
+    def __init__(self, table: pa.Table | None = None) -> None:
+        self.table = SCHEMA.empty_table() if table is None else table.combine_chunks()
+        self._ranges: dict[str, tuple[int, int]] = {}
+        if len(self.table):
+            chunks = self.table["chunk"].combine_chunks().dictionary_encode()
+            starts = np.flatnonzero(np.diff(chunks.indices.to_numpy(), prepend=-1)).tolist()
+            ends = [*starts[1:], len(self.table)]
+            self._ranges = dict(zip(chunks.dictionary.to_pylist(), zip(starts, ends, strict=True), strict=True))
+
+    def of(self, chunk: str) -> Mapping[str, str]:
+        """Ids that are left out of a chunk, each with the source of the document that is kept."""
+        rows = self._rows(chunk)
+        return dict(zip(rows["doc_id"].to_pylist(), rows["first"].to_pylist(), strict=True)) if rows else {}
+
+    def digest(self, chunk: str) -> str | None:
+        """Of the ids that are left out of a chunk; None if there are none."""
+        rows = self._rows(chunk)
+        return column_digest(rows["doc_id"]) if rows else None
+
+    def _rows(self, chunk: str) -> pa.Table | None:
+        if chunk not in self._ranges:
+            return None
+        start, end = self._ranges[chunk]
+        return self.table.slice(start, end - start)
+
+
+def read_duplicates(store: Store, path: str) -> Duplicates:
+    """A record; `path`: empty for none. Raises `CorpusError` if it is missing or damaged."""
+    if not path:
+        return Duplicates()
+    try:
+        return Duplicates(table_of(store.read(path)).select(SCHEMA.names).cast(SCHEMA))
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise CorpusError(f"{store.url}/{path} is damaged ({error}); delete it and run again") from error
+
+
+def write_duplicates(store: Store, name: str, table: pa.Table) -> str:
+    """Keep a record under the name of what was compared (`record_name`). Returns its path."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.cast(SCHEMA), sink, compression="zstd", use_dictionary=["chunk", "first"])
+    path = f"{FOLDER}/{_RECORD}{name}.parquet"
+    store.create(path, sink.getvalue().to_pybytes())
+    return path
+
+
+def find_record(store: Store, digest: str) -> str:
+    """The record of exactly these inputs; the newest one, which still says most, if there is none; empty for none."""
+    records = [path for path in store.find(FOLDER) if path.startswith(f"{FOLDER}/{_RECORD}")]
+    exact = [path for path in records if path.endswith(f"-{digest}.parquet")]
+    return max(exact or records, default="")
+
+
+def with_duplicates(config: RunConfig, path: str) -> RunConfig:
+    """The configuration over a corpus that has decided this."""
+    return config.with_frozen(replace(config.frozen, duplicates=path))
+
+
+def sorted_rows(table: pa.Table) -> pa.Table:
+    """By chunk and id, as `Duplicates` wants them."""
+    return table.take(pc.sort_indices(table, [("chunk", "ascending"), ("doc_id", "ascending")]))

@@ -1,0 +1,209 @@
+"""Which ids stand in more than one document, over all inputs that name an id column, before anything is segmented.
+
+The ids of a chunk are read once, by the reader that segmenting uses, and kept in sorted runs
+(`ids/<time>-<id>.parquet`): later runs read only chunks that are new or changed. Then the runs are compared, one range
+of hashes after the other, so that memory holds about a million ids whatever the corpus has. The first document is that
+of the first input in the file, the first path, the first record: it depends on the inputs alone, not on the order in
+which chunks were segmented, on machines, or on what the corpus held before.
+Cost: reading the inputs (about 100 MB/s of JSON), and 30 to 60 bytes an id on disk before compression.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.document_ids import FOLDER, SCHEMA, find_record, sorted_rows, with_duplicates, write_duplicates
+from pipeline.corpus.id_keys import compared_chunks, compared_digest, compares_ids
+from pipeline.inputs import Chunk, ChunkTable, Rejected, read_documents
+from pipeline.inputs.documents import short
+from pipeline.storage.store import Store
+from stages.segment import marks
+from stages.sonar.card import load_card
+
+RUN_IDS = 1 << 20  # ids a run is closed at, at the end of a chunk; and a range of hashes holds
+_GROUP = 1 << 15
+_KEYS = b"chunks"
+_TOLD = 3  # ids of a message
+_RUN = pa.schema(
+    [
+        pa.field("hash", pa.uint32(), nullable=False),
+        pa.field("chunk", pa.int32(), nullable=False),  # its place in the list of the file's metadata
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+    ]
+)
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A sorted run. `chunks`: keys of its chunks."""
+
+    path: str
+    chunks: list[str]
+    ids: int
+
+
+def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell) -> RunConfig:
+    """The configuration with the record of what is to be left out, which is made if it is not there.
+
+    Raises `CorpusError` with `duplicate_ids: error`, if an id stands in more than one document.
+    """
+    if not compares_ids(config):
+        return config
+    ordered = compared_chunks(config, chunks)
+    keys, digest = compared_digest(config, ordered)
+    record = find_record(store, digest)
+    if record.endswith(f"-{digest}.parquet"):
+        return with_duplicates(config, record)
+    runs = _runs(store)
+    known = {key for run in runs for key in run.chunks}
+    new = [number for number, key in enumerate(keys) if key not in known]
+    if new:
+        tell(f"ids: reading those of {counted(len(new), 'chunk')}")
+        runs += list(_write_runs(store, config, ((keys[number], ordered[number]) for number in new)))
+    found = _compare(store, runs, {key: number for number, key in enumerate(keys)}, len(keys))
+    if config.duplicate_ids == "error":
+        _check_none(found, ordered)
+    later = found.filter(pc.greater(found["rank"], found["first"]))
+    ids = ordered.table["id"].combine_chunks()
+    sources = pc.binary_join_element_wise(
+        ordered.table["input"].cast(pa.string()), ordered.table["path"].cast(pa.string()), ":"
+    ).combine_chunks()
+    columns = [ids.take(later["rank"]), later["id"], sources.take(later["first"])]
+    rows = sorted_rows(pa.table([_plain(one) for one in columns], schema=SCHEMA))
+    if rows.num_rows:
+        tell(f"ids: {counted(pc.sum(later['count']).as_py(), 'document')} left out, whose ids earlier documents have")
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{digest}"
+    return with_duplicates(config, write_duplicates(store, name, rows))
+
+
+def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _check_none(found: pa.Table, chunks: ChunkTable) -> None:
+    """Raises `CorpusError` if an id stands in more than one document. `found`: as `_compare` gives it."""
+    if not found.num_rows:
+        return
+    places: dict[str, list[str]] = {}
+    order = pc.sort_indices(found, [("first", "ascending"), ("id", "ascending"), ("rank", "ascending")])
+    for row in found.take(order.slice(0, 1000)).to_pylist():
+        places.setdefault(row["id"], []).extend([chunks[row["rank"]].source] * min(row["count"], 2))
+    told = [f"{short(one)} ({' and '.join(where[:2])})" for one, where in list(places.items())[:_TOLD]]
+    total = len(pc.unique(found["id"]))
+    raise CorpusError(
+        f"{counted(total, 'id')} in more than one document: {', '.join(told)}{', …' if total > _TOLD else ''}; give "
+        "every document its own, or set duplicate_ids to keep-first (the first document is kept) or keep-all"
+    )
+
+
+def _runs(store: Store) -> list[_Run]:
+    found = []
+    for path in sorted(store.find(FOLDER)):
+        if path.endswith(".parquet") and "duplicates-" not in path:
+            with store.open(path) as file:
+                opened = pq.ParquetFile(file)
+                keys = json.loads(opened.schema_arrow.metadata[_KEYS])
+                found.append(_Run(path, keys, opened.metadata.num_rows))
+    return found
+
+
+def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chunk]]) -> Iterator[_Run]:
+    """Read the ids of chunks; what has been read is kept when a run is stopped."""
+    keys: list[str] = []
+    tables: list[pa.Table] = []
+    for key, chunk in chunks:
+        ids = Counter(_ids_of(config, chunk))
+        columns = [
+            [zlib.crc32(one.encode()) for one in ids],
+            np.full(len(ids), len(keys), np.int32),
+            list(ids.values()),
+            list(ids),
+        ]
+        tables.append(pa.table([pa.array(one, f.type) for one, f in zip(columns, _RUN, strict=True)], schema=_RUN))
+        keys.append(key)
+        if sum(map(len, tables)) >= RUN_IDS:
+            yield _write_run(store, keys, tables)
+            keys, tables = [], []
+    if keys:
+        yield _write_run(store, keys, tables)
+
+
+def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _Run:
+    table = pa.concat_tables(tables).sort_by("hash").replace_schema_metadata({_KEYS: json.dumps(keys)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=_GROUP, compression="zstd", use_dictionary=False)
+    path = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
+    store.write(path, memoryview(sink.getvalue()))
+    return _Run(path, keys, table.num_rows)
+
+
+def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
+    """Of documents with text, as segmenting sees them."""
+    settings = next(one for one in config.input if one.name == chunk.input)
+    for item in read_documents(chunk, settings, config.split, load_card(config.segment.model).languages):
+        if not isinstance(item, Rejected) and marks.INK.search(item.text):
+            yield item.doc_id
+
+
+def _compare(store: Store, runs: list[_Run], ranks: dict[str, int], chunks: int) -> pa.Table:
+    """Ids that stand in more than one document: `id`, `rank` and `count` for every chunk they are in, `first`.
+
+    ranks: of keys, in the order of the inputs. Each chunk is taken from one run, though several may have read it.
+    """
+    taken = np.zeros(chunks, np.bool_)
+    places: list[npt.NDArray[np.int64]] = []
+    for run in runs:
+        ours = np.asarray([ranks.get(key, -1) for key in run.chunks], np.int64)
+        ours[(ours >= 0) & taken[ours]] = -1
+        taken[ours[ours >= 0]] = True
+        places.append(ours)
+    ranges = max(1, -(-sum(run.ids for run, ours in zip(runs, places, strict=True) if (ours >= 0).any()) // RUN_IDS))
+    edges = [(number << 32) // ranges for number in range(ranges + 1)]
+    schema = pa.schema([("id", pa.string()), ("rank", pa.int64()), ("count", pa.int64()), ("first", pa.int64())])
+    found = [schema.empty_table()]
+    for low, high in itertools.pairwise(edges):
+        some = [_range_of(store, run, ours, low, high) for run, ours in zip(runs, places, strict=True)]
+        table = pa.concat_tables([schema.remove(3).empty_table(), *some]).combine_chunks()
+        if not len(table):
+            continue
+        of_id = table["id"].combine_chunks().dictionary_encode().indices.to_numpy()
+        rank, count = table["rank"].to_numpy(), table["count"].to_numpy()
+        first = np.full(of_id.max() + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, of_id, rank)
+        twice = np.bincount(of_id, count)[of_id] > 1
+        found.append(table.append_column("first", pa.array(first[of_id])).filter(pa.array(twice)))
+    return pa.concat_tables(found)
+
+
+def _range_of(store: Store, run: _Run, ours: npt.NDArray[np.int64], low: int, high: int) -> pa.Table:
+    """Ids of a run with a hash in [low, high), of the chunks that are taken from it."""
+    with store.open(run.path) as file:
+        opened = pq.ParquetFile(file)
+        groups = []
+        for number in range(opened.metadata.num_row_groups):
+            statistics = opened.metadata.row_group(number).column(0).statistics
+            if statistics and statistics.min < high and statistics.max >= low:  # an empty group has none
+                groups.append(number)
+        table = opened.read_row_groups(groups)
+    hashes, rank = table["hash"].to_numpy(), ours[table["chunk"].to_numpy()]
+    mask = (hashes >= low) & (hashes < high) & (rank >= 0)
+    columns = {"id": table["id"], "rank": pa.array(rank), "count": table["count"]}
+    return pa.table(columns).filter(pa.array(mask))
