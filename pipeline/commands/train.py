@@ -136,7 +136,7 @@ def evaluate(
         int, typer.Option(min=1, metavar="N", help="number of sentences to predict, rounded up to whole documents")
     ] = 10_000,
     metrics: Annotated[
-        str, typer.Option(metavar="A,B,…", help="metrics to compute: l2, l2_squared, l2_r, par, ca, mi")
+        str, typer.Option(metavar="A,B,…", help="metrics to compute, of those below")
     ] = "l2,l2_squared,l2_r,par,ca",
     language_model: Annotated[
         str | None, typer.Option(metavar="CARD", help="language model for mi: gpt2, smollm2, or the path of a card")
@@ -158,14 +158,19 @@ def evaluate(
     decoding and encoding again; par says how much more the prediction resembles
     the context than the true sentence does; ca is the share of other sentences
     that are further away; mi is the mutual information with the ten sentences
-    before, by a language model. Two baselines that learn nothing and the true
-    sentences are shown for comparison.
+    before, by a language model. ca_cosine is ca by the cosine of normalised
+    embeddings, and top1 how often no other sentence is nearer. nll is how
+    unlikely the decoder finds the true sentence, given the prediction, in nats
+    per token, and bpc in bits per character. Two baselines that learn nothing and
+    the true sentences are shown for comparison.
 
     The table is written to train/NAME/evaluation for every model.
 
     Examples:
 
       pipeline evaluate corpus.yaml
+
+      pipeline evaluate corpus.yaml --metrics l2,ca,ca_cosine,top1,nll,bpc
 
       pipeline evaluate runs/books --model lcm-base-tiny --model two-tower-2
         --sentences 2000 --language-model smollm2

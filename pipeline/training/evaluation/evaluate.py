@@ -27,7 +27,16 @@ from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, is_present, make_index, read_index
 from pipeline.training.evaluation.held_out import HeldOut, held_out
-from pipeline.training.evaluation.measure import DECODED, METRICS, Judge, MetricValue, measure, predictions
+from pipeline.training.evaluation.measure import (
+    DECODED,
+    LIKELIHOOD,
+    METRICS,
+    NORMALISED,
+    Judge,
+    MetricValue,
+    measure,
+    predictions,
+)
 from pipeline.training.evaluation.table import ResultRow, show, to_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model
@@ -37,6 +46,7 @@ from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
 from stages.lcm.language_card import load_language_card
 from stages.lcm.language_model import LanguageModel
 from stages.lcm.model import Lcm, Sampling, options_of, paper_sampling
+from stages.scaler.robust import RobustScaler
 
 POOL = 2048  # sentences that contrastive accuracy compares with
 CONTEXT = 128  # sentences a document is wrapped at, where only baselines are evaluated
@@ -108,14 +118,20 @@ def evaluate(
     context = min((one.model.card.context for one in trained), default=CONTEXT)
     held = held_out(index, options.split, max_sentences=context, sentences=options.sentences)
     words = TextCodec(corpus, device)
-    if DECODED & set(wanted):
+    if (DECODED | LIKELIHOOD) & set(wanted):
+        words.check_dimension(index.dim)
         for lang in sorted(set(held.langs)):
             words.check_language(lang, "decoding sentences in")
     language_model = LanguageModel(card, device=device) if card else None
-    judge = Judge(held, wanted, pool_of(held, options.seed), words, language_model, options.mi_sentences, device)
+    scaler = trained[0].model.scaler if trained else _scaler(corpus)
+    if NORMALISED & set(wanted) and scaler is None:
+        named = ", ".join(name for name in wanted if name in NORMALISED)
+        raise ConfigError(f"--metrics {named} needs a scaler: add `scaler: {{}}` to corpus.yaml and run it")
+    pool = pool_of(held, options.seed)
+    judge = Judge(held, wanted, pool, words, language_model, options.mi_sentences, device, scaler)
     rows: dict[str, ResultRow] = {}
     evaluated: list[Trained] = []
-    for one, name, predictor, sampling in _predictors(trained, corpus):
+    for one, name, predictor, sampling in _predictors(trained, scaler):
         with _noted(console, options) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, partial(predictions, predictor, held, sampling, options.seed, device)
@@ -251,7 +267,7 @@ def _metrics(options: EvaluateOptions) -> tuple[str, ...]:
 
 
 def _predictors(
-    trained: list[Trained], corpus: Corpus
+    trained: list[Trained], scaler: RobustScaler | None
 ) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
     """What is compared, by name: models, then those that learned nothing."""
     found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
@@ -261,13 +277,12 @@ def _predictors(
         name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
         found.append((one, name, one.model, one.sampling))
     found.append((None, "previous sentence", Previous(), Sampling()))
-    scaler = trained[0].model.scaler if trained else _scaler(corpus)
     if scaler is not None:
         found.append((None, "median vector", Mean(scaler.median), Sampling()))
     return [*found, (None, "the sentence itself", Truth(), Sampling())]
 
 
-def _scaler(corpus: Corpus) -> Any:
+def _scaler(corpus: Corpus) -> RobustScaler | None:
     from pipeline.corpus.fits import fitted_scaler
 
     return fitted_scaler(corpus.store, corpus.view.fits)

@@ -1,16 +1,19 @@
 """The metrics of the LCM paper's Table 3 for one predictor: how good each next sentence is that it says.
 
 Cost: predicting all sentences once; for `l2_r` and `mi` decoding them, for `l2_r` encoding them again, for `mi` two
-passes of the language model, over about 300 tokens a sentence.
+passes of the language model, over about 300 tokens a sentence; for `nll` and `bpc` one pass of the decoder over the
+true sentences.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.text_codec import TextCodec
@@ -18,8 +21,11 @@ from stages.lcm import metrics
 from stages.lcm.baselines import SentencePredictor
 from stages.lcm.language_model import CONTEXT, LanguageModel
 from stages.lcm.model import Sampling
+from stages.scaler.robust import RobustScaler
 
-METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "mi")
+METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "ca_cosine", "top1", "mi", "nll", "bpc")
+LIKELIHOOD = frozenset(("nll", "bpc"))  # those that need the decoder's likelihood of the true sentence
+NORMALISED = frozenset(("ca_cosine", "top1"))  # those that need the scaler
 DECODED = frozenset(("l2_r", "mi"))  # those that need the text of what is predicted
 
 
@@ -34,7 +40,10 @@ class MetricValue:
 
 @dataclass(frozen=True)
 class Judge:
-    """What predictions are held against. pool: places of the sentences for `ca`; informed: sentences for `mi`."""
+    """What predictions are held against.
+
+    pool: places of the sentences for `ca`; informed: sentences for `mi`; scaler: for what compares normalised vectors.
+    """
 
     held: HeldOut
     wanted: tuple[str, ...]
@@ -43,6 +52,7 @@ class Judge:
     language_model: LanguageModel | None
     informed: int
     device: str
+    scaler: RobustScaler | None = None
 
 
 @torch.inference_mode()
@@ -76,6 +86,12 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
             predicted.to(judge.device), held.embeddings.to(judge.device), held.lengths, judge.pool
         )
         values["ca"] = all_of_them.cpu()[places]
+    if NORMALISED & set(judge.wanted) and judge.scaler is not None:
+        values |= _by_cosine(judge, predicted, judge.scaler)
+    if LIKELIHOOD & set(judge.wanted):
+        done("likelihood")
+        values_of, weights_of = _likelihood(judge, ours)
+        values, weights = values | values_of, weights | weights_of
     if DECODED & set(judge.wanted):
         count = len(places) if "l2_r" in judge.wanted else min(judge.informed, len(places))
         langs = [held.lang(int(place)) for place in places[:count]]
@@ -93,5 +109,24 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
     return {
         name: MetricValue(*metrics.mean_of(values[name], document[: len(values[name])], weights.get(name)))
         for name in METRICS
-        if name in values
+        if name in values and name in judge.wanted
     }
+
+
+def _by_cosine(judge: Judge, predicted: Tensor, scaler: RobustScaler) -> dict[str, Tensor]:
+    """Contrastive accuracy by cosine of normalised embeddings, and whether it is 1: retrieval from the pool."""
+    ours, real = (scaler.normalize(one.to(judge.device)) for one in (predicted, judge.held.embeddings))
+    units, others = functional.normalize(ours, dim=1), functional.normalize(real, dim=1)
+    share = metrics.contrastive_accuracy(units, others, judge.held.lengths, judge.pool)
+    share = share.where(ours.any(dim=1), torch.nan).cpu()[judge.held.judged]  # a vector of zeros has no direction
+    return {"ca_cosine": share, "top1": (share == 1).double().where(share.isfinite(), torch.nan)}
+
+
+def _likelihood(judge: Judge, ours: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Of the true sentences under the decoder, given predictions: values, and what each sentence counts in the mean."""
+    places = judge.held.judged.tolist()
+    texts = [judge.held.texts[place] for place in places]
+    nats, tokens = judge.words.likelihood(ours, texts, [judge.held.lang(place) for place in places])
+    characters = torch.tensor([float(len(text)) for text in texts], dtype=torch.float64)
+    bits = nats / math.log(2) / characters.where(characters > 0, torch.nan)
+    return {"nll": nats / tokens, "bpc": bits}, {"nll": tokens, "bpc": characters}

@@ -13,9 +13,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipeline.base.formats import counted
 from pipeline.training.evaluation.measure import METRICS, MetricValue
 
-TITLES = {"l2": "ℓ2", "l2_squared": "ℓ2²", "l2_r": "ℓ2-r", "par": "PAR", "ca": "CA", "mi": "MI"}
+TITLES = {
+    "l2": "ℓ2",
+    "l2_squared": "ℓ2²",
+    "l2_r": "ℓ2-r",
+    "par": "PAR",
+    "ca": "CA",
+    "ca_cosine": "CA cos",
+    "top1": "top-1",
+    "mi": "MI",
+    "nll": "NLL",
+    "bpc": "bits/char",
+}
+SHARES = ("ca", "ca_cosine", "top1")
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,12 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
     console.print(table)
     notes = ["± two standard errors, over documents"]
     notes += [f"MI of {next(iter(rows.values())).figures['mi'].sentences} sentences"] if "mi" in names else []
+    counts = {name: next(iter(rows.values())).figures[name].sentences for name in ("nll", "bpc") if name in names}
+    notes += [
+        f"{TITLES[name]} of {counted(count, 'sentence')}: the others are longer than the decoder's room, or empty"
+        for name, count in counts.items()
+        if count < about["sentences"]
+    ]
     console.print("; ".join(notes), style="dim", highlight=False)
 
 
@@ -75,9 +94,9 @@ def _names(rows: dict[str, ResultRow]) -> list[str]:
 def _said(name: str, figure: MetricValue) -> str:
     if math.isnan(figure.mean):
         return "–"
-    scale, digits = (100, 1) if name == "ca" else (1, 2)
+    scale, digits = (100, 1) if name in SHARES else (1, 2)
     error = "" if math.isnan(figure.error) else f" ±{2 * scale * figure.error:.{digits}f}"
-    return f"{scale * figure.mean:.{digits}f}{'%' if name == 'ca' else ''}{error}"
+    return f"{scale * figure.mean:.{digits}f}{'%' if name in SHARES else ''}{error}"
 
 
 def _finite(figure: dict[str, Any]) -> dict[str, Any]:

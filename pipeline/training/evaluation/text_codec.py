@@ -18,12 +18,18 @@ from pipeline.corpus.encoder import encode_texts, load_encoder
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from stages.autobleu.settings import AutobleuSettings
+from stages.batching import Tokens
+from stages.device import prepare_cuda
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.segment.segmenter import Segmenter
 from stages.segment.settings import SegmentSettings
 from stages.sonar.card import ModelCard, load_card
+from stages.sonar.checkpoint import load_decoder
 from stages.sonar.decode import BatchedDecoder
+from stages.sonar.likelihood import sentence_losses
+from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.tokenizer import SonarTokenizer
 
 LONGEST = 128  # tokens of a decoded sentence, where the corpus has no cap
 
@@ -82,6 +88,38 @@ class TextCodec:
         )
         texts = self._decoder.tokenizer.decode(ids)
         return [texts[row] for row in inverse.reshape(-1)]
+
+    def check_dimension(self, dim: int) -> None:
+        """Raises `ConfigError` if the decoder takes embeddings of another dimension than a corpus has."""
+        card = self.decoder_card
+        if card.dim != dim:
+            raise ConfigError(
+                f"{card.name}, the decoder of {self.corpus.url}, takes embeddings of {card.dim} dimensions; those of "
+                f"the corpus have {dim}: name the decoder that goes with its encoder (corpus.yaml: autobleu.model)"
+            )
+
+    def likelihood(self, embeddings: Tensor, texts: Sequence[str], langs: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """−log p of each text, after its embedding, (rows, dim), in nats: (rows,) float64; its tokens: (rows,) int64.
+
+        Tokens are those of the decoder, `</s>` among them. NaN for texts that have more of them than it has room for.
+        In float32.
+        """
+        tokenizer = SonarTokenizer(self.decoder_card)
+        ids: list[list[int]] = [[] for _ in texts]
+        for lang in sorted(set(langs)):
+            rows = [row for row, one in enumerate(langs) if one == lang]
+            for row, found in zip(rows, tokenizer.encode([texts[row] for row in rows], lang), strict=True):
+                ids[row] = found
+        whole = torch.tensor([count <= self.decoder_card.max_tokens for count in tokenizer.count(texts)])
+        targets = Tokens.of(ids)
+        with torch.inference_mode():
+            nats = sentence_losses(self._float32_decoder, embeddings.float().to(self.device), targets).double().cpu()
+        return nats.where(whole, torch.nan), torch.from_numpy(targets.lengths - 1)
+
+    @cached_property
+    def _float32_decoder(self) -> SonarTextDecoder:
+        prepare_cuda(self.device)
+        return load_decoder(self.decoder_card, torch.float32, self.device)
 
     @cached_property
     def _encoder(self) -> Encode:

@@ -25,13 +25,19 @@ from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, poo
 from pipeline.training.evaluation.generate import GenerateOptions as GenerateWishes
 from pipeline.training.evaluation.generate import generate
 from pipeline.training.evaluation.held_out import HeldOut, held_out
-from pipeline.training.evaluation.table import ResultRow
+from pipeline.training.evaluation.measure import MetricValue
+from pipeline.training.evaluation.table import ResultRow, show
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model, save_model
 from pipeline.training.record import RECORD, Pinned, Started
 from pipeline.training.status import SCALER
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
+from stages.sonar.card import load_card
+from stages.sonar.checkpoint import load_decoder
+from stages.sonar.ids import END
+from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.tokenizer import SonarTokenizer
 from tests.pipeline.training.test_held_out import CONTEXT, make_corpus
 from tests.support.cli import pipeline
 
@@ -127,6 +133,73 @@ def test_the_round_trip_is_decoding_and_encoding(corpus: Corpus, index: Index) -
     assert torch.equal(words.encode(list(held.texts), [held.lang(n) for n in range(len(held.texts))]), held.embeddings)
 
 
+def plain_likelihood(
+    network: SonarTextDecoder, tokenizer: SonarTokenizer, x: torch.Tensor, text: str, lang: str
+) -> tuple[float, int]:
+    """−log p of one sentence, token after token, and how many tokens it has."""
+    (ids,) = tokenizer.encode([text], lang)
+    nats, before = 0.0, [END, ids[0]]
+    for token in ids[1:]:
+        nats -= float(network(torch.tensor([before]), x[None].float())[0, -1].double().log_softmax(0)[token])
+        before.append(token)
+    return nats, len(ids) - 1
+
+
+def test_the_likelihood_of_the_next_sentence_is_that_of_plain_loops(corpus: Corpus, index: Index) -> None:
+    card = TextCodec(corpus, "cpu").decoder_card
+    network, tokenizer = load_decoder(card), SonarTokenizer(card)
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=5)
+    rows = run(corpus, sentences=5, metrics="nll,bpc")
+    assert list(rows) == ["base", "two-tower", "previous sentence", "median vector", "the sentence itself"]
+    previous = torch.cat([held.embeddings[:1], held.embeddings[:-1]])
+    for name, predicted in (("the sentence itself", held.embeddings), ("previous sentence", previous)):
+        found = [
+            plain_likelihood(network, tokenizer, predicted[place], held.texts[place], held.lang(place))
+            for place in held.judged.tolist()
+        ]
+        nats, tokens = sum(one for one, _ in found), sum(count for _, count in found)
+        characters = sum(len(held.texts[place]) for place in held.judged.tolist())
+        figures = rows[name].figures
+        assert figures["nll"].mean == pytest.approx(nats / tokens, rel=1e-6)
+        assert figures["bpc"].mean == pytest.approx(nats / math.log(2) / characters, rel=1e-6)
+        assert figures["nll"].sentences == len(held.judged) == figures["bpc"].sentences
+    assert list(rows["base"].figures) == ["nll", "bpc"]
+    assert rows["the sentence itself"].figures["nll"].mean < rows["previous sentence"].figures["nll"].mean
+
+
+def test_a_sentence_longer_than_the_decoder_s_room_has_no_likelihood(corpus: Corpus) -> None:
+    words = TextCodec(corpus, "cpu")
+    texts, langs = ["Short.", "word " * 600, ""], ["eng_Latn"] * 3
+    nats, tokens = words.likelihood(torch.zeros(3, words.decoder_card.dim), texts, langs)
+    assert nats.isnan().tolist() == [False, True, False]
+    assert tokens.tolist()[1:] == [words.decoder_card.max_tokens - 1, 1]
+    figures = {"nll": MetricValue(1.0, 0.1, 2), "bpc": MetricValue(2.0, math.nan, 1)}
+    show(shown := console(), {"base": ResultRow(figures)}, {"said": "", "sentences": 2})
+    assert isinstance(shown.file, io.StringIO)
+    said = shown.file.getvalue()
+    assert "bits/char of 1 sentence: the others are longer than the decoder's room" in said and "NLL of" not in said
+
+
+def test_retrieval_and_contrastive_accuracy_by_cosine_are_those_of_plain_loops(corpus: Corpus, index: Index) -> None:
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=40)
+    rows = run(corpus, models=("base",), sentences=40, metrics="ca_cosine,top1")
+    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    assert scaler is not None
+    real = torch.nn.functional.normalize((held.embeddings.double() - scaler.median) / scaler.iqr, dim=1)
+    shares = []
+    for place in held.judged.tolist():
+        ours = real[place - 1]  # the previous sentence, said again
+        same = [abs(place - other) <= 1 and held.document[place] == held.document[other] for other in range(len(real))]
+        others = [float(ours @ real[other]) for other in range(len(real)) if not same[other]]
+        shares.append(sum(one < float(ours @ real[place]) - 1e-7 for one in others) / len(others))
+    figures = rows["previous sentence"].figures
+    assert figures["ca_cosine"].mean == pytest.approx(sum(shares) / len(shares), abs=1e-6)
+    assert figures["top1"].mean == pytest.approx(sum(one == 1 for one in shares) / len(shares))
+    assert rows["the sentence itself"].figures["top1"].mean > 0.9
+    assert rows["median vector"].figures["ca_cosine"].sentences == 0  # it has no direction
+    assert "top1" in rows["base"].figures
+
+
 def test_the_table_lies_beside_every_model(corpus: Corpus) -> None:
     rows = run(corpus, sentences=20, split="validation", metrics="l2,ca")
     assert list(rows)[:2] == ["base", "two-tower"]  # all that the corpus has
@@ -158,7 +231,10 @@ def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Co
     ("options", "message"),
     [
         ({"split": "dev"}, "--split dev: there is no such split; splits are train, validation, test"),
-        ({"metrics": "l2,bleu"}, "there is no metric bleu; metrics are l2, l2_squared, l2_r, par, ca, mi"),
+        (
+            {"metrics": "l2,bleu"},
+            "there is no metric bleu; metrics are l2, l2_squared, l2_r, par, ca, ca_cosine, top1, mi, nll, bpc",
+        ),
         ({"metrics": "mi"}, "--language-model gpt2, smollm2 or a card's file"),
         (
             {"models": ("base",), "sampling": {"temperature": 9}},
@@ -176,6 +252,13 @@ def test_what_cannot_be_is_said(corpus: Corpus, options: dict[str, object], mess
     finally:
         for path in corpus.store.find("train/other"):
             corpus.store.delete(path)
+
+
+def test_a_decoder_of_another_dimension_is_refused(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextCodec, "decoder_card", load_card("sonar"))
+    for metrics in ("nll", "l2_r"):
+        with pytest.raises(ConfigError, match=r"sonar, the decoder of .*, takes embeddings of 1024 dimensions; those"):
+            run(corpus, models=("base",), sentences=10, metrics=metrics)
 
 
 def test_one_that_cannot_be_evaluated_does_not_hinder_the_others(corpus: Corpus) -> None:
