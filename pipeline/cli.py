@@ -49,6 +49,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         inspect.select,
         inspect.report,
         inspect.export,
+        inspect.files,
+        inspect.sql,
         inspect.compare_segmenters,
     ),
     "Train and evaluate": (train.index, train.train, train.evaluate, train.generate),

@@ -160,6 +160,65 @@ def export(
     export_corpus(out, place, corpus, ExportOptions(kind, to, rules, vectors, row_group_rows), scaler)
 
 
+def files(
+    place: CorpusPlace,
+    family: Annotated[
+        str | None, typer.Option(metavar="FAMILY", help="only this family, e.g. sentences or embeddings")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: a list of {family, file}")] = False,
+) -> None:
+    """List the live Parquet files of a corpus, one per line.
+
+    A folder of a corpus also holds files that were replaced; those that are listed
+    are what the newest run stands on. Rows of the same part have the same order in
+    every family.
+
+    Examples:
+
+      pipeline files runs/sample --family sentences
+
+      pipeline files s3://mine/corpus --json
+    """
+    import json
+
+    from pipeline.export.sql import families_of, live_files
+
+    corpus = open_corpus(place)
+    families = [family] if family else families_of(corpus)
+    found = [{"family": one, "file": file} for one in families for file in live_files(corpus, one)]
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+    else:
+        for row in found:
+            typer.echo(row["file"])
+
+
+def sql(
+    place: CorpusPlace,
+    open_shell: Annotated[
+        bool, typer.Option("--open", help="start DuckDB's shell on the views, if duckdb is installed")
+    ] = False,
+) -> None:
+    """Print SQL that shows a corpus to DuckDB: CREATE VIEW statements over exactly its live files.
+
+    The views are documents, sentences, one for each kind of score, and corpus with
+    all of their columns. Vectors are left out, because DuckDB does not read them as
+    they are stored: pipeline export --format parquet writes them for it.
+
+    Examples:
+
+      pipeline sql runs/sample > views.sql
+
+      pipeline sql runs/sample --open
+    """
+    from pipeline.export.sql import duckdb_views, open_duckdb
+
+    views = duckdb_views(open_corpus(place))
+    if open_shell:
+        raise typer.Exit(open_duckdb(views))
+    typer.echo(views, nl=False)
+
+
 def report(
     where: CorpusPlace,
     to: Annotated[

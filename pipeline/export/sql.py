@@ -1,0 +1,90 @@
+"""The live files of a corpus, and SQL that shows them to DuckDB: a view of each family, and one with all their columns.
+
+A folder of a corpus also holds files that were replaced, so globbing it gives stale rows; the views name the files that
+receipts vouch for. DuckDB does not read vectors as a corpus stores them (float16 with BYTE_STREAM_SPLIT): the views
+leave them out, and `pipeline export --format parquet` writes them in a way that it reads.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.corpus.reader import Corpus
+from pipeline.storage import layout
+from pipeline.storage.remote import is_remote
+
+VECTORS = ("embeddings", "codes")
+_PART = r"([^/\\]+)\.[0-9a-f]{8}-[^/\\]*$"
+_FILE = "__file"  # no column of a corpus has this name
+_OF_FILES = ("doc", "lang", "first_row", "rows")  # of documents: also in sentences, or only the part's own numbers
+
+
+def families_of(corpus: Corpus) -> list[str]:
+    """The families of files that every part has, `documents` first. Raises `CorpusError` before the first part."""
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part; run: pipeline run corpus.yaml")
+    there = {column.family for column in corpus.catalogue.values()}
+    return [family for family in ("documents", *layout.ROW_FAMILIES) if family in there]
+
+
+def live_files(corpus: Corpus, family: str) -> list[str]:
+    """Addresses of the files of a family, in the order of the parts, that hold wherever they are used."""
+    there = corpus.files(family)
+    return there if is_remote(corpus.url) else [str(Path(file).absolute()) for file in there]
+
+
+def duckdb_views(corpus: Corpus) -> str:
+    """`CREATE VIEW` statements for DuckDB: `documents`, `sentences`, scores, and `corpus` with all of them joined.
+
+    Rows of a view know their `part` and `row`, documents their `part` and `doc`. Raises `CorpusError` if the corpus has
+    no finished part, or while its files still hold purged documents.
+    """
+    families = [family for family in families_of(corpus) if family not in VECTORS]
+    views = [_view(family, live_files(corpus, family)) for family in families]
+    joined = [
+        f"JOIN {_name(family)} USING (part, row)" for family in families if family not in ("documents", "sentences")
+    ]
+    views.append(
+        "CREATE OR REPLACE VIEW corpus AS\n"
+        f"SELECT * FROM sentences\n"
+        f"JOIN (SELECT * EXCLUDE ({', '.join(name for name in _OF_FILES if name != 'doc')}) FROM documents) "
+        "USING (part, doc)" + "".join(f"\n{line}" for line in joined) + ";\n"
+    )
+    return "\n".join(views)
+
+
+def open_duckdb(views: str) -> int:
+    """Start DuckDB's shell with these views; its exit code. Raises `ConfigError` if it is not on the PATH."""
+    shell = shutil.which("duckdb")
+    if shell is None:
+        raise ConfigError(
+            "--open needs DuckDB's command line, and no program named duckdb is on the PATH; install it, or pipe the "
+            "statements into another client: pipeline sql CORPUS"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "views.sql"
+        script.write_text(views, encoding="utf-8")
+        return subprocess.run([shell, "-init", str(script)], check=False).returncode
+
+
+def _view(family: str, files: list[str]) -> str:
+    listed = ",\n  ".join(f"'{file.replace(chr(39), chr(39) * 2)}'" for file in files)
+    numbers = family != "documents"
+    row, excluded, option = (
+        ("file_row_number AS row, ", f"{_FILE}, file_row_number", ", file_row_number = true")
+        if numbers
+        else ("", _FILE, ", union_by_name = true")
+    )
+    return (
+        f"CREATE OR REPLACE VIEW {_name(family)} AS\n"
+        f"SELECT regexp_extract({_FILE}, '{_PART}', 1) AS part, {row}* EXCLUDE ({excluded})\n"
+        f"FROM read_parquet([\n  {listed}\n], filename = '{_FILE}', hive_partitioning = false{option});\n"
+    )
+
+
+def _name(family: str) -> str:
+    return family.replace("-", "_")

@@ -1,0 +1,64 @@
+"""`pipeline files` and `pipeline sql`: exactly the live files, also after some were replaced."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import Corpus
+from tests.conftest import MakeConfig
+from tests.pipeline.select.test_select import make_corpus
+from tests.support.cli import pipeline
+from tests.support.runs import bring_up_to_date
+
+QUERY = """
+import duckdb, json, sys
+names = "part, row, doc_id, split, text, lang, autobleu"
+print(json.dumps(duckdb.execute(sys.argv[1] + f"SELECT {names} FROM corpus ORDER BY part, row").fetchall()))
+"""
+
+
+def in_duckdb(views: str) -> list[list[object]]:
+    done = subprocess.run([sys.executable, "-c", QUERY, views], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[list[object]] = json.loads(done.stdout)
+    return found
+
+
+def test_views_show_exactly_the_live_rows(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_config(segment={"method": "spacy-capped", "max_chars": 80})
+    bring_up_to_date(path, "launcher.kind=inline")
+    bring_up_to_date(path, "launcher.kind=inline", "segment.max_chars=60")
+    url = path.parent / "out"
+    corpus = Corpus(str(url))
+    rows = corpus.to_arrow("part", "row", "doc_id", "split", "text", "lang", "autobleu")
+    rows = rows.sort_by([("part", "ascending"), ("row", "ascending")])
+    views = pipeline("sql", url)
+    assert views.returncode == 0, views
+    assert in_duckdb(views.stdout) == [list(row.values()) for row in rows.to_pylist()]
+    monkeypatch.chdir(url.parent)
+    assert pipeline("sql", "out").stdout == views.stdout, "an address holds wherever it is used"
+    listed = pipeline("files", url, "--family", "sentences").stdout.splitlines()
+    assert sum(pq.read_metadata(file).num_rows for file in listed) == corpus.rows
+    assert len(listed) < len(list((url / "sentences").iterdir())), "nothing was replaced"
+    every = json.loads(pipeline("files", url, "--json").stdout)
+    assert {one["family"] for one in every} == {"documents", "sentences", "embeddings", "status", "autobleu"}
+    assert [one["file"] for one in every if one["family"] == "sentences"] == listed
+    assert all(Path(one["file"]).is_file() for one in every)
+
+
+def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
+    (tmp_path / "it's").mkdir()
+    url = make_corpus(tmp_path / "it's", until="segment")
+    assert len(pq.read_table(pipeline("files", url).stdout.splitlines()[0])) > 0
+    views = pipeline("sql", url).stdout
+    assert "it''s" in views and "autobleu" not in views
+    unknown = pipeline("files", url, "--family", "vectors")
+    assert unknown.returncode == 1 and "there is no family vectors; allowed: sentences" in unknown.stderr
+    missing = pipeline("files", url, "--family", "embeddings")
+    assert missing.returncode == 1 and "its stage has not run there" in missing.stderr
