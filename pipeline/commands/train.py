@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
+
+if TYPE_CHECKING:
+    from pipeline.config.train import TrainSettings
 
 Steps = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="diffusion models: denoising steps per sentence (default: 40)")
@@ -14,6 +18,29 @@ Steps = Annotated[
 Guidance = Annotated[
     float | None,
     typer.Option(min=0, help="diffusion models: guidance scale (default: the paper's); 1 turns guidance off"),
+]
+Rescale = Annotated[
+    float | None, typer.Option(min=0, max=1, help="diffusion models: how much a guided prediction is rescaled (0.7)")
+]
+InitialNoise = Annotated[
+    float | None, typer.Option(min=0, help="diffusion models: σ_init, spread of the noise to begin with (0.6)")
+]
+EpsilonScaling = Annotated[
+    float | None, typer.Option(help="diffusion models: λ_eps, what predicted noise is divided by (1.00045)")
+]
+Eta = Annotated[
+    float | None, typer.Option(min=0, max=1, help="diffusion models: noise that steps add (0); 1: as DDPM does")
+]
+Clip = Annotated[
+    float | None, typer.Option(help="diffusion models: the largest normalised value of a prediction (no limit)")
+]
+EndCosine = Annotated[
+    float | None,
+    typer.Option(min=-1, max=1, help='end with a sentence whose cosine with "End of text." exceeds this (0.9)'),
+]
+PreviousCosine = Annotated[
+    float | None,
+    typer.Option(min=-1, max=1, help="end with a sentence whose cosine with the one before exceeds this (0.9)"),
 ]
 Temperature = Annotated[
     float | None, typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23 (default: the paper's); needs --top-k above 1")
@@ -147,6 +174,11 @@ def evaluate(
     seed: Seed = 0,
     steps: Steps = None,
     guidance: Guidance = None,
+    rescale: Rescale = None,
+    initial_noise: InitialNoise = None,
+    epsilon_scaling: EpsilonScaling = None,
+    eta: Eta = None,
+    clip: Clip = None,
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -180,9 +212,14 @@ def evaluate(
     from pipeline.training.evaluation.evaluate import EvaluateOptions
     from pipeline.training.evaluation.evaluate import evaluate as evaluate_models
 
-    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k, top_p=top_p)
+    sampling = _sampling(
+        steps=steps, guidance=guidance, rescale=rescale, initial_noise=initial_noise, epsilon_scaling=epsilon_scaling,
+        eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p,
+    )  # fmt: skip
     asked = tuple(models or ())
-    options = EvaluateOptions(asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling)
+    options = EvaluateOptions(
+        asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling, _of_file(place)
+    )
     corpus = open_corpus(place)
     evaluate_models(out, corpus, options, lambda: devices()[0], lambda: index_of(place, corpus))
 
@@ -218,9 +255,16 @@ def generate(
     seed: Seed = 0,
     steps: Steps = None,
     guidance: Guidance = None,
+    rescale: Rescale = None,
+    initial_noise: InitialNoise = None,
+    epsilon_scaling: EpsilonScaling = None,
+    eta: Eta = None,
+    clip: Clip = None,
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
+    end_cosine: EndCosine = None,
+    previous_cosine: PreviousCosine = None,
 ) -> None:
     """Continue a text, or held-out documents, with a trained model.
 
@@ -229,8 +273,10 @@ def generate(
     --lang, the same concepts are decoded into another language of the decoder.
 
     With --split, continuations are compared with how the documents really go on:
-    ROUGE-L, 3-grams taken from the prompt (OVL-3), repeated 4-grams in percent
-    (REP-4), and the cosine of each sentence with the next but one (coherence).
+    ROUGE-L, what they share with the prompt (OVL-3) and repeat (REP-4) by n-grams
+    of characters, as the paper's tables do, the same by words (copied 3-grams;
+    seq-rep-4, in percent), and the cosine of each sentence with the next but one
+    (coherence).
 
     Examples:
 
@@ -242,14 +288,46 @@ def generate(
     from pipeline.training.evaluation.generate import GenerateOptions, read_prompt
     from pipeline.training.evaluation.generate import generate as generate_texts
 
-    sampling = _given(steps=steps, guidance=guidance, temperature=temperature, top_k=top_k, top_p=top_p)
+    sampling = _sampling(
+        steps=steps, guidance=guidance, rescale=rescale, initial_noise=initial_noise, epsilon_scaling=epsilon_scaling,
+        eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p, end_cosine=end_cosine,
+        previous_cosine=previous_cosine,
+    )  # fmt: skip
     text = read_prompt(prompt) if prompt is not None else None
     options = GenerateOptions(
-        model, text, prompt_lang, split, documents, prompt_sentences, sentences, lang, to, seed, sampling
+        model,
+        text,
+        prompt_lang,
+        split,
+        documents,
+        prompt_sentences,
+        sentences,
+        lang,
+        to,
+        seed,
+        sampling,
+        _of_file(place),
     )
     generate_texts(out, place, open_corpus(place), options, lambda: devices()[0])
 
 
-def _given(**options: float | None) -> dict[str, float]:
-    """Those that the command line names."""
-    return {name: value for name, value in options.items() if value is not None}
+def _sampling(**options: float | None) -> dict[str, float]:
+    """Those that the command line names. Raises `ConfigError` for what is no such number."""
+    from pydantic import ValidationError
+
+    from pipeline.base.errors import ConfigError
+    from pipeline.config.train import SamplingSettings
+
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        SamplingSettings.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        option = f"--{str(wrong['loc'][0]).replace('_', '-')}"
+        raise ConfigError(f"{option} {wrong['input']}: {wrong['msg']}") from None
+    return given
+
+
+def _of_file(place: str) -> TrainSettings | None:
+    """The section train of a YAML file that was named instead of a corpus."""
+    return load(Path(place)).train if place.endswith((".yaml", ".yml")) else None

@@ -10,13 +10,15 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from pipeline.config.select import SelectSettings
-from stages.lcm.card import ContrastiveSettings, LcmCard, Objective, load_lcm_card, with_objective
+from stages.cards import CardError
+from stages.lcm.card import ContrastiveSettings, LcmCard, Objective, load_lcm_card, options_of, with_objective
 from stages.stage import Settings, execution, meaning
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MICRO_CONCEPTS = 2048
 LANES = 8
 TAKEN = "index"  # a folder of train/
+THRESHOLDS = ("end_cosine", "previous_cosine")  # of generation
 OF_CARD = ("model", "objective", "contrastive")  # settings that say which card it is
 
 
@@ -28,6 +30,54 @@ class OtherCorpus(Settings):
         1.0, gt=0, description="how often its sentences come: weight times as often as they are there, in proportion"
     )
     select: SelectSettings | None = meaning(None, description="the sentences of it that are used")
+
+
+class SamplingSettings(Settings):
+    """How sentences are drawn from a trained model, LCM 2.4.2, and when a text that it continues is at its end.
+
+    What is left out is the paper's choice for the kind of model. Models read only some: the others are refused.
+    """
+
+    steps: int | None = execution(None, ge=1, description="diffusion: denoising steps of a sentence (40)")
+    guidance: float | None = execution(
+        None, ge=0, description="diffusion, Quant-LCM: scale of classifier-free guidance, 1: none (3 for diffusion)"
+    )
+    rescale: float | None = execution(
+        None, ge=0, le=1, description="diffusion: g_rescale, how much of a guided prediction is rescaled (0.7)"
+    )
+    initial_noise: float | None = execution(
+        None, ge=0, description="diffusion: σ_init, the standard deviation of the noise to begin with (0.6)"
+    )
+    epsilon_scaling: float | None = execution(
+        None, gt=0, description="diffusion: λ_eps, what predicted noise is divided by (1.00045)"
+    )
+    eta: float | None = execution(
+        None, ge=0, le=1, description="diffusion: noise that each step adds; 1: as much as DDPM does (0)"
+    )
+    clip: float | None = execution(
+        None, gt=0, description="diffusion: the largest normalised value of a prediction (no limit)"
+    )
+    temperature: float | None = execution(None, gt=0, description="Quant-LCM: 1/β of eq. 23")
+    top_k: int | None = execution(None, ge=1, description="Quant-LCM: units that are drawn from; 1: the likeliest")
+    top_p: float | None = execution(
+        None, gt=0, le=1, description="Quant-LCM: draw from the likeliest units that together have this probability"
+    )
+    end_cosine: float | None = execution(
+        None,
+        ge=-1,
+        le=1,
+        description='generation ends with a sentence whose cosine with "End of text." exceeds this (0.9); 1: never',
+    )
+    previous_cosine: float | None = execution(
+        None,
+        ge=-1,
+        le=1,
+        description="generation ends with a sentence whose cosine with the one before exceeds this (0.9); 1: never",
+    )
+
+    def given(self) -> dict[str, Any]:
+        """Those that are set."""
+        return self.model_dump(exclude_none=True)
 
 
 class TrainSettings(Settings):
@@ -103,6 +153,9 @@ class TrainSettings(Settings):
     evaluate_sentences: int = execution(
         1000, ge=0, description="sentences of held-out documents that are predicted when it is trained; 0: none"
     )
+    sampling: SamplingSettings | None = execution(
+        None, description="how evaluate and generate draw from this model (default: as the LCM paper does)"
+    )
     checkpoint_every: int = execution(500, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = execution(2, ge=1, description="the newest checkpoints are kept, so many")
     log_every: int = execution(10, ge=1, description="steps between the numbers that are logged")
@@ -168,8 +221,15 @@ class TrainSettings(Settings):
 
     @property
     def card(self) -> LcmCard:
-        """What is trained: the card of `model`, with the objective that is set. Raises CardError if there is none."""
-        return with_objective(load_lcm_card(self.model), self.objective, self.contrastive)
+        """What is trained: the card of `model`, with the objective that is set.
+
+        Raises CardError if there is none, or if it reads nothing of what `sampling` sets.
+        """
+        card = with_objective(load_lcm_card(self.model), self.objective, self.contrastive)
+        for name in self.sampling.given() if self.sampling else ():
+            if name not in (*options_of(card.kind), *THRESHOLDS):
+                raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
+        return card
 
     def pinned(self) -> dict[str, Any]:
         """Settings of meaning that do not say which card it is."""

@@ -49,6 +49,15 @@ class DiffusionSettings(BaseModel):
         return self
 
 
+def options_of(kind: Kind) -> tuple[str, ...]:
+    """Fields of `Sampling` that models of a kind read."""
+    if kind in ("quant-c", "quant-d"):
+        return "guidance", "temperature", "top_k", "top_p"
+    if kind == "base":
+        return ()
+    return "steps", "guidance", "rescale", "initial_noise", "epsilon_scaling", "eta", "clip"
+
+
 class ContrastiveSettings(Settings):
     """The contrastive objective: contrastive weight tying (Godey et al. 2024, headless language models) on concepts."""
 

@@ -35,15 +35,6 @@ class Sampling:
     top_p: float | None = None
 
 
-def options_of(kind: Kind) -> tuple[str, ...]:
-    """Fields of `Sampling` that models of a kind read."""
-    if kind in ("quant-c", "quant-d"):
-        return "guidance", "temperature", "top_k", "top_p"
-    if kind == "base":
-        return ()
-    return "steps", "guidance", "rescale", "initial_noise", "epsilon_scaling", "eta", "clip"
-
-
 def paper_sampling(kind: Kind, generating: bool) -> Sampling:
     """The paper's choice for a kind of model, LCM 2.4.1.
 

@@ -1,4 +1,7 @@
-"""How good generated text is by its words, LCM 3.1.1: ROUGE-L, duplicated 4-grams, 3-grams taken from the source.
+"""How good generated text is by its words and characters, LCM 3.1.1: ROUGE-L, repetition, overlap with the source.
+
+REP-4 and OVL-3 are measured as the paper's tables are, by n-grams of characters, n = 1 … 4; its text describes n-grams
+of words, which are here too, under the names of the literature.
 
 Words are runs of letters and digits, in lower case; where a script does not part words by spaces, each character is
 one. For English this is what the package `rouge_score` does without stemming. Cost: ROUGE-L takes words · words / 64
@@ -32,7 +35,25 @@ def rouge_l(output: str, reference: str) -> float:
 
 
 def rep_4(output: str) -> float | None:
-    """REP-4, in percent: word 4-grams that stood in the output before, of all its 4-grams (seq-rep-4, Welleck 2019).
+    """REP-4 of the paper's tables: how many n-grams of characters there are for each distinct one, less 1; 0 or more.
+
+    It grows with the length of a text, repetitive or not. None for an empty output.
+    """
+    grams = _character_grams(output)
+    return len(grams) / len(set(grams)) - 1 if grams else None
+
+
+def ovl_3(output: str, source: str) -> float | None:
+    """OVL-3 of the paper's tables, 0–1: the share of the source's distinct n-grams of characters that the output has.
+
+    Unrelated texts of one language share many. None for an empty source.
+    """
+    of_source = set(_character_grams(source))
+    return len(of_source & set(_character_grams(output))) / len(of_source) if of_source else None
+
+
+def seq_rep_4(output: str) -> float | None:
+    """seq-rep-4 of Welleck et al. (2019), in percent: word 4-grams that stood in the output before, of all of them.
 
     None for an output of fewer than four words.
     """
@@ -40,8 +61,8 @@ def rep_4(output: str) -> float | None:
     return 100 * (1 - len(set(grams)) / len(grams)) if grams else None
 
 
-def ovl_3(output: str, source: str) -> float | None:
-    """OVL-3, 0–1: which share of the distinct word 3-grams of the source stand in the output.
+def copied_3_grams(output: str, source: str) -> float | None:
+    """Which share of the distinct word 3-grams of the source, 0–1, stand in the output.
 
     None for a source of fewer than three words.
     """
@@ -64,3 +85,8 @@ def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
 
 def _grams(found: Sequence[str], n: int) -> list[tuple[str, ...]]:
     return list(zip(*(found[start:] for start in range(n)), strict=False))
+
+
+def _character_grams(text: str) -> list[str]:
+    """All runs of 1 to 4 characters, as they stand in the text."""
+    return [text[start : start + n] for n in range(1, 5) for start in range(len(text) - n + 1)]

@@ -7,8 +7,9 @@ JSON and CSV beside every model: train/<run>/evaluation/<split>.json.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
+from pipeline.config.train import THRESHOLDS, TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
@@ -39,13 +41,14 @@ from pipeline.training.evaluation.measure import (
 )
 from pipeline.training.evaluation.table import ResultRow, show, to_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
-from pipeline.training.model_file import ModelHeader, load_model
-from pipeline.training.record import Pinned, read_started
+from pipeline.training.model_file import ModelHeader, load_model, located
+from pipeline.training.record import RECORD, Pinned, read_started
 from pipeline.training.status import training_statuses
 from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
+from stages.lcm.card import options_of
 from stages.lcm.language_card import load_language_card
 from stages.lcm.language_model import LanguageModel
-from stages.lcm.model import Lcm, Sampling, options_of, paper_sampling
+from stages.lcm.model import Lcm, Sampling, paper_sampling
 from stages.scaler.robust import RobustScaler
 
 POOL = 2048  # sentences that contrastive accuracy compares with
@@ -64,6 +67,7 @@ class EvaluateOptions:
     mi_sentences: int = 500
     seed: int = 0
     sampling: dict[str, Any] | None = None  # replaces the paper's
+    of_file: TrainSettings | None = None  # the section train of the YAML file that was named
 
 
 class _Steps(BaseModel):
@@ -84,6 +88,7 @@ class Trained:
     model: Lcm
     about: ModelHeader
     sampling: Sampling
+    thresholds: dict[str, float] = field(default_factory=dict)  # those of generation that are set
 
     @property
     def name(self) -> str:
@@ -113,7 +118,7 @@ def evaluate(
     places = places_of(corpus, options.models)
     for place in places:
         with _noted(console, options):
-            trained.append(load_trained(place, index, device, False, options.sampling))
+            trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))
     check_options(trained, options.sampling)
     context = min((one.model.card.context for one in trained), default=CONTEXT)
     held = held_out(index, options.split, max_sentences=context, sentences=options.sentences)
@@ -226,7 +231,7 @@ def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> N
     kinds = sorted({one.model.card.kind for one in trained})
     read = {name for kind in kinds for name in options_of(kind)}
     for name, option in given.items():
-        if trained and name not in read:
+        if trained and name not in read and name not in THRESHOLDS:
             raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
     drawing = [one for one in trained if one.model.card.quantised and one.sampling.top_k != 1]
     for name in ("temperature", "top_p"):
@@ -235,9 +240,18 @@ def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> N
 
 
 def load_trained(
-    place: str, index: Index, device: str, generating: bool, sampling: dict[str, Any] | None = None
+    place: str,
+    index: Index,
+    device: str,
+    generating: bool,
+    asked: dict[str, Any] | None = None,
+    of_file: TrainSettings | None = None,
 ) -> Trained:
-    """A model, which must be of the corpus's encoder. sampling: replaces what the paper chose for its kind."""
+    """A model, which must be of the corpus's encoder.
+
+    It is drawn from as `asked`; where that says nothing, as the section `train.sampling` of its training says; then as
+    the paper does for its kind. of_file: that section in a file, which counts for the training that it names.
+    """
     model, about = load_model(place, device)
     if (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
         raise ConfigError(
@@ -245,7 +259,18 @@ def load_trained(
             f"{about.pinned.encoder[:8]}; those of {index.url} have {index.dim}, by {index.about.model} "
             f"({index.about.encoder[:8]}): name a model that was trained with the same encoder"
         )
-    return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **(sampling or {})))
+    chosen = {**_sampling_of(place, of_file), **(asked or {})}
+    thresholds = {name: chosen.pop(name) for name in THRESHOLDS if name in chosen}
+    thresholds = {name: math.inf if value >= 1 else value for name, value in thresholds.items()}  # rounding exceeds 1
+    return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **chosen), thresholds)
+
+
+def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:
+    """What the section `train.sampling` of a model's training sets."""
+    store, run = located(place)
+    if of_file is None or of_file.folder != run:
+        of_file = read_started(store, run).settings if store.exists(f"{run}/{RECORD}") else None
+    return of_file.sampling.given() if of_file and of_file.sampling else {}
 
 
 def pool_of(held: HeldOut, seed: int) -> Tensor:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, plain
+from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.replacing import replacing_file
@@ -30,7 +31,7 @@ from pipeline.training.evaluation.held_out import beginnings
 from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
-from stages.lcm.text_metrics import ovl_3, rep_4, rouge_l
+from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4
 
 LINE = 2000  # characters of a sentence that are shown
 
@@ -49,7 +50,8 @@ class GenerateOptions:
     lang: str | None = None
     to: str | None = None
     seed: int = 0
-    sampling: dict[str, Any] | None = None  # replaces the paper's
+    sampling: dict[str, Any] | None = None  # replaces the paper's, and thresholds
+    of_file: TrainSettings | None = None  # the section train of the YAML file that was named
 
 
 def generate(
@@ -72,7 +74,7 @@ def generate(
             words.check_language(lang, option)
     index = index_of(place, corpus)
     [where] = places_of(corpus, (options.model,))
-    trained = load_trained(where, index, device, True, options.sampling)
+    trained = load_trained(where, index, device, True, options.sampling, options.of_file)
     check_options([trained], options.sampling)
     if options.prompt is not None:
         sentences = words.segment(options.prompt, options.prompt_lang)
@@ -130,7 +132,9 @@ def _continue(
     torch.manual_seed(options.seed)
     documents = [prompt.float().to(words.device) for prompt in prompts]
     try:
-        return continue_documents(trained.model, documents, trained.sampling, end=end, max_sentences=options.sentences)
+        return continue_documents(
+            trained.model, documents, trained.sampling, end=end, max_sentences=options.sentences, **trained.thresholds
+        )
     except ValueError as error:
         raise CorpusError(f"{trained.place}: {error}") from error
 
@@ -162,6 +166,8 @@ def _scores(
         "ROUGE-L": 100 * rouge_l(text, " ".join(real)),
         "OVL-3": ovl_3(text, " ".join(prompt)),
         "REP-4": rep_4(text),
+        "copied 3-grams": copied_3_grams(text, " ".join(prompt)),
+        "seq-rep-4": seq_rep_4(text),
         "coherence": float(coherence(embeddings, lengths)[0]) if len(embeddings) > 2 else None,
         "sentences": float(len(output)),
     }

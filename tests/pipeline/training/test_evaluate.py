@@ -6,12 +6,15 @@ import csv
 import io
 import json
 import math
+import re
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
 from pipeline import Corpus
@@ -33,6 +36,7 @@ from pipeline.training.record import RECORD, Pinned, Started
 from pipeline.training.status import SCALER
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
+from stages.lcm.model import Sampling
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
 from stages.sonar.ids import END
@@ -326,7 +330,107 @@ def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> N
     said = shown.getvalue()
     assert len(texts) == 3 and texts == generate(console(), corpus.url, corpus, options, lambda: "cpu")
     real = next(line for line in said.splitlines() if "as they really go on" in line).split()
-    assert real[5] == "100.000" and "REP-4" in said and said.count("stopped:") == 3
+    assert real[5] == "100.000" and "REP-4" in said and "seq-rep-4" in said and said.count("stopped:") == 3
+
+
+EVERY = {
+    "steps": 7, "guidance": 1.5, "rescale": 0.2, "initial_noise": 0.9, "epsilon_scaling": 1.01, "eta": 0.5, "clip": 2.5,
+}  # fmt: skip
+
+
+def flags(options: dict[str, float]) -> list[str]:
+    return [one for name, value in options.items() for one in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def test_every_option_of_sampling_is_read_from_the_command_line(corpus: Corpus) -> None:
+    few = ["--sentences", "5", "--metrics", "l2", "--model", "two-tower"]
+    for options in ({}, EVERY):
+        done = pipeline("evaluate", corpus.url, *few, *flags(options))
+        assert done.returncode == 0, done.stderr
+        found = json.loads(corpus.store.read("train/two-tower/evaluation/test.json"))["models"]["two-tower"]
+        assert found["sampling"] == asdict(Sampling(**options))
+
+
+def test_sampling_of_the_section_train_counts_where_the_command_says_nothing(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ["--sentences", "5", "--metrics", "l2", "--model", "two-tower"]
+    record = corpus.store.read(f"train/two-tower/{RECORD}")
+    started = json.loads(record)
+    started["settings"]["sampling"] = {"guidance": 1.0, "eta": 1.0}
+    file = tmp_path / "corpus.yaml"
+    config = Path(corpus.url).parent.joinpath("corpus.yaml").read_text("utf-8")
+    section = {"model": "lcm-two-tower-tiny", "name": "two-tower", "sampling": {"guidance": 2.0, "clip": 3.0}}
+    said = []
+    try:
+        corpus.store.write(f"train/two-tower/{RECORD}", json.dumps(started).encode())
+        for name in ("two-tower", "another"):
+            text = yaml.safe_dump(yaml.safe_load(config) | {"output": corpus.url, "train": section | {"name": name}})
+            file.write_text(text, "utf-8")
+            done = pipeline("evaluate", str(file), *few, "--steps", "5")
+            assert done.returncode == 0, done.stderr
+            found = json.loads(corpus.store.read("train/two-tower/evaluation/test.json"))["models"]["two-tower"]
+            said.append({name: found["sampling"][name] for name in ("steps", "guidance", "clip", "eta")})
+    finally:
+        corpus.store.write(f"train/two-tower/{RECORD}", record)
+    assert said == [
+        {"steps": 5, "guidance": 2.0, "clip": 3.0, "eta": 0.0},  # of the file, which names this training
+        {"steps": 5, "guidance": 1.0, "clip": None, "eta": 1.0},  # of its own record
+    ]
+
+
+def test_thresholds_of_generation_are_options(corpus: Corpus) -> None:
+    some = ["generate", corpus.url, "--model", "base", "--split", "test", "--documents", "2", "--sentences", "4"]
+    stopped = {}
+    for name, options in (
+        ("end", ["--end-cosine", "-1"]),
+        ("repeats", ["--previous-cosine", "-1", "--end-cosine", "1"]),
+        ("neither", ["--previous-cosine", "1", "--end-cosine", "1"]),
+    ):
+        done = pipeline(*some, *options)
+        assert done.returncode == 0, done.stderr
+        stopped[name] = {
+            line.split("stopped: ")[1].rstrip("]") for line in done.stdout.splitlines() if "stopped: " in line
+        }
+    assert stopped == {"end": {"end of text"}, "repeats": {"repeats the previous sentence"}, "neither": {"limit"}}
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("evaluate", {"eta": 1.5}, "--eta"),
+        ("evaluate", {"eta": math.nan}, "--eta"),
+        ("evaluate", {"guidance": math.inf}, "--guidance inf: Input should be a finite number"),
+        ("evaluate", {"clip": 0.0}, "--clip 0.0: Input should be greater than 0"),
+        ("evaluate", {"epsilon_scaling": -1.0}, "--epsilon-scaling -1.0: Input should be greater than 0"),
+        ("evaluate", {"eta": 0.5}, "--eta: models of the kind base do not read it"),
+        ("generate", {"end_cosine": 1.5}, "--end-cosine"),
+        ("generate", {"initial_noise": 0.5}, "--initial-noise: models of the kind base do not read it"),
+    ],
+)
+def test_sampling_that_cannot_be_is_refused(
+    corpus: Corpus, command: str, options: dict[str, float], message: str
+) -> None:
+    more = ["--split", "test"] if command == "generate" else []
+    refused = pipeline(command, corpus.url, "--model", "base", *more, *flags(options))
+    assert refused.returncode == 2 and message in re.sub(r"\s+", " ", refused.stderr)
+
+
+@pytest.mark.parametrize(
+    ("model", "sampling", "message"),
+    [
+        ("lcm-base-tiny", "{eta: 0.5}", "train.sampling.eta: models of the kind base do not read it; leave it out"),
+        ("lcm-quant-c-tiny", "{clip: 1}", "train.sampling.clip: models of the kind quant-c do not read it"),
+        ("lcm-two-tower-tiny", "{rescale: 2}", "train.sampling.rescale is 2; allowed: less than or equal to 1"),
+    ],
+)
+def test_sampling_that_a_model_does_not_read_is_refused(
+    corpus: Corpus, model: str, sampling: str, message: str
+) -> None:
+    file = str(Path(corpus.url).parent / "corpus.yaml")
+    chosen = ["--set", f"train={{model: {model}, sampling: {sampling}}}", "--set", "rvq={}"]
+    refused = pipeline("plan", file, *chosen)
+    assert refused.returncode == 2 and message in re.sub(r"\s+", " ", refused.stderr)
 
 
 def test_the_pool_is_the_same_for_all_and_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stages.lcm.text_metrics import longest_common, ovl_3, rep_4, rouge_l, words
+from stages.lcm.text_metrics import copied_3_grams, longest_common, ovl_3, rep_4, rouge_l, seq_rep_4, words
 
 WIFE = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -55,16 +55,47 @@ def test_words_of_all_scripts() -> None:
     assert words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
 
 
-def test_rep_4_is_a_percentage_of_4_grams() -> None:
-    assert rep_4("a b c d a b c d") == pytest.approx(100 * 1 / 5)  # abcd bcda cdab dabc abcd
-    assert rep_4("a A a a a a a") == 75.0  # four 4-grams, one distinct
-    assert rep_4("one two three four five") == 0.0
-    assert rep_4("one two three") is None
+def test_seq_rep_4_is_a_percentage_of_4_grams() -> None:
+    assert seq_rep_4("a b c d a b c d") == pytest.approx(100 * 1 / 5)  # abcd bcda cdab dabc abcd
+    assert seq_rep_4("a A a a a a a") == 75.0  # four 4-grams, one distinct
+    assert seq_rep_4("one two three four five") == 0.0
+    assert seq_rep_4("one two three") is None
 
 
-def test_ovl_3_is_the_share_of_the_source() -> None:
+def test_copied_3_grams_are_a_share_of_the_source() -> None:
     source = "the cat sat on the mat and the cat sat again"  # eight distinct 3-grams: "the cat sat" is there twice
-    assert ovl_3("So the cat sat on it.", source) == pytest.approx(2 / 8)
-    assert ovl_3(source, source) == 1.0
-    assert ovl_3("", source) == 0.0
-    assert ovl_3("anything", "two words") is None
+    assert copied_3_grams("So the cat sat on it.", source) == pytest.approx(2 / 8)
+    assert copied_3_grams(source, source) == 1.0
+    assert copied_3_grams("", source) == 0.0
+    assert copied_3_grams("anything", "two words") is None
+
+
+def character_grams(text: str) -> list[str]:
+    found = []
+    for n in (1, 2, 3, 4):
+        for first in range(len(text)):
+            if first + n <= len(text):
+                found.append("".join(text[first + k] for k in range(n)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rep_4_and_ovl_3_are_those_of_plain_loops_over_characters(seed: int) -> None:
+    draw = random.Random(seed)
+    output, source = ("".join(draw.choices("abcdeé 我", k=draw.randrange(1, 60))) for _ in range(2))
+    ours, theirs = character_grams(output), character_grams(source)
+    distinct = []
+    for gram in ours:
+        if gram not in distinct:
+            distinct.append(gram)
+    assert rep_4(output) == pytest.approx(len(ours) / len(distinct) - 1, rel=1e-12)
+    shared = sum(gram in ours for gram in sorted(set(theirs)))
+    assert ovl_3(output, source) == pytest.approx(shared / len(set(theirs)), rel=1e-12)
+
+
+def test_rep_4_and_ovl_3_by_hand() -> None:
+    assert rep_4("aaaa") == pytest.approx(10 / 4 - 1)  # 4 + 3 + 2 + 1, of a, aa, aaa, aaaa
+    assert rep_4("abcd") == 0.0
+    assert rep_4("") is None and ovl_3("a", "") is None
+    assert ovl_3("ab", "abc") == pytest.approx(3 / 6)  # a, b, ab of a, b, c, ab, bc, abc
+    assert ovl_3("", "abc") == 0.0 and ovl_3("ABC", "abc") == 0.0  # as they stand
