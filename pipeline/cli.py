@@ -55,7 +55,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
     ),
     "Train and evaluate": (train.index, train.train, train.evaluate, train.generate),
     "Keep it in order": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
-    "Set up": (setup.models, setup.doctor, setup.schema),
+    "Set up": (setup.models, setup.doctor, setup.schema, setup.flops),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

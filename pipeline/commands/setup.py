@@ -1,4 +1,4 @@
-"""Commands for setting up: models, schema, doctor."""
+"""Commands for setting up and planning: models, schema, doctor, flops."""
 
 from __future__ import annotations
 
@@ -82,3 +82,52 @@ def doctor(
 
     if not show(out, examine(config, start_ray if ray else None, describe)):
         raise typer.Exit(1)
+
+
+def flops(
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", metavar="CARD", help="an LCM that ships, or a card; may be repeated (default: Two-Tower)"
+        ),
+    ] = None,
+    sonar: Annotated[str, typer.Option(metavar="CARD", help="encoder and decoder")] = "sonar",
+    tokens: Annotated[
+        str, typer.Option(metavar="N,…", help="lengths of a text, prompt and output together")
+    ] = "500,2000,8000,32000,128000",
+    sentence_tokens: Annotated[
+        str, typer.Option(metavar="N,…", help="tokens per sentence; `pipeline status` shows those of a corpus")
+    ] = "10,20,40",
+    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="training: sentences of a document")] = 78,
+    generated: Annotated[float, typer.Option(metavar="SHARE", help="share of a text that is written")] = 0.5,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="diffusion models: denoising steps per sentence (default: 40)"),
+    ] = None,
+    guidance: Annotated[
+        float | None, typer.Option(min=0, help="guidance scale (default: the paper's); 1 turns guidance off")
+    ] = None,
+    mfu: Annotated[float, typer.Option(min=0.001, max=1, help="share of the peak that a device gives")] = 0.4,
+    peak: Annotated[float, typer.Option(min=0.001, metavar="TFLOPS", help="peak of a device, TFLOP/s")] = 989.4,
+    price: Annotated[float | None, typer.Option(min=0, help="of an hour of a device, in any currency")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="also draw the figure: .svg, .png or .pdf")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+) -> None:
+    """Calculate the operations, time and price of training an LCM and of writing text with it, beside two LLMs.
+
+    The counts are theoretical (LCM paper, section 2.5.1 and Figure 13): products and
+    attention, with keys and values kept. Every assumption is printed. The peak is
+    that of an H100 in bfloat16 unless --peak says otherwise.
+
+    Examples:
+
+      pipeline flops --tokens 2000,200000 --plot flops.svg
+
+      pipeline flops --model lcm-two-tower-7b --model lcm-base-1.6b --price 2.5
+    """
+    from pipeline.planning.flops import Assumptions
+    from pipeline.planning.flops_command import FlopsOptions, show_flops
+
+    chosen = tuple(models or ("lcm-two-tower-1.6b", "lcm-two-tower-7b"))
+    assumed = Assumptions(generated, steps, guidance, mfu, peak, price)
+    show_flops(out, FlopsOptions(chosen, sonar, tokens, sentence_tokens, sentences, assumed, plot, as_json))

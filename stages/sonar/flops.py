@@ -1,0 +1,28 @@
+"""Floating-point operations of a SONAR encoder and decoder. Imports nothing, so that any process can count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def encoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: int) -> float:
+    """FLOPs of encoding sentences of these token counts: two per weight and token, four · dim per pair of tokens.
+
+    Norms, activations, softmax and embedding look-ups are not counted.
+    """
+    weights = 4 * dim * dim + 2 * dim * ffn_dim
+    tokens = sum(lengths)
+    pairs = sum(length * length for length in lengths)
+    return float(layers * (2 * weights * tokens + 4 * dim * pairs))
+
+
+def decoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: int, vocab_size: int) -> float:
+    """FLOPs of decoding so many new tokens each, one after the other, behind a prefix of two.
+
+    The last token is not fed in again; each step attends to itself and to all before it; the prefix's first token needs
+    no logits. The cross-attention to one vector is two matmuls a sentence.
+    """
+    steps = [length + 1 for length in lengths]
+    body = encoder_flops([1], dim=dim, layers=layers, ffn_dim=ffn_dim) * sum(steps)
+    earlier = sum(count * (count - 1) / 2 for count in steps)
+    return body + 4.0 * layers * dim * (earlier + dim * len(lengths)) + 2.0 * dim * vocab_size * sum(lengths)
