@@ -107,7 +107,10 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
         started = read_started(store, run)
         pinned, digest = started.pinned, started.scaler
-        check_same(run, _compared(pinned.model_dump(mode="json")), _compared(_asked(config, settings, card)))
+        asked = _asked(config, settings, card)
+        if "own_attention" not in pinned.card and asked["card"].pop("own_attention", None):
+            console.print(f"{run} goes on with own_attention: full, as it began", markup=False, highlight=False)
+        check_same(run, _compared(pinned.model_dump(mode="json")), _compared(asked))
         if not store.exists(f"{run}/{MODEL}"):
             _make_again(config, settings, corpus, pinned)
         if not store.exists(f"{run}/{SCALER}"):
@@ -225,7 +228,10 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
 
     place = located(settings.init_from)
     theirs = model_header(*place).pinned
-    other = changes(_as_begun(theirs), _as_begun(pinned))
+    ours = _as_begun(pinned)
+    if "own_attention" not in theirs.card:
+        ours["model"].pop("own_attention", None)  # of full attention, the values are taken
+    other = changes(_as_begun(theirs), ours)
     if other:
         raise ConfigError(
             f"train.init_from: {settings.init_from} is another model: {'; '.join(other)} (there → here); name one of "

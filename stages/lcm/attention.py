@@ -7,6 +7,7 @@ autocast does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +80,30 @@ class SelfAttention(nn.Module):
             mixed.append(F.linear(x[placed:], self.qkv.weight[2 * x.shape[1] :]))
         attended: Tensor = self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
         return attended
+
+
+class OwnAttention(nn.Module):
+    """Attention of every position to itself alone: what `SelfAttention` computes without a packing, and no more.
+
+    It has no queries and keys, of which `SelfAttention` would keep some that no gradient ever reaches.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(positions, dim) → the same."""
+        attended: Tensor = self.out(self.value(x))
+        return attended
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Weights of a `SelfAttention` fit, too: the last third of its projection makes values."""
+        of_three = state_dict.pop(f"{prefix}qkv.weight", None)
+        if of_three is not None:
+            state_dict[f"{prefix}value.weight"] = of_three[2 * of_three.shape[1] :]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class CrossAttention(nn.Module):

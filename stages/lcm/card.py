@@ -17,6 +17,7 @@ Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d"]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Objective = Literal["mse", "contrastive"]
+OwnAttentionKind = Literal["full", "value"]
 PREFIX = "lcm-"  # of their files, which lie among those of SONAR
 
 
@@ -95,6 +96,11 @@ class LcmCard(Card):
     dropout: Rate = 0.1
     unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")
     diffusion: DiffusionSettings | None = Field(default=None, description="one-tower, two-tower")
+    own_attention: OwnAttentionKind = Field(
+        default="full",
+        description="two-tower: the denoiser's attention to the own position: value: without queries and keys, which "
+        "change nothing there; full: with them, as in models of earlier versions",
+    )
     objective: Objective = Field(default="mse", description="base: the squared error, or contrastive")
     contrastive: ContrastiveSettings | None = Field(default=None, description="objective contrastive: how")
 
@@ -114,6 +120,8 @@ class LcmCard(Card):
             wrong = [f"needs {', '.join(lacking)}"] if lacking else []
             wrong += [f"has no {', '.join(excess)}"] if excess else []
             raise ValueError(f"kind {self.kind} {' and '.join(wrong)}")
+        if self.own_attention != "full" and self.kind != "two-tower":
+            raise ValueError(f"kind {self.kind} has no own_attention")
         if self.objective == "contrastive" and self.kind != "base":
             raise ValueError(f"objective contrastive belongs to the kind base, not to {self.kind}")
         if self.contrastive is not None and self.objective != "contrastive":
@@ -134,10 +142,10 @@ class LcmCard(Card):
 
     def recorded(self) -> dict[str, Any]:
         """All fields, as trainings are pinned to them: fields that cards did not always have only if they are set."""
-        fields = self.model_dump(mode="json")
+        left_out = {"own_attention"} if self.own_attention == "full" else set()
         if self.objective == "mse":
-            return {name: value for name, value in fields.items() if name not in ("objective", "contrastive")}
-        return fields | {"contrastive": self.contrast.model_dump(mode="json")}
+            return self.model_dump(mode="json", exclude=left_out | {"objective", "contrastive"})
+        return self.model_dump(mode="json", exclude=left_out) | {"contrastive": self.contrast.model_dump(mode="json")}
 
     def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192) -> int:
         """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper."""
@@ -148,7 +156,8 @@ class LcmCard(Card):
         if self.kind == "two-tower":
             assert self.contextualizer_layers is not None and self.denoiser_layers is not None
             contextualizer = self.contextualizer_layers * (attention + swiglu + 2 * width) + width
-            denoiser = self.denoiser_layers * (2 * attention + swiglu + 9 * (width + 1) * width)
+            own = attention if self.own_attention == "full" else attention // 2
+            denoiser = self.denoiser_layers * (own + attention + swiglu + 9 * (width + 1) * width)
             return contextualizer + denoiser + 2 * pre + post + timestep
         assert self.layers is not None
         if self.kind == "base":

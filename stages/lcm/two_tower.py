@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stages.lcm.attention import Cache, CrossAttention, Rotations, SelfAttention
+from stages.lcm.attention import Cache, CrossAttention, OwnAttention, Rotations, SelfAttention
 from stages.lcm.batch import Batch
-from stages.lcm.card import LcmCard
+from stages.lcm.card import LcmCard, OwnAttentionKind
 from stages.lcm.diffusion import Diffusion
 from stages.lcm.generative import GenerativeLcm
 from stages.lcm.layers import (
@@ -62,11 +62,11 @@ class DenoiserBlock(nn.Module):
     beyond those of `context.queries`, which are unconditional, skip cross-attention.
     """
 
-    def __init__(self, dim: int, heads: int, inner: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, inner: int, dropout: float, own: OwnAttentionKind) -> None:
         super().__init__()
         self.norm = RMSNorm(dim, learned=False)
         self.modulation = nn.Linear(dim, MODULATIONS * dim)
-        self.self_attention = SelfAttention(dim, heads)
+        self.self_attention = OwnAttention(dim) if own == "value" else SelfAttention(dim, heads)
         self.cross_attention = CrossAttention(dim, heads)
         self.feed_forward = SwiGLU(dim, inner)
         self.dropout = nn.Dropout(dropout)
@@ -77,12 +77,17 @@ class DenoiserBlock(nn.Module):
         """x: (positions, dim) → the same. embedded: (entries, dim), SiLU(embed(t)) of the entries of `timesteps`."""
         parts = timesteps(self.modulation(embedded)).chunk(MODULATIONS, dim=1)  # eq. 21
         shift, scale, gate = parts[:3]
-        x = x + gate * self.dropout(self.self_attention((1 + scale) * self.norm(x) + shift, None))
+        x = x + gate * self.dropout(self._of_itself((1 + scale) * self.norm(x) + shift))
         shift, scale, gate = parts[3:6]
         x = x + gate * self.dropout(self._attend((1 + scale) * self.norm(x) + shift, context, cache))
         shift, scale, gate = parts[6:]
         out: Tensor = x + gate * self.dropout(self.feed_forward((1 + scale) * self.norm(x) + shift))
         return out
+
+    def _of_itself(self, x: Tensor) -> Tensor:
+        own = self.self_attention
+        attended: Tensor = own(x) if isinstance(own, OwnAttention) else own(x, None)
+        return attended
 
     def _attend(self, x: Tensor, context: Context, cache: Cache | None) -> Tensor:
         placed = len(context.queries.scatter)
@@ -111,7 +116,8 @@ class TwoTowerLcm(GenerativeLcm):
         self.timestep = TimestepEmbedding(model_dim)
         self.noisy_pre = PreNet(dim, model_dim)
         self.denoiser = nn.ModuleList(
-            DenoiserBlock(model_dim, heads, inner, card.dropout) for _ in range(card.denoiser_layers)
+            DenoiserBlock(model_dim, heads, inner, card.dropout, card.own_attention)
+            for _ in range(card.denoiser_layers)
         )
         self.post = PostNet(model_dim, dim)
         initialize(self, card.contextualizer_layers)

@@ -268,6 +268,25 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
     assert read_started(store, "train/old").pinned.digest == digest
 
 
+def test_a_training_goes_on_with_the_own_attention_that_it_began_with(corpus: Path) -> None:
+    full = two_tower(corpus)
+    trained(corpus, "full-attention", model=full, checkpoint_every=3)
+    newer = corpus.parent / "newer" / "two.yaml"
+    newer.parent.mkdir()
+    newer.write_text(Path(full).read_text() + "own_attention: value\n")
+    assert "nothing to do" in trained(corpus, "full-attention", model=str(newer))
+    take_back(folder(corpus, "full-attention"), 6)
+    before = steps_of(corpus, "full-attention")
+    shown = trained(corpus, "full-attention", model=str(newer))
+    assert "goes on with own_attention: full, as it began" in shown and "going on from step 3 of 6" in shown
+    assert steps_of(corpus, "full-attention") == before
+    trained(corpus, "values", model=str(newer), init_from=str(folder(corpus, "full-attention")), steps=1)
+    card = load_model(str(folder(corpus, "values")))[1].card
+    assert card.own_attention == "value"
+    with pytest.raises(ConfigError, match=r"is another model: model\.own_attention value → None"):
+        trained(corpus, "x", model=full, init_from=str(folder(corpus, "values")))
+
+
 @pytest.mark.parametrize(
     ("lanes", "said"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor
 
 from stages.lcm.batch import of_documents
@@ -158,3 +159,35 @@ def test_the_loss_is_weighted_by_the_timestep() -> None:
         torch.manual_seed(1)
         losses.append(model.losses(models.batch()))
     torch.testing.assert_close(losses[1], 2 * losses[0])
+
+
+def test_own_attention_without_queries_and_keys_is_the_same_function() -> None:
+    """Of the same weights: losses, gradients and predictions; and every weight has a gradient that is not zero."""
+    full = models.model(models.card("two-tower"))
+    value = models.fresh(models.card("two-tower", own_attention="value")).eval()
+    value.load_state_dict(full.state_dict())
+    batch = models.batch()
+    found = []
+    for model in (full, value):
+        torch.manual_seed(3)
+        losses = model.losses(batch)
+        losses.sum().backward()
+        torch.manual_seed(4)
+        found.append((losses.detach(), model.predict(batch, Sampling(steps=3))))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    grads = dict(full.named_parameters())
+    for name, parameter in value.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+        theirs = grads.get(name)
+        gradient = grads[name.replace("value", "qkv")].grad[32:] if theirs is None else theirs.grad
+        assert torch.equal(parameter.grad, gradient), name
+    unused = sum(p.numel() for p in full.parameters()) - sum(p.numel() for p in value.parameters())
+    assert unused == 2 * 2 * 16**2  # in two blocks
+    assert value.card.parameters(models.DIM) == sum(p.numel() for p in value.parameters())
+
+
+def test_own_attention_belongs_to_two_towers() -> None:
+    with pytest.raises(ValidationError, match="kind base has no own_attention"):
+        models.card("base", own_attention="value")
+    assert "own_attention" not in models.card("two-tower").recorded()
+    assert models.card("two-tower", own_attention="value").recorded()["own_attention"] == "value"
