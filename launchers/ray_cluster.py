@@ -22,6 +22,7 @@ from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest, identity, obstacles
 from pipeline.corpus.events import Event
+from pipeline.inputs import files_of
 from pipeline.planning.plan import Plan
 from pipeline.storage.store import Store
 
@@ -45,7 +46,8 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
     Raises `ConfigError` if no cluster answers, `CorpusError` if a node cannot take part.
     """
     with joined(checked_address(plan.config)):
-        check_nodes(plan.config, folder, {one.chunk.input: one.chunk.url for one in plan.chunks}.values())
+        first = {one.chunk.input: one.chunk for one in plan.chunks}
+        check_nodes(plan.config, folder, [next(files_of(chunk)).url for chunk in first.values()])
         yield from ray_data.run(plan, folder)
 
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.states import ChunkState
-from pipeline.inputs import Chunk
+from pipeline.inputs import Chunk, root_of
+from pipeline.inputs.chunk import PACKED
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,11 @@ def _listed(corpus: Corpus, state: ChunkState) -> Iterator[QuarantinedRecord]:
     for row in table.to_pylist():
         if row["doc_id"] in corpus.tombstones.ids:
             continue
-        place = _location(state.chunk) + row["record"][len(state.chunk.path) :]
+        place = _location(state.chunk, row["record"])
         yield QuarantinedRecord(place, row["records"], row["reason"], row["error"], row["payload"])
 
 
-def _location(chunk: Chunk) -> str:
-    """The input file, as a person gives it to another program."""
-    return chunk.url.removeprefix("file://")
+def _location(chunk: Chunk, record: str) -> str:
+    """The input file, as a person gives it to another program, and where in it the record stands."""
+    below = record if chunk.format == PACKED else record[len(chunk.path) :]
+    return root_of(chunk).removeprefix("file://") + below

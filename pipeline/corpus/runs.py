@@ -20,6 +20,7 @@ from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from stages.stage import Settings
 
+PACKING = "packed"  # in the header of corpora whose small text files share chunks
 SUMMARY = "summary.json"  # how a run ended, in its folder
 PROGRESS = "progress.json"  # how far a run is whose work this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
@@ -40,7 +41,7 @@ class RunRecord:
             return
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         self.folder = f"{layout.RUNS}/{now}-{secrets.token_hex(3)}"
-        header = {"layout": layout.LAYOUT_VERSION, "name": config.name}
+        header = {"layout": layout.LAYOUT_VERSION, "name": config.name, PACKING: True}
         store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
         check_corpus(store)
         store.write(f"{self.folder}/corpus.yaml", config.as_yaml().encode())
@@ -102,6 +103,14 @@ def check_corpus(store: Store) -> None:
         raise CorpusError(
             f"{store.url} has layout {version}; this version reads layout {layout.LAYOUT_VERSION}: {todo}"
         )
+
+
+def packs(store: Store) -> bool:
+    """Whether small text files share chunks here: in new corpora, and those that began so."""
+    if not store.exists(layout.CORPUS_FILE):
+        return True
+    check_corpus(store)
+    return bool(json.loads(store.read(layout.CORPUS_FILE)).get(PACKING))
 
 
 def newest_view(store: Store) -> View:

@@ -10,6 +10,7 @@ from pipeline.inputs.counting import Counted, count_documents
 from pipeline.inputs.documents import Document, Rejected
 from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.listing import InputFile, list_files
+from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.readers import read_documents
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, LangDetect, SplitSettings, resolve_inputs
 from pipeline.inputs.splits import SPLITS
@@ -30,6 +31,7 @@ __all__ = [
     "Rejected",
     "SplitSettings",
     "count_documents",
+    "files_of",
     "list_files",
     "nearest_languages",
     "order_chunks",
@@ -37,4 +39,5 @@ __all__ = [
     "plan_inputs",
     "read_documents",
     "resolve_inputs",
+    "root_of",
 ]

@@ -1,4 +1,4 @@
-"""A chunk: the piece of one input file that a worker takes at a time."""
+"""A chunk: the piece of one input file, or the small files, that a worker takes at a time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import json
 from dataclasses import asdict, dataclass
 
 TO_THE_END = -1
+PACKED = "packed"  # the format of a chunk of several small files; `packing.py` knows them
 UNREADABLE = "unreadable"  # the format of what was found but cannot be opened, and a reason in the books
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range of one file. Its id knows only input name, relative path and start, so other files change nothing.
+    """A range of one file, or several small ones. Its id knows only input name, (first) path and start.
 
     `start`, `end`: bytes of plain JSONL; row groups of Parquet; 0 and −1 for whole files (text, compressed, and Parquet
     whose footer could not be read when planning). `bytes`: stored bytes of the range.
     `take`: no more than so many records (from `limit`); None for all.
+    Of format "packed", `url` and `stamp` are those of all files, and `path` is for people.
     `stamp`: changes with the file; of format "unreadable", why it cannot be read.
     """
 

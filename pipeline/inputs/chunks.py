@@ -1,17 +1,19 @@
 """Which chunks an input is cut into, and in which order they are worked on.
 
-Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into runs of row groups that reach it, everything else
-is one chunk per file. A cut depends only on what stands before it, so appending to a file or adding files changes no
-other chunk's id. Costs a listing, one footer per Parquet file (sixteen at a time), and, with `limit`, a count of as
-many chunks as the limit needs.
+Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into runs of row groups that reach it; small text files
+share chunks (`packing.py`; not in corpora that were begun without it); everything else is one chunk per file. A cut
+depends only on what stands before it, so appending to a file or adding files changes no other chunk's id. Costs a
+listing, one footer per Parquet file (sixteen at a time), and, with `limit`, a count of as many chunks as the limit
+needs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,9 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.parallel import in_parallel
-from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk, chunk_id
+from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
+from pipeline.inputs.packing import grouped, is_small, packed_chunk
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
@@ -38,18 +41,21 @@ class _Footer:
     row_groups: tuple[int, ...]  # stored bytes of each
 
 
-def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES) -> ChunkTable:
-    """The chunks of all inputs. Raises InputError also if two inputs would read the same text of the same file."""
-    return ChunkTable.from_batches(list(_batches_of(inputs, chunk_bytes)))
+def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES, packed: bool = False) -> ChunkTable:
+    """The chunks of all inputs; `packed`: small text files share them.
+
+    Raises InputError also if two inputs would read the same text of the same file.
+    """
+    return ChunkTable.from_batches(list(_batches_of(inputs, chunk_bytes, packed)))
 
 
-def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int, packed: bool) -> Iterator[pa.RecordBatch]:
     owners: dict[tuple[str, str], str] = {}
     for settings in inputs:
         with translate_errors(settings.path):
             last = ""
-            for batch in batches(_chunks_of(settings, chunk_bytes)):
-                for url, kind in zip(batch["url"].to_pylist(), batch["format"].to_pylist(), strict=True):
+            for batch in batches(_chunks_of(settings, chunk_bytes, packed)):
+                for url, kind in _files_in(batch):
                     if url != last:  # chunks of a file follow each other
                         last = url
                         place = (_place(url, kind), "" if kind == "text" else settings.text)
@@ -62,22 +68,32 @@ def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int) -> Iterator[p
                 yield batch
 
 
+def _files_in(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    """Address and format of the files of chunks."""
+    for url, kind in zip(batch["url"].to_pylist(), batch["format"].to_pylist(), strict=True):
+        if kind == PACKED:
+            value = json.loads(url)
+            yield from ((value["root"] + path, "text") for path, *_ in value["files"])
+        else:
+            yield url, kind
+
+
 def _place(url: str, kind: str) -> str:
     """The file of a chunk: a local one by where links lead."""
     local = kind != UNREADABLE and url.startswith("file://")
     return os.path.realpath(url.removeprefix("file://")) if local else url
 
 
-def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
+def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed: bool = False) -> list[Chunk]:
     """The chunks of a resolved input in path order.
 
     With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
     records count too. Raises InputError if nothing is found, a format cannot be told, or a column is in no file.
     """
-    return list(_chunks_of(settings, chunk_bytes))
+    return list(_chunks_of(settings, chunk_bytes, packed))
 
 
-def _chunks_of(settings: InputSettings, chunk_bytes: int) -> Iterator[Chunk]:
+def _chunks_of(settings: InputSettings, chunk_bytes: int, packed: bool) -> Iterator[Chunk]:
     files = list_files(settings)
     _check_text_files(settings, files)
     parquet = [file for file in files if file.format == "parquet"]
@@ -86,11 +102,27 @@ def _chunks_of(settings: InputSettings, chunk_bytes: int) -> Iterator[Chunk]:
     if all(file.format in ("parquet", UNREADABLE) for file in files):
         _check_columns(settings, [footer for footer in footers.values() if footer is not None])
     chunks = (
-        _chunk(settings, file, start, end, size)
-        for file in files
-        for start, end, size in _ranges(file, footers.get(file.path), chunk_bytes)
+        chunk
+        for some in (grouped(files, chunk_bytes) if packed else ([file] for file in files))
+        for chunk in _chunks_for(settings, some, footers, chunk_bytes, packed)
     )
     return chunks if settings.limit is None else _first(chunks, settings.limit)
+
+
+def _chunks_for(
+    settings: InputSettings,
+    files: list[InputFile],
+    footers: Mapping[str, _Footer | None],
+    chunk_bytes: int,
+    packed: bool,
+) -> Iterator[Chunk]:
+    """Of files that share a chunk, or of a single one."""
+    if packed and is_small(files[0], chunk_bytes):
+        yield packed_chunk(settings.input_name, files)
+        return
+    for file in files:
+        for start, end, size in _ranges(file, footers.get(file.path), chunk_bytes):
+            yield _chunk(settings, file, start, end, size)
 
 
 def order_chunks(chunks: Sequence[Chunk], seed: int) -> ChunkTable:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
+from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
+from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
 
@@ -34,6 +35,8 @@ class Counted:
 
 def count_documents(chunk: Chunk) -> Counted:
     """Count what `read_documents` has to account for. Raises InputError if the file changed since planning."""
+    if chunk.format == PACKED:
+        return _count_files(chunk)
     if chunk.format == UNREADABLE:
         return Counted(1, 0, chunk.bytes)
     if chunk.format == "text":
@@ -43,6 +46,11 @@ def count_documents(chunk: Chunk) -> Counted:
     if chunk.end == TO_THE_END:
         return _count_stream(chunk)
     return _count_range(chunk)
+
+
+def _count_files(chunk: Chunk) -> Counted:
+    sizes = [file.bytes for file in files_of(chunk)][: chunk.take]
+    return Counted(len(sizes), sum(sizes))
 
 
 def _count_range(chunk: Chunk) -> Counted:

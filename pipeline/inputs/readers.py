@@ -12,17 +12,21 @@ for what a broken file counts.
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
+from pipeline.base.parallel import prefetch
+from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, short
 from pipeline.inputs.magic import HEAD, looks_like
+from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import LONGEST, RecordMaker
 from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
@@ -44,17 +48,25 @@ def read_documents(
     """
     if chunk.input != settings.input_name:
         raise InputError(f"chunk {chunk.id} is of input {chunk.input}, not of {settings.input_name}")
-    maker = RecordMaker(chunk, settings, split, languages)
-    records: Iterator[Document | Rejected]
-    if chunk.format == UNREADABLE:
-        records = iter((maker.reject(0, UNREADABLE, chunk.stamp, bytes_unreadable=chunk.bytes),))
-    elif chunk.format == "text":
-        records = _text(chunk, maker)
-    elif chunk.format == "parquet":
-        records = read_rows(chunk, maker)
+    if chunk.format == PACKED:
+        read = partial(_of_file, settings=settings, split=split, languages=languages)
+        local = root_of(chunk).startswith("file://")  # elsewhere the time goes by waiting for answers
+        files = map(read, files_of(chunk)) if local else prefetch(lambda file: list(read(file)), files_of(chunk))
+        records: Iterator[Document | Rejected] = itertools.chain.from_iterable(files)
     else:
-        records = _lines(chunk, maker)
+        records = _of_file(chunk, settings, split, languages)
     return records if chunk.take is None else _at_most(records, chunk.take)
+
+
+def _of_file(
+    chunk: Chunk, settings: InputSettings, split: SplitSettings, languages: Sequence[str] | None
+) -> Iterator[Document | Rejected]:
+    maker = RecordMaker(chunk, settings, split, languages)
+    if chunk.format == UNREADABLE:
+        return iter((maker.reject(0, UNREADABLE, chunk.stamp, bytes_unreadable=chunk.bytes),))
+    if chunk.format == "text":
+        return _text(chunk, maker)
+    return read_rows(chunk, maker) if chunk.format == "parquet" else _lines(chunk, maker)
 
 
 def _at_most(records: Iterator[Document | Rejected], take: int) -> Iterator[Document | Rejected]:

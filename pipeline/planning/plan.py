@@ -21,6 +21,7 @@ from pipeline.corpus.id_keys import with_known_duplicates
 from pipeline.corpus.part_reader import ROW_COLUMNS, columns_of
 from pipeline.corpus.receipts import PartRef
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.runs import packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
@@ -153,7 +154,8 @@ def make_plan(
     check_select(config)
     check_train(config)
     if chunks is None:
-        chunks = order_chunks(plan_inputs(config.input, chunk_bytes=config.chunk_bytes), seed=config.seed)
+        found = plan_inputs(config.input, config.chunk_bytes, packs(Store(config.output)))
+        chunks = order_chunks(found, seed=config.seed)
     config = with_known_duplicates(Store(config.output), config, chunks)
     view = View.of(config, chunks)
     store = Store(config.output)

@@ -1,0 +1,92 @@
+"""Small text files, each a document, that share a chunk: a folder of 100 000 notes has tens of chunks.
+
+Files follow each other in the order of their paths, and a chunk begins where a hash of a file's path says so, about
+every `chunk_bytes` / 4. So a file that is added, changed or removed changes its own chunk alone (two where it is the
+first one of a chunk). Files of `chunk_bytes` / 16 and more have a chunk each. The files stand in the chunk's `url`, as
+JSON: about 60 bytes each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pipeline.inputs.chunk import PACKED, TO_THE_END, Chunk, chunk_id
+from pipeline.inputs.listing import COMPRESSIONS, InputFile
+
+SHARE, SMALL = 4, 16  # of `chunk_bytes`: a packed chunk's on average, and from which on a file is not packed
+MOST_FILES = 1 << 16  # of a chunk
+FILE_BYTES = 256  # that a file counts at least, so that a chunk of empty ones has an end
+
+
+def grouped(files: Iterable[InputFile], chunk_bytes: int) -> Iterator[list[InputFile]]:
+    """Files in their order: those that share a chunk together, all others alone."""
+    group: list[InputFile] = []
+    size = 0
+    for file in files:
+        packs = is_small(file, chunk_bytes)
+        counted = max(file.size, FILE_BYTES)
+        full = size + counted > chunk_bytes or len(group) >= MOST_FILES
+        if group and (not packs or full or _begins(file.path, counted * SHARE / chunk_bytes)):
+            yield group
+            group, size = [], 0
+        if packs:
+            group.append(file)
+            size += counted
+        else:
+            yield [file]
+    if group:
+        yield group
+
+
+def is_small(file: InputFile, chunk_bytes: int) -> bool:
+    """Whether a file shares its chunk with others."""
+    return file.format == "text" and file.size < chunk_bytes // SMALL and file.url.endswith(file.path)
+
+
+def _begins(path: str, probability: float) -> bool:
+    """Whether a chunk begins with this file."""
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8, person=b"chunk").digest(), "big") < (
+        probability * 2**64
+    )
+
+
+def packed_chunk(input_name: str, files: Sequence[InputFile]) -> Chunk:
+    """One chunk of several files."""
+    first, last = files[0].path, files[-1].path
+    listed = [[file.path, file.size, file.stamp] for file in files]
+    stamp = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+    value = {"root": files[0].url.removesuffix(first), "files": listed}
+    return Chunk(
+        id=chunk_id(input_name, f"{PACKED}\0{first}", 0),
+        input=input_name,
+        path=first if len(files) == 1 else f"{first} … {last} ({len(files)} files)",
+        url=json.dumps(value, ensure_ascii=False, separators=(",", ":")),
+        format=PACKED,
+        compression="",
+        start=0,
+        end=TO_THE_END,
+        bytes=sum(file.size for file in files),
+        take=None,
+        stamp=stamp,
+    )
+
+
+def files_of(chunk: Chunk) -> Iterator[Chunk]:
+    """Each file of a packed chunk as a chunk of its own, in order; any other chunk itself."""
+    if chunk.format != PACKED:
+        yield chunk
+        return
+    value = json.loads(chunk.url)
+    for path, size, stamp in value["files"]:
+        compression = COMPRESSIONS.get(posixpath.splitext(path.lower())[1], "")
+        one = replace(chunk, path=path, url=value["root"] + path, format="text", compression=compression)
+        yield replace(one, bytes=size, stamp=stamp, take=None)
+
+
+def root_of(chunk: Chunk) -> str:
+    """The folder below which the files of a packed chunk lie, with a slash at its end; the file of any other."""
+    return str(json.loads(chunk.url)["root"]) if chunk.format == PACKED else chunk.url

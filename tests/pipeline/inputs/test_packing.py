@@ -1,0 +1,182 @@
+"""Small text files share chunks: few parts, the same documents, and little to do again when files come and go."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from pipeline import Corpus
+from pipeline.config.run_config import load_config
+from pipeline.inputs import (
+    Chunk,
+    Document,
+    Rejected,
+    count_documents,
+    files_of,
+    order_chunks,
+    packing,
+    plan_chunks,
+    plan_inputs,
+)
+from pipeline.planning.plan import make_plan
+from tests.conftest import data_digests, write_config
+from tests.support.cli import pipeline, said
+from tests.support.inputs import entry, read
+from tests.support.runs import bring_up_to_date, run
+
+CHUNK_BYTES = 1 << 16  # files of 4 kB and more have a chunk each
+
+
+def notes(folder: Path, count: int, size: int = 1000) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(count)
+    for number in range(count):
+        (folder / f"{number:06d}.txt").write_text(f"This is note {number}. " * max(1, rng.randrange(2 * size) // 20))
+
+
+def planned(folder: Path) -> list[Chunk]:
+    return plan_chunks(entry(folder), CHUNK_BYTES, packed=True)
+
+
+def identity(chunks: list[Chunk]) -> set[tuple[str, str]]:
+    return {(chunk.id, chunk.stamp) for chunk in chunks}
+
+
+def test_the_documents_are_those_of_single_chunks(tmp_path: Path) -> None:
+    notes(tmp_path, 300)
+    (tmp_path / "000007.txt").write_bytes(b"\xff\xfe no text")
+    (tmp_path / "000011.txt").write_bytes(b"")
+    (tmp_path / "000013.txt.gz").write_bytes(gzip.compress(b"A compressed note."))
+    (tmp_path / "000017.txt.gz").write_bytes(gzip.compress(b"A broken note." * 99)[:-9])
+    (tmp_path / "large.txt").write_text("A long text. " * 1000)
+    (tmp_path / "lines.jsonl").write_text('{"text": "A record."}\n')
+    (tmp_path / "nowhere.txt").symlink_to(tmp_path / "missing")
+    source = entry(tmp_path)
+    single, packed = plan_chunks(source, CHUNK_BYTES), planned(tmp_path)
+    assert len(single) == 305 and 8 < len(packed) < 60
+    assert read(packed, source) == read(single, source)
+    assert sum(count_documents(chunk).bytes_read for chunk in packed) == sum(
+        count_documents(chunk).bytes_read for chunk in single
+    )
+    assert sum(chunk.bytes for chunk in packed) == sum(chunk.bytes for chunk in single)
+    assert [file.path for chunk in packed for file in files_of(chunk)] == [chunk.path for chunk in single]
+    assert len({chunk.id for chunk in [*single, *packed]}) == len(single) + len(packed) - 3  # what is not packed
+    assert all(Chunk.from_json(chunk.to_json()) == chunk for chunk in packed)
+    order_chunks(plan_inputs([source], CHUNK_BYTES, packed=True), seed=1)
+
+
+def test_chunks_have_about_a_fourth_of_chunk_bytes(tmp_path: Path) -> None:
+    notes(tmp_path, 2000)
+    sizes = [chunk.bytes for chunk in planned(tmp_path)]
+    assert max(sizes) <= CHUNK_BYTES and CHUNK_BYTES / 6 < sum(sizes) / len(sizes) < CHUNK_BYTES / 3
+
+
+def test_many_empty_files_do_not_share_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(400):
+        (tmp_path / f"{number}.txt").touch()
+    assert 3 < len(planned(tmp_path)) < 30
+    monkeypatch.setattr(packing, "MOST_FILES", 5)
+    assert max(sum(1 for _ in files_of(chunk)) for chunk in planned(tmp_path)) == 5
+
+
+def test_one_file_more_or_less_or_other_changes_its_chunk_alone(tmp_path: Path) -> None:
+    notes(tmp_path, 1000)
+    before = planned(tmp_path)
+    for number in (0, 333, 999):
+        path = tmp_path / f"{number:06d}-added.txt"
+        path.write_text("One more note.")
+        after = planned(tmp_path)
+        assert len(identity(after) - identity(before)) <= 2 and len(identity(before) - identity(after)) == 1
+        path.write_text("Another text.")
+        assert len(identity(planned(tmp_path)) - identity(after)) == 1
+        path.unlink()
+        assert identity(planned(tmp_path)) == identity(before)
+
+
+@pytest.mark.parametrize("limit", [1, 17, 40])
+def test_a_limit_takes_the_first_files(tmp_path: Path, limit: int) -> None:
+    notes(tmp_path, 40)
+    source = entry(tmp_path, limit=limit)
+    records = read(plan_chunks(source, CHUNK_BYTES, packed=True), source)
+    assert [record.doc_id for record in records] == [f"{number:06d}.txt" for number in range(limit)]
+
+
+def test_other_files_in_between_stay_chunks_of_their_own(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number:02d}.{'jsonl' if number % 5 == 0 else 'txt'}").write_text('{"text": "A text."}\n')
+    formats = [chunk.format for chunk in planned(tmp_path)]
+    assert formats.count("jsonl") == 4 and 4 <= formats.count("packed") <= 8
+    records = read(planned(tmp_path), entry(tmp_path))
+    assert len(records) == 20 and all(isinstance(record, Document) for record in records)
+
+
+def config_of(folder: Path) -> Path:
+    source = {"path": "notes", "name": "notes", "lang": "eng_Latn"}
+    segment = {"method": "spacy-capped", "max_chars": 80}
+    return write_config(folder, input=[source], segment=segment, encode=None, autobleu=None, chunk_bytes=CHUNK_BYTES)
+
+
+def test_a_corpus_of_notes_has_few_files_and_one_more_note_is_little_work(tmp_path: Path) -> None:
+    notes(tmp_path / "notes", 40, 50)
+    path = config_of(tmp_path)
+    run(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    assert len(corpus.parts) <= 4 and sum(1 for one in (tmp_path / "out").rglob("*") if one.is_file()) < 60
+    ids = sorted(one for part in corpus.parts for one in corpus.documents(part)["doc_id"].to_pylist())
+    assert ids == [f"{number:06d}.txt" for number in range(40)]
+    assert set(corpus.to_arrow("source")["source"].to_pylist()) == {f"notes:{one}" for one in ids}
+    chunks = len(corpus.chunks)
+    (tmp_path / "notes/000020-more.txt").write_text("One more note.")
+    assert len(make_plan(load_config(path)).chunks_to_segment()) == 1
+    run(path)
+    corpus = Corpus(corpus.url)
+    assert len(corpus.chunks) == chunks and "000020-more.txt" in corpus.to_arrow("doc_id")["doc_id"].to_pylist()
+
+
+def test_a_corpus_that_was_begun_without_packing_stays_so(tmp_path: Path) -> None:
+    notes(tmp_path / "notes", 5, 50)
+    path = config_of(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/corpus.json").write_text(json.dumps({"layout": 1, "name": "test"}))
+    run(path)
+    before = data_digests(tmp_path / "out")
+    assert len(Corpus(str(tmp_path / "out")).parts) == 5
+    (tmp_path / "notes/more.txt").write_text("One more note.")
+    assert len(make_plan(load_config(path)).chunks_to_segment()) == 1
+    run(path)
+    assert data_digests(tmp_path / "out").items() >= before.items()
+    assert "Nothing to do." in run(path)
+
+
+def test_a_file_that_changes_during_the_run_is_named(tmp_path: Path) -> None:
+    notes(tmp_path, 5)
+    (chunk,) = planned(tmp_path)[:1]
+    victim = next(files_of(chunk)).path
+    (tmp_path / victim).write_text("Changed.")
+    with pytest.raises(Exception, match=victim):
+        read([chunk], entry(tmp_path))
+
+
+def test_a_quarantined_note_is_shown_with_its_place(tmp_path: Path) -> None:
+    notes(tmp_path / "notes", 5, 50)
+    (tmp_path / "notes/bad.txt").write_bytes(b"\xff\xff")
+    bring_up_to_date(config_of(tmp_path))
+    done = pipeline("quarantine", tmp_path / "out")
+    assert f"{tmp_path}/notes/bad.txt" in said(done).replace("\n", "")
+
+
+def test_packed_files_on_a_store(tmp_path: Path, bucket: str) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("s3")
+    for number in range(60):
+        store.pipe_file(f"{bucket}/notes/{number:02d}.txt", f"Note {number}.".encode())
+    source = entry(f"{bucket}/notes/*.txt")
+    chunks = plan_chunks(source, CHUNK_BYTES, packed=True)
+    assert len(chunks) < 20
+    records = read(chunks, source)
+    assert [record.text for record in records if not isinstance(record, Rejected)] == [f"Note {n}." for n in range(60)]
