@@ -14,7 +14,7 @@ def table_of(data: bytes) -> pa.Table:
     Arrow's threads may let go of Python's bytes some time after a read has returned, and one that does so while the
     interpreter ends takes the process down with it (SIGABRT).
     """
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
 
 
 def embedding_array(embeddings: npt.NDArray[np.float16]) -> pa.FixedSizeListArray:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from launchers.slurm import jobs
 from pipeline.base.errors import ConfigError
 from pipeline.config.run_config import RunConfig
@@ -22,10 +24,18 @@ from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import holder_info, set_holder
 from pipeline.corpus.runs import RunRecord
 from pipeline.run.run import RunOptions, Submit
+from pipeline.storage.records import read_json
 from pipeline.storage.remote import is_remote
 from pipeline.storage.store import Store
 
 OPTIONS_FILE = "wishes.json"
+
+
+class _Options(BaseModel):
+    only: str | None
+    until: str | None
+    refit: list[str]
+    identity: dict[str, str]
 
 
 def submission(config: RunConfig, options: RunOptions) -> Submit:
@@ -45,9 +55,9 @@ def submission(config: RunConfig, options: RunOptions) -> Submit:
 
 def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
     """The options of the command that a run was submitted by. Raises `StartError` where code or models are others."""
-    asked = json.loads(store.read(f"{run}/{OPTIONS_FILE}"))
-    check_identity(asked["identity"], config)
-    return RunOptions(asked["only"], asked["until"], tuple(asked["refit"]))
+    asked = read_json(store, f"{run}/{OPTIONS_FILE}", _Options, f"pipeline cancel {store.url}, then run again")
+    check_identity(asked.identity, config)
+    return RunOptions(asked.only, asked.until, tuple(asked.refit))
 
 
 def submit_scheduler(

@@ -26,7 +26,7 @@ from launchers.launch import launch
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_options
-from pipeline.base.errors import CorpusError, PipelineError
+from pipeline.base.errors import CorpusError, DamagedError, PipelineError
 from pipeline.config.launcher import seconds_of
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.identity import check_identity
@@ -37,7 +37,7 @@ from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import sweep
 from pipeline.corpus.runs import SUMMARY, newest_view
 from pipeline.corpus.states import fold, read_state
-from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_phase
+from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_phase, read_worker
 from pipeline.run.run import plan_run
 from pipeline.run.steps import decide, next_step
 from pipeline.run.tasks import attempts_at, clear_attempts
@@ -230,10 +230,11 @@ class Task:
         path = f"{self.folder}/workers/{self.name}.json"
         if not self.store.exists(path):
             return None
-        state = json.loads(self.store.read(path))
-        if state.get("range") is None:
+        try:
+            said = read_worker(self.store, path)
+        except DamagedError:  # then it waits for that lease as every other does
             return None
-        return Lease(self.store, f"{self.folder}/claims", state["range"], state["generation"])
+        return Lease(self.store, f"{self.folder}/claims", said.range, said.generation) if said.range else None
 
 
 def name_of(number: int) -> str:

@@ -32,6 +32,17 @@ class CorpusError(PipelineError):
     """What lies on disk is missing, damaged or does not balance (exit code 1)."""
 
 
+class DamagedError(CorpusError):
+    """A record of the corpus is not what it should be. `where`: the file; `what`: is wrong with it; `remedy`."""
+
+    def __init__(self, where: str, what: str, remedy: str) -> None:
+        super().__init__(f"{where} is damaged ({what}); {remedy}")
+        self.where, self.what, self.remedy = where, what, remedy
+
+    def __reduce__(self) -> tuple[type[DamagedError], tuple[str, str, str]]:
+        return DamagedError, (self.where, self.what, self.remedy)
+
+
 class MissingError(CorpusError):
     """A file of the corpus is not there; the store has said so (one that does not answer raises `StorageError`)."""
 

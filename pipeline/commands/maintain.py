@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import CorpusPlace, open_corpus, out
+from pipeline.commands.options import CorpusPlace, load, open_corpus, out
 
 
 def verify(
     where: CorpusPlace,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="delete the receipts of damaged files, so that the next run makes them again"),
+        typer.Option("--repair", help="make damaged records again, and have the next run make damaged files again"),
     ] = False,
     compare: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="instead, say whether that corpus equals this one")
@@ -22,9 +23,11 @@ def verify(
 ) -> None:
     """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
 
-    The accounting and the fits are checked too. With --repair, damaged files lose
-    their receipts, and the next run makes them again; nothing else is touched.
-    --repair is refused while a run is under way.
+    Every record that a command reads is checked too: settings and views of runs,
+    receipts, ledgers, fits, indexes and trainings. --repair makes damaged records
+    again where other files say what was in them; other damaged files lose their
+    receipts, and the next run or training makes them again. What nothing can
+    bring back is named. --repair is refused while a run is under way.
 
     --compare reads receipts, and embeddings only where the receipts differ. Two
     corpora are equal if documents, texts, order and bytes are; where GPUs
@@ -40,15 +43,18 @@ def verify(
     """
     from launchers.dispatch import jobs_alive
     from pipeline.coordination.lock import locked
-    from pipeline.corpus.reader import Corpus
+    from pipeline.maintenance.records import check_is_corpus
     from pipeline.maintenance.verify_command import compare_with, verify_corpus
+    from pipeline.storage.store import Store
 
-    corpus = open_corpus(where)
     if compare:
-        fine = compare_with(out, corpus, open_corpus(compare))
+        fine = compare_with(out, open_corpus(where), open_corpus(compare))
     else:
-        with locked(corpus.store, "repair", jobs_alive) if repair else contextlib.nullcontext():
-            fine = verify_corpus(out, Corpus(corpus.url), repair)  # as it is now that nobody changes it
+        config = load(Path(where)) if where.endswith((".yaml", ".yml")) else None
+        store = Store(config.output if config else where)
+        check_is_corpus(store)
+        with locked(store, "repair", jobs_alive) if repair else contextlib.nullcontext():
+            fine = verify_corpus(out, store, repair, config)
     if not fine:
         raise typer.Exit(1)
 

@@ -13,14 +13,30 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.base.errors import MissingError
+from pipeline.base.errors import DamagedError, MissingError
+from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
 
 _FILE = re.compile(r"(?P<name>.+)-(?P<generation>[0-9]{3,})\.(?P<kind>lease|released)")
+_JOB = re.compile(r"[0-9]+(_[0-9]+)?")
+
+
+def _is_job(value: Any) -> bool:
+    return isinstance(value, str) and bool(_JOB.fullmatch(value))
+
+
+_SAID: dict[str, Callable[[Any], bool]] = {  # what a holder says, and how it looks
+    **dict.fromkeys(("user", "host", "born", "since", "launcher", "folder"), lambda value: isinstance(value, str)),
+    "pid": lambda value: isinstance(value, int),
+    "run": lambda value: isinstance(value, str) and bool(re.fullmatch(r"runs/[0-9A-Za-z.-]+", value)),
+    "jobs": lambda value: (
+        isinstance(value, list) and all(isinstance(one, str) and _JOB.fullmatch(one) for one in value)
+    ),
+}
 BEATS = 4.0  # heartbeats while a lease lasts
 
 
@@ -113,13 +129,23 @@ class Leases:
         return bool(one and not one.released and self.now - one.beat <= self.seconds)
 
     def holder(self, name: str) -> dict[str, Any]:
-        """What the newest holder of a name said of itself; empty if it is gone meanwhile."""
+        """What the newest holder of a name said of itself; empty if it is gone meanwhile.
+
+        What cannot be read, or is nothing that a holder says, is left out, and `lease` is the file: then its heartbeats
+        alone count.
+        """
         one = self.held.get(name)
+        if not one:
+            return {}
+        path = self._lease(name, one.generation).path
         try:
-            value: dict[str, Any] = json.loads(self.store.read(self._lease(name, one.generation).path)) if one else {}
+            said = read_json(self.store, path, Values, "")
         except MissingError:
             return {}
-        return value
+        except DamagedError:
+            said = {}
+        known = {key: value for key, value in said.items() if key not in _SAID or _SAID[key](value)}
+        return known if known and known == said else known | {"lease": path}
 
     def take(self, name: str, who: dict[str, Any]) -> Lease | None:
         """The next generation of a name; None if someone else was first."""

@@ -110,9 +110,8 @@ def _name(training: str) -> str:
 
 
 def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float) -> str:
-    where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
     last = "" if holder.get("jobs") else f", last sign of life {max(0.0, silent):.0f} s ago"
-    who = f"since {holder.get('since')} by {holder.get('user')} on {holder.get('host')} ({where}{last})"
+    who = f"{described(holder)}{last}"
     wait = f"wait for it (pipeline status {store.url})"
     if training:
         return f"{store.url}/{training} is being trained {who}; {wait}, or give train.name another name"
@@ -120,6 +119,15 @@ def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float)
         f"{store.url} is being worked on {who}; {wait}, stop it (pipeline cancel {store.url}), or take over: "
         "pipeline run … --take-over"
     )
+
+
+def described(holder: dict[str, Any]) -> str:
+    """Since when and by whom something is held, as far as its lease says so."""
+    if not ("jobs" in holder or {"user", "host", "pid"} <= holder.keys()):
+        return f"by somebody whose lease {holder.get('lease', '')} is damaged"
+    since = f"since {holder['since']} " if "since" in holder else ""
+    where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder['pid']}"
+    return f"{since}by {holder.get('user', 'somebody')} on {holder.get('host', 'a cluster')} ({where})"
 
 
 def ask_to_stop(store: Store, run: str) -> None:

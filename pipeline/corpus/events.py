@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.corpus.receipts import PartRef
-
-if TYPE_CHECKING:
-    pass
+from pipeline.storage.records import read_lines
+from pipeline.storage.store import Store
 
 
 class Event(BaseModel):
@@ -31,3 +30,16 @@ class Event(BaseModel):
     error: str = ""
     detail: str = ""
     fatal: bool = False
+
+
+class _Logged(Event):
+    """As a run's record has it: with who saw it, and when."""
+
+    time: str = ""
+    worker: str = ""
+
+
+def read_events(store: Store, path: str) -> list[dict[str, Any]]:
+    """What a file of events holds. Raises `CorpusError` if it is damaged."""
+    found = read_lines(store, path, _Logged, "delete it: only what that run said is lost")
+    return [one.model_dump(mode="json", exclude_unset=True) for one in found]

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.config.frozen import FitRef, Frozen
 from pipeline.config.run_config import FITS, RunConfig
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.recipes import segment_recipe, stage_recipe
 from pipeline.storage import layout
+from pipeline.storage.paths import named
+from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _RECORD = re.compile(
     rf"{layout.FITS}/(?P<name>[a-z]+)\.(?P<fingerprint>[0-9a-f]{{8}})-(?P<generation>[0-9]{{3}})\.json"
 )
+_ARTIFACT = re.compile(r"[a-z]+\.[0-9a-f]{8}-[0-9a-f]{6}\.safetensors")
+REMEDY = "delete it and run again: the same settings give the same fit"
 Numbers = Mapping[str, float | list[float]]
 Kind = TypeVar("Kind", "FitRecord", "Rate")
 
@@ -89,7 +93,7 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
         recipe = fit_recipe(config.with_frozen(frozen), name)
         newest_record = newest.get((name, fingerprint(recipe)[:8])) if recipe and name not in refit else None
         if newest_record:
-            record = _read(store, newest_record, FitRecord)
+            record = read_record(store, newest_record)
             frozen = replace(frozen, fits={**frozen.fits, name: record.ref(newest_record)})
     return config.with_frozen(frozen)
 
@@ -140,11 +144,11 @@ def commit_fit(
         numbers=dict(numbers), seconds=round(seconds, 3), device=device, created=time.time(),
     )  # fmt: skip
     store.write(path, data)
-    where = f"{layout.FITS}/{name}.{fp8}-{generation:03d}.json"
-    if store.create(where, record.model_dump_json(indent=1).encode()):
+    where = record_path(name, record.fingerprint, generation)
+    if store.create(where, sealed(record.model_dump_json(indent=1))):
         return record
     store.delete(path)
-    return _read(store, where, FitRecord)
+    return read_record(store, where)
 
 
 def rate_path(config: RunConfig, stage: str) -> str:
@@ -159,12 +163,22 @@ def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimate
     """Freeze the rate of a sample of so many rows; the one that stands, if another run was first."""
     rate = Rate(stage=stage, rows=rows, estimated=estimated, rate=min(1.0, rows / estimated))
     path = rate_path(config, stage)
-    return rate if store.create(path, rate.model_dump_json().encode()) else _read(store, path, Rate)
+    return rate if store.create(path, sealed(rate.model_dump_json())) else _read(store, path, Rate)
 
 
 def read_record(store: Store, path: str) -> FitRecord:
     """The record of a fit, as a view names it. Raises `CorpusError` if it is missing or damaged."""
-    return _read(store, path, FitRecord)
+    record = _read(store, path, FitRecord)
+    if path != record_path(record.name, record.fingerprint, record.generation):
+        what = f"it is the record of {visible(record.name)} {visible(record.fingerprint[:8])}-{record.generation:03d}"
+        raise DamagedError(f"{store.url}/{path}", what, REMEDY)
+    named(record.path, layout.FITS, _ARTIFACT, by=f"{store.url}/{path}", remedy=REMEDY)
+    return record
+
+
+def record_path(name: str, fingerprint: str, generation: int) -> str:
+    """Where the record of a fit lies."""
+    return f"{layout.FITS}/{name}.{fingerprint[:8]}-{generation:03d}.json"
 
 
 def read_artifact(store: Store, fit: FitRef) -> bytes:
@@ -191,7 +205,4 @@ def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
 
 
 def _read(store: Store, path: str, kind: type[Kind]) -> Kind:
-    try:
-        return kind.model_validate_json(store.read(path))
-    except ValueError as error:
-        raise CorpusError(f"{store.url}/{path} is damaged ({error}); delete it and run again") from error
+    return read_json(store, path, kind, REMEDY)

@@ -24,12 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BaseModel
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, DamagedError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.counters import CHUNK, Counters, least_of, most_of
 from pipeline.corpus.receipts import ChunkReceipt, Receipt
 from pipeline.storage import layout
+from pipeline.storage.records import parse_json, said_of
 from pipeline.storage.store import Store
 
 FOLDER = "ledger"
@@ -56,8 +58,19 @@ SCHEMA = pa.schema(
     ],
     {"ledger": VERSION},
 )
+REMEDY = "pipeline verify --repair deletes it: it is made again from receipts"
 Ints = npt.NDArray[np.int64]
 Detail = tuple[ChunkReceipt, list[dict[str, Receipt]]]  # of every part its receipts by stage
+
+
+class _RecipeOf(BaseModel):
+    recipe: str
+    columns: list[str]
+
+
+class _Detail(BaseModel):
+    chunk: ChunkReceipt
+    parts: list[dict[str, Receipt]]
 
 
 class LedgerGoneError(CorpusError):
@@ -87,11 +100,17 @@ def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: 
     }
 
 
-def detail_of(text: str) -> Detail:
-    """The receipts of a row."""
-    value = json.loads(text)
-    parts = [{s: Receipt.model_validate(one) for s, one in part.items()} for part in value["parts"]]
-    return ChunkReceipt.model_validate(value["chunk"]), parts
+def _recipes_of(text: str, where: str) -> dict[str, dict[str, Any]]:
+    recipes = parse_json(text, dict[str, _RecipeOf], where, REMEDY)
+    if CHUNK not in recipes:
+        raise DamagedError(where, "a row has no recipe of its chunk", REMEDY)
+    return {stage: one.model_dump() for stage, one in recipes.items()}
+
+
+def detail_of(text: str, where: str) -> Detail:
+    """The receipts of a row. where: the file, for messages. Raises `CorpusError` for what are none."""
+    value = parse_json(text, _Detail, where, REMEDY)
+    return value.chunk, value.parts
 
 
 def write_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -105,7 +124,7 @@ def _write(store: Store, tables: Iterator[pa.Table]) -> Iterator[str]:
     """Tables of `GROUP` rows into files of at most `FILE_CHUNKS`."""
     while some := next(tables, None):
         sink = pa.BufferOutputStream()
-        options: dict[str, Any] = {"compression": "zstd", "write_statistics": False}
+        options: dict[str, Any] = {"compression": "zstd", "write_statistics": False, "write_page_checksum": True}
         with pq.ParquetWriter(sink, SCHEMA, use_dictionary=["recipes", "stamp", _KEYS], **options) as writer:
             for table in itertools.chain([some], itertools.islice(tables, FILE_CHUNKS // GROUP - 1)):
                 writer.write_table(table)
@@ -122,7 +141,7 @@ def opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.Pa
     """
     try:
         with store.open(path) as handle:
-            file = pq.ParquetFile(handle, read_dictionary=list(texts), pre_buffer=True)
+            file = pq.ParquetFile(handle, read_dictionary=list(texts), pre_buffer=True, page_checksum_verification=True)
             version = (file.schema_arrow.metadata or {}).get(b"ledger", b"none").decode()
             if version != VERSION:
                 raise CorpusError(
@@ -134,10 +153,19 @@ def opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.Pa
         if store.exists(path):
             raise
         raise LedgerGoneError(f"{store.url}/{path} is gone") from error
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise CorpusError(
-            f"{store.url}/{path} is damaged ({error}); delete it: it is made again from receipts"
-        ) from error
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise DamagedError(f"{store.url}/{path}", said_of(error), REMEDY) from error
+
+
+def check_file(store: Store, path: str) -> None:
+    """Read all of a ledger. Raises `LedgerGoneError`, or `CorpusError` if anything in it cannot be read."""
+    where = f"{store.url}/{path}"
+    with opened(store, path) as file:
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number).cast(SCHEMA)
+            for recipes, receipts in zip(table["recipes"].to_pylist(), table["receipts"].to_pylist(), strict=True):
+                _recipes_of(recipes, where)
+                detail_of(receipts, where)
 
 
 class Ledgers:
@@ -148,7 +176,8 @@ class Ledgers:
         self.files = files
         table = pa.concat_tables(tables or [_INDEX.empty_table()]).unify_dictionaries().combine_chunks()
         found = table["recipes"].combine_chunks()
-        self.recipes: list[dict[str, Any]] = [json.loads(text) for text in found.dictionary.to_pylist()]
+        texts = found.dictionary.to_pylist()
+        self.recipes = [_recipes_of(text, f"{store.url}/{FOLDER}") for text in texts]
         self.recipe: Ints = found.indices.to_numpy().astype(np.int64)
         self.fingerprints = table["fingerprint"].combine_chunks()
         self.parts: Ints = table["parts"].to_numpy().astype(np.int64)
@@ -220,7 +249,7 @@ class Ledgers:
         number = int(np.searchsorted(self._ends, row, side="right"))
         inside = row - (int(self._ends[number - 1]) if number else 0)
         receipts = _receipts_of(self._store, self.files[number], inside // GROUP)
-        return detail_of(receipts[inside % GROUP].as_py())
+        return detail_of(receipts[inside % GROUP].as_py(), f"{self._store.url}/{self.files[number]}")
 
 
 @functools.lru_cache(4)  # rows are asked for one after the other, and a ledger never changes

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.states import ChunkState
 from pipeline.inputs import Chunk, root_of
 from pipeline.inputs.chunk import PACKED
+from pipeline.storage import layout
+from pipeline.storage.records import read_table
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,9 @@ def quarantined_records(corpus: Corpus, wanted: dict[str, int], most: int) -> di
 def _listed(corpus: Corpus, state: ChunkState) -> Iterator[QuarantinedRecord]:
     if not (state.receipt and state.receipt.quarantine):
         return
-    with corpus.store.open(state.receipt.quarantine.path) as handle:
-        table: pa.Table = pq.read_table(handle, columns=["record", "records", "doc_id", "reason", "error", "payload"])
+    names = ("record", "records", "doc_id", "reason", "error", "payload")
+    remedy = "pipeline verify --repair, then pipeline run make it anew"
+    table = read_table(corpus.store, state.receipt.quarantine.path, layout.schema("quarantine"), remedy, names)
     for row in table.to_pylist():
         if row["doc_id"] in corpus.tombstones.ids:
             continue

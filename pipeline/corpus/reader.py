@@ -49,9 +49,9 @@ class Corpus:
     Raises `CorpusError` if the folder is no corpus.
     """
 
-    def __init__(self, url: str, view: View | None = None) -> None:
+    def __init__(self, url: str, view: View | None = None, store: Store | None = None) -> None:
         self.url = url
-        self.store = Store(url)
+        self.store = store or Store(url)
         self.view = view or newest_view(self.store)
         self._recent: dict[int, list[PartState]] = {}  # of chunks: their parts are asked for one after the other
         self._encoders: dict[str, Encode] = {}  # by device

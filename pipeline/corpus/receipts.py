@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.corpus.fingerprint import column_digest, content_digest
 from pipeline.storage import layout
+from pipeline.storage.records import read_json, sealed
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 
+AGAIN = "delete it and run again: pipeline verify --repair does so for all that are damaged"
 REPEATED = "storage_retries"  # a count in receipts: requests to the store that were repeated
 
 
@@ -153,7 +155,7 @@ def commit(
         warnings=list(warnings),
     )
     path = layout.receipt_path(stage, part, fingerprint)
-    if store.create(path, receipt.model_dump_json().encode()):
+    if store.create(path, sealed(receipt.model_dump_json())):
         return receipt, True
     first = read_receipt(store, path)
     if first.files == files:  # ours after all: the answer to the first request was lost, and it was sent again
@@ -177,7 +179,7 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
     counts = {key: value for key, value in receipt.counts.items() if key != REPEATED}  # which its parts' receipts hold
     receipt = receipt.model_copy(update={"counts": counts | _repeated()})
     path = layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint)
-    if store.create(path, receipt.model_dump_json().encode()):
+    if store.create(path, sealed(receipt.model_dump_json())):
         return receipt
     first = read_chunk_receipt(store, path)
     if receipt.quarantine and receipt.quarantine != first.quarantine:
@@ -193,20 +195,21 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
 
 
 def read_receipt(store: Store, path: str) -> Receipt:
-    """Raises `CorpusError` if the file is missing or damaged."""
-    return _read(store, path, Receipt)
+    """Raises `CorpusError` if the file is missing, damaged, or the receipt of something else."""
+    receipt = read_json(store, path, Receipt, AGAIN)
+    return _checked(store, path, receipt, layout.receipt_path(receipt.stage, receipt.part, receipt.fingerprint))
 
 
 def read_chunk_receipt(store: Store, path: str) -> ChunkReceipt:
-    """Raises `CorpusError` if the file is missing or damaged."""
-    return _read(store, path, ChunkReceipt)
+    """Raises `CorpusError` if the file is missing, damaged, or the receipt of something else."""
+    receipt = read_json(store, path, ChunkReceipt, AGAIN)
+    return _checked(store, path, receipt, layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint))
 
 
-def _read(store: Store, path: str, kind: type[Record]) -> Record:
-    try:
-        return kind.model_validate_json(store.read(path))
-    except ValueError as error:
-        raise CorpusError(f"{store.url}/{path} is damaged ({error}); delete it and run again") from error
+def _checked(store: Store, path: str, receipt: Record, place: str) -> Record:
+    if path != place:
+        raise DamagedError(f"{store.url}/{path}", f"it is the receipt {visible(place)}", AGAIN)
+    return receipt
 
 
 def summed(counts: list[dict[str, Any]]) -> dict[str, float]:

@@ -10,22 +10,47 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-import yaml
+from pydantic import BaseModel, ConfigDict
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.config.run_config import RunConfig
-from pipeline.corpus.view import VIEW_FILE, View, save_recipes
+from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
 from pipeline.storage import layout
+from pipeline.storage.records import parse_json, read_json, read_yaml, sealed_yaml
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from stages.stage import Settings
 
 PACKING = "packed"  # in the header of corpora whose small text files share chunks
+CONFIG = "corpus.yaml"  # the settings of a run, in its folder
 SUMMARY = "summary.json"  # how a run ended, in its folder
 PROGRESS = "progress.json"  # how far a run is whose work this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
 EVENTS = "events"  # of the process that drives a run, below its folder
 EVENT_SECONDS, MOST_EVENTS = 30.0, 10_000  # after which a file of events is written
+
+
+class _Header(BaseModel):
+    layout: int
+    packed: bool = False
+
+
+class _Phases(BaseModel):
+    phases: list[dict[str, Any]]
+
+
+class NoRunError(CorpusError):
+    """A corpus has no run that wrote its view."""
+
+
+class Summary(BaseModel):
+    """How a run ended, as readers use it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    done: bool
+    interrupted: bool = False
+    failures: list[str] = []
 
 
 class RunRecord:
@@ -41,10 +66,9 @@ class RunRecord:
             return
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         self.folder = f"{layout.RUNS}/{now}-{secrets.token_hex(3)}"
-        header = {"layout": layout.LAYOUT_VERSION, "name": config.name, PACKING: True}
-        store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
+        write_header(store, config.name)
         check_corpus(store)
-        store.write(f"{self.folder}/corpus.yaml", config.as_yaml().encode())
+        store.write(f"{self.folder}/{CONFIG}", sealed_yaml(config.as_yaml()))
         view.write_chunks(store, self.folder)
         self.see(view)
 
@@ -82,45 +106,80 @@ def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
     store.write(f"{folder}/{SUMMARY}", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
 
-def check_corpus(store: Store) -> None:
+def write_header(store: Store, name: str, packed: bool = True) -> None:
+    """Make a folder a corpus, if it is none. packed: whether small text files share chunks."""
+    header = {"layout": layout.LAYOUT_VERSION, "name": name, PACKING: packed}
+    store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
+
+
+def check_corpus(store: Store) -> _Header:
     """Raises `CorpusError` unless the folder is a corpus of this layout."""
-    if not store.exists(layout.CORPUS_FILE):
+    remedy = f"pipeline verify {store.url} --repair writes it again"
+    try:
+        header = read_json(store, layout.CORPUS_FILE, _Header, remedy)
+    except MissingError as error:
+        if store.folders(layout.RUNS):
+            raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from error
         raise CorpusError(
             f"{store.url} is no corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
             "corpus.yaml that pipeline run has begun with"
-        )
-    try:
-        version = json.loads(store.read(layout.CORPUS_FILE))["layout"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(
-            f"{store.url}/{layout.CORPUS_FILE} is damaged ({type(error).__name__}: {error}); if this folder is a "
-            f"corpus of layout {layout.LAYOUT_VERSION}, delete that file and run its corpus.yaml again: what is "
-            "finished is kept"
         ) from error
-    if version != layout.LAYOUT_VERSION:
-        newer = isinstance(version, int) and version > layout.LAYOUT_VERSION
+    if header.layout != layout.LAYOUT_VERSION:
+        newer = header.layout > layout.LAYOUT_VERSION
         todo = "install the version that made it, or use another output" if newer else "use another output"
         raise CorpusError(
-            f"{store.url} has layout {version}; this version reads layout {layout.LAYOUT_VERSION}: {todo}"
+            f"{store.url} has layout {header.layout}; this version reads layout {layout.LAYOUT_VERSION}: {todo}"
         )
+    return header
 
 
 def packs(store: Store) -> bool:
     """Whether small text files share chunks here: in new corpora, and those that began so."""
-    if not store.exists(layout.CORPUS_FILE):
-        return True
-    check_corpus(store)
-    return bool(json.loads(store.read(layout.CORPUS_FILE)).get(PACKING))
+    return not is_begun(store) or check_corpus(store).packed
+
+
+def is_begun(store: Store) -> bool:
+    """Whether a folder is a corpus, or was one before its header was lost."""
+    return store.exists(layout.CORPUS_FILE) or bool(store.folders(layout.RUNS))
 
 
 def newest_view(store: Store) -> View:
     """The view of the newest run. Raises `CorpusError` if there was none."""
-    return View.read(store, _newest(store))
+    return View.read(store, newest_run(store))
 
 
 def newest_config(store: Store) -> dict[str, Any]:
     """The resolved corpus.yaml of the newest run, as plain values. Raises `CorpusError` if there was none."""
-    return dict(yaml.safe_load(store.read(f"{_newest(store)}/corpus.yaml")))
+    return read_config(store, newest_run(store))
+
+
+def read_config(store: Store, folder: str) -> dict[str, Any]:
+    """The settings of a run. Raises `CorpusError` if they are missing or damaged."""
+    path = f"{folder}/{CONFIG}"
+    settings = read_yaml(store, path, AGAIN)
+    if not (isinstance(settings.get("input"), list) and isinstance(settings.get("launcher"), dict)):
+        raise DamagedError(f"{store.url}/{path}", "it has no inputs, or no launcher", AGAIN)
+    return settings
+
+
+def read_summary(store: Store, folder: str) -> Summary | None:
+    """How a run ended; None if it has not. Raises `CorpusError` if that is damaged."""
+    path = f"{folder}/{SUMMARY}"
+    try:
+        data = store.read(path)
+    except MissingError:
+        return None
+    return parse_json(data, Summary, f"{store.url}/{path}", AGAIN)
+
+
+def read_progress(store: Store, folder: str) -> list[dict[str, Any]]:
+    """How far the phases of a run are whose work one process drives. Raises `CorpusError` if that is damaged."""
+    path = f"{folder}/{PROGRESS}"
+    try:
+        data = store.read(path)
+    except MissingError:
+        return []
+    return parse_json(data, _Phases, f"{store.url}/{path}", "delete it: only how far that run was is lost").phases
 
 
 def changed_settings(store: Store, config: RunConfig) -> list[str]:
@@ -140,22 +199,39 @@ def changed_settings(store: Store, config: RunConfig) -> list[str]:
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
-    """Whether readers already see this view, and the selection of this configuration, by a run that came to its end."""
-    runs = [f"{layout.RUNS}/{name}" for name in store.folders(layout.RUNS)]
-    if not store.exists(layout.CORPUS_FILE) or not any(store.exists(f"{run}/{VIEW_FILE}") for run in reversed(runs)):
+    """Whether readers already see this view, and the selection of this configuration, by a run that came to its end.
+
+    They do not if anything of its record is damaged: then another one is to be written.
+    """
+    if not store.exists(layout.CORPUS_FILE):
         return False
-    if store.read(f"{_newest(store)}/{VIEW_FILE}") != view.header().encode():
+    try:
+        folder = newest_run(store)
+        if folder != f"{layout.RUNS}/{store.folders(layout.RUNS)[-1]}":  # a newer one broke off before it had a view
+            return False
+        if View.read(store, folder).header() != view.header() or not read_summary(store, folder):
+            return False
+        select = config.select.model_dump(mode="json") if config.select else None
+        return read_config(store, folder).get("select") == select
+    except (DamagedError, MissingError, NoRunError):
         return False
-    if not store.exists(f"{runs[-1]}/summary.json"):
-        return False
-    select = config.select.model_dump(mode="json") if config.select else None
-    return newest_config(store).get("select") == select
 
 
-def _newest(store: Store) -> str:
-    """Folder of the newest run; one that was killed before it wrote its view does not count."""
+def newest_run(store: Store) -> str:
+    """Folder of the run that readers open: the newest one that has a view.
+
+    One that was killed before it wrote its view does not count; one that lost it is told. Raises `CorpusError`.
+    """
     check_corpus(store)
+    return newest_folder(store)
+
+
+def newest_folder(store: Store) -> str:
+    """`newest_run` of what is known to be a corpus."""
     for name in reversed(store.folders(layout.RUNS)):
-        if store.exists(f"{layout.RUNS}/{name}/{VIEW_FILE}"):
-            return f"{layout.RUNS}/{name}"
-    raise CorpusError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")
+        folder = f"{layout.RUNS}/{name}"
+        if store.exists(f"{folder}/{VIEW_FILE}"):
+            return folder
+        if store.exists(f"{folder}/{SUMMARY}"):  # it came to an end, so it had a view
+            raise DamagedError(f"{store.url}/{folder}/{VIEW_FILE}", "it is missing", AGAIN)
+    raise NoRunError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")

@@ -17,9 +17,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.base.errors import CorpusError
+from pipeline.storage.records import read_table
 from pipeline.storage.store import Store
-from stages.arrow import table_of
 
 FOLDER = "tombstones"
 ERASED = ".erased"  # beside a tombstone: nothing is left of what it found
@@ -76,7 +75,7 @@ def create_tombstone(
         schema=_SCHEMA.with_metadata({"source": source, _INDEXES: ",".join(sorted(indexes))}),
     )
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     path = f"{FOLDER}/{datetime.now(UTC).strftime('%Y%m%dT%H%M%S.%f')}-{secrets.token_hex(3)}.parquet"
     store.create(path, sink.getvalue().to_pybytes())
     return path
@@ -102,12 +101,11 @@ def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
                 store.create(path + ERASED, b"")
 
 
+def check_tombstone(store: Store, path: str) -> None:
+    """Raises `CorpusError` if the file is damaged."""
+    _table(store, path)
+
+
 def _table(store: Store, path: str) -> pa.Table:
-    try:
-        table = table_of(store.read(path))
-        return table.cast(_SCHEMA.with_metadata(table.schema.metadata))
-    except (pa.ArrowException, ValueError) as error:
-        raise CorpusError(
-            f"{store.url}/{path} is damaged ({error}), and it says which documents were purged: bring it back "
-            "from a copy, or delete it and purge the same ids again"
-        ) from error
+    remedy = "it says which documents were purged: bring it back from a copy, or delete it and purge the same ids again"
+    return read_table(store, path, _SCHEMA, remedy)

@@ -15,19 +15,37 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BaseModel
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import DamagedError
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.recipes import Recipes, recipe_path
 from pipeline.inputs import Chunk, ChunkTable
 from pipeline.inputs.table import BATCH, SCHEMA, InColumns
+from pipeline.storage.records import Values, parse_json, read_json, read_table, sealed
 from pipeline.storage.store import Store
 
 VIEW_FILE = "view.json"
 CHUNKS_FILE = "chunks.parquet"
 PRINT = pa.binary(16)  # a fingerprint's bytes
 Entry = tuple[Chunk, str]
+AGAIN = "run the corpus.yaml of this corpus again, which writes it anew: what is finished is kept"
+_CHUNKS = SCHEMA.append(pa.field("fingerprint", PRINT))
+
+
+class _Chunks(BaseModel):
+    count: int
+    digest: str
+
+
+class _Header(BaseModel):
+    name: str
+    segment: dict[str, dict[str, Any]]
+    stages: dict[str, dict[str, Any]]
+    reads: dict[str, list[str]]
+    fits: dict[str, str]
+    chunks: _Chunks
 
 
 class Listed(InColumns[Entry]):
@@ -125,29 +143,18 @@ class View:
 
     def write_header(self, store: Store, folder: str) -> None:
         """Write everything else; now there is a view in this folder."""
-        store.write(f"{folder}/{VIEW_FILE}", self.header().encode())
+        store.write(f"{folder}/{VIEW_FILE}", sealed(self.header()))
 
     @classmethod
     def read(cls, store: Store, folder: str) -> View:
         """Read a view of a run's folder. Raises `CorpusError` for what is damaged, or of an older version."""
-        try:
-            value = json.loads(store.read(f"{folder}/{VIEW_FILE}"))
-            count, digest = value["chunks"]["count"], value["chunks"]["digest"]
-            with store.open(f"{folder}/{CHUNKS_FILE}") as file:
-                table = pq.read_table(file).combine_chunks()
-            listed = Listed(ChunkTable(table.select(SCHEMA.names).cast(SCHEMA)), table["fingerprint"].combine_chunks())
-            view = cls(value["name"], listed, value["segment"], value["stages"], value["reads"], value["fits"])
-        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise CorpusError(
-                f"{store.url}/{folder}/{VIEW_FILE} or {CHUNKS_FILE} beside it is damaged or of another version "
-                f"({type(error).__name__}: {error}); run the corpus.yaml of this corpus again: what is finished is kept"
-            ) from error
-        if (count, digest) != (len(listed), listed.digest):
-            raise CorpusError(
-                f"{store.url}/{folder}/{CHUNKS_FILE} is not the list of chunks that {VIEW_FILE} speaks of; run the "
-                "corpus.yaml of this corpus again: what is finished is kept"
-            )
-        return view
+        header = read_json(store, f"{folder}/{VIEW_FILE}", _Header, AGAIN)
+        table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN)
+        listed = Listed(ChunkTable(table.select(SCHEMA.names)), table["fingerprint"].combine_chunks())
+        if (header.chunks.count, header.chunks.digest) != (len(listed), listed.digest):
+            what = f"it is not the list of chunks that {VIEW_FILE} speaks of"
+            raise DamagedError(f"{store.url}/{folder}/{CHUNKS_FILE}", what, AGAIN)
+        return cls(header.name, listed, header.segment, header.stages, header.reads, header.fits)
 
 
 def save_recipes(store: Store, view: View) -> None:
@@ -164,5 +171,8 @@ def saved_recipe(store: Store, stage: str, digest: str) -> dict[str, Any] | None
     path = f"recipes/{stage}.{digest}.json"
     if not store.exists(path):
         return None
-    recipe: dict[str, Any] = json.loads(store.read(path))
+    try:
+        recipe = parse_json(store.read(path), Values, path, "")
+    except DamagedError:
+        return None
     return recipe if fingerprint(recipe) == digest else None

@@ -1,12 +1,8 @@
-"""Whether ledgers say the same as the receipts that they were folded from, row by row.
-
-What verify finds.
-"""
+"""Whether ledgers say the same as the receipts that they were folded from, row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,16 +12,8 @@ from pipeline.corpus.counters import counters_of
 from pipeline.corpus.ledger import detail_of, row_of
 from pipeline.corpus.receipts import Receipt, read_chunk_receipt, read_receipt
 from pipeline.corpus.states import States
+from pipeline.maintenance.records import Finding
 from pipeline.storage import layout
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is not as its receipt says. `receipt`: delete it, and the next run makes the thing again."""
-
-    path: str
-    what: str
-    receipt: str | None
 
 
 def check_ledgers(states: States) -> Iterator[Finding]:
@@ -34,13 +22,18 @@ def check_ledgers(states: States) -> Iterator[Finding]:
     Cost: one small read a receipt.
     """
     store = states.store
+    if states.gone:
+        chunks = states.ledgers.columns("chunk")["chunk"].take(states.gone).to_pylist()
+        for chunk in sorted(set(chunks)):
+            what = f"some receipts of chunk {chunk} are missing, though a ledger vouches for them; pipeline run"
+            yield Finding(f"receipts of chunk {chunk}", f"{what} makes what they stand for again", None)
     vouched = np.zeros(len(states.ledgers), np.bool_)
     vouched[states.rows[states.rows >= 0]] = True
     for path, row in states.ledgers.rows(vouched):
         where = f"the row of chunk {row['chunk']}"
         try:
             receipt = read_chunk_receipt(store, layout.chunk_receipt_path(row["chunk"], row["fingerprint"].hex()))
-            folded = detail_of(row["receipts"])[1]
+            folded = detail_of(row["receipts"], f"{store.url}/{path}")[1]
             places = [
                 [(stage, layout.receipt_path(stage, one.part, one.fingerprint)) for stage, one in part.items()]
                 for part in folded

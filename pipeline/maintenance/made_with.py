@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
 def models_of(store: Store) -> Iterator[tuple[str, list[str]]]:
     """Runs of training, and of each the indexes of this corpus that it is pinned to; damaged ones are left out."""
     for one in training_statuses(store):
-        if not one.damaged:
+        with contextlib.suppress(CorpusError):
             pinned = read_started(store, one.run).pinned
             yield one.run, [index.digest[:12] for index in pinned.indexes if not index.url]
 

@@ -6,16 +6,51 @@ and run.json. A damaged training is told, and the others are looked at all the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pydantic import ValidationError
 
 from pipeline.base.errors import CorpusError
+from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import content_digest
-from pipeline.maintenance.ledgers import Finding
+from pipeline.corpus.reader import Corpus
+from pipeline.maintenance.made_with import indexes_of
+from pipeline.maintenance.records import Finding
+from pipeline.storage import layout
+from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.data.index import damage, read_index
 from pipeline.training.model_file import model_header
-from pipeline.training.record import BROKEN, RECORD, read_started
-from pipeline.training.status import CHECKPOINTS, FOLDER, METRICS, MODEL, SCALER, WEIGHTS, read_job, read_metrics
+from pipeline.training.record import BROKEN, RECORD, Started, read_started, write_started
+from pipeline.training.status import (
+    CHECKPOINTS,
+    EVALUATION,
+    FOLDER,
+    JOB,
+    METRICS,
+    MODEL,
+    SCALER,
+    WEIGHTS,
+    read_job,
+    read_metrics,
+)  # fmt: skip
+
+
+def check_indexes(corpus: Corpus) -> Iterator[Finding]:
+    """Everything that is wrong with the finished indexes of a corpus."""
+    for digest in indexes_of(corpus.store):
+        path = layout.index_paths(digest)[0]
+        try:
+            index = read_index(corpus, digest)
+        except CorpusError as error:
+            yield Finding(path, str(error), path)
+            continue
+        for file, what in damage(corpus.store, index.about):
+            yield Finding(file, what, path)
 
 
 def check_trainings(store: Store) -> Iterator[Finding]:
@@ -34,11 +69,18 @@ def _check(store: Store, run: str) -> Iterator[Finding]:
         yield from wrong
     yield from _model(store, run, can_be_made=whole > 0)
     yield from _record(store, run)
-    for path, read in ((METRICS, read_metrics), ("", read_job)):
+    for file, read in ((METRICS, read_metrics), (JOB, read_job)):
+        path = f"{run}/{file}"
         try:
             read(store, run)
         except CorpusError as error:
-            yield Finding(f"{run}/{path}".rstrip("/"), str(error), None)
+            yield Finding(path, str(error), path if file == METRICS else None)
+    for path in store.find(f"{run}/{EVALUATION}"):
+        if path.endswith(".json"):
+            try:
+                read_json(store, path, Values, "it is made again")
+            except CorpusError as error:
+                yield Finding(path, str(error), path)
 
 
 def _checkpoint(store: Store, path: str) -> Iterator[Finding]:
@@ -68,17 +110,38 @@ def _model(store: Store, run: str, can_be_made: bool) -> Iterator[Finding]:
 
 
 def _record(store: Store, run: str) -> Iterator[Finding]:
-    if not store.exists(f"{run}/{RECORD}"):
-        if not store.exists(f"{run}/{MODEL}"):
-            yield Finding(f"{run}/{RECORD}", f"is missing; {BROKEN}", None)
-        return
+    path = f"{run}/{RECORD}"
     try:
         started = read_started(store, run)
     except CorpusError as error:
-        yield Finding(f"{run}/{RECORD}", str(error), None)
+        again = _record_of_model(store, run)
+        what = str(error) if store.exists(path) else "is missing"
+        yield Finding(path, what if again else f"{what}; {BROKEN}", None, again)
         return
+    about = None
+    with contextlib.suppress(CorpusError):
+        about = model_header(store, run) if store.exists(f"{run}/{MODEL}") else None
+    if about and about.pinned != started.pinned:
+        yield Finding(f"{run}/{MODEL}", f"is the model of another training than {RECORD} says; {BROKEN}", None)
     if started.scaler:
         yield from _differs(store, f"{run}/{SCALER}", started.scaler, RECORD, f"{run}/{SCALER}")
+
+
+def _record_of_model(store: Store, run: str) -> Callable[[], None] | None:
+    """What writes the record of a training again by what its model says; None if there is no such model."""
+    try:
+        about = model_header(store, run) if store.exists(f"{run}/{MODEL}") else None
+    except CorpusError:
+        about = None
+    if about is None:
+        return None
+    name = run.rpartition("/")[2]
+    said = about.pinned.settings | {"model": about.card.name, "name": name, "steps": about.steps}
+    try:
+        settings = TrainSettings.model_validate_json(json.dumps(said))
+    except ValidationError:  # of an older version
+        return None
+    return partial(write_started, store, run, Started(pinned=about.pinned, settings=settings, scaler=about.scaler))
 
 
 def _differs(store: Store, path: str, digest: str, says: str, receipt: str | None) -> Iterator[Finding]:

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.base.errors import MissingError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.counters import by_detail, stages_of
 from pipeline.corpus.fingerprint import column_digest, content_digest
 from pipeline.corpus.fits import read_record
-from pipeline.corpus.ledger import forget
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.states import ChunkState, PartState, read_state
-from pipeline.maintenance.ledgers import Finding, check_ledgers
+from pipeline.maintenance.ledgers import check_ledgers
+from pipeline.maintenance.records import Finding
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.status import FOLDER as TRAININGS
@@ -35,12 +35,14 @@ AT_ONCE = 64  # chunks whose receipts are in memory
 
 
 def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
-    """Everything that is wrong with a corpus. `progress` is told the bytes of every file that was read."""
+    """Everything that is wrong with the rows of a corpus, its fits, indexes and models; records are known to be whole.
+
+    `progress` is told the bytes of every file that was read.
+    """
     state = read_state(corpus.store, corpus.view, ledgers=False)  # receipts are the record
     wrong = [Finding("the accounting", what, None) for what in compute_accounting(corpus.store, state).problems]
     for path in corpus.view.fits.values():
-        record = read_record(corpus.store, path)
-        wrong += [Finding(record.path, what, path) for what in _bytes(corpus.store, record.path, record.digest)[1]]
+        wrong += _fit(corpus.store, path)
     with ThreadPoolExecutor(THREADS) as pool:
         chunks = iter(state)
         while some := list(itertools.islice(chunks, AT_ONCE)):
@@ -50,15 +52,23 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
                 progress(done)
             for found in pool.map(lambda chunk: _quarantine(corpus.store, chunk), some):
                 wrong += found
-    return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus.store)]
+    return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus)]
 
 
-def _trainings(store: Store) -> Iterable[Finding]:
-    if set(store.folders(TRAININGS)) <= {layout.INDEXES.rpartition("/")[2]}:
+def _fit(store: Store, path: str) -> list[Finding]:
+    try:
+        record = read_record(store, path)
+    except CorpusError as error:
+        return [Finding(path, f"{error}; the next run fits it again", None)]
+    return [Finding(record.path, what, path) for what in _bytes(store, record.path, record.digest)[1]]
+
+
+def _trainings(corpus: Corpus) -> Iterable[Finding]:
+    if not corpus.store.folders(TRAININGS):
         return ()
-    from pipeline.maintenance.trainings import check_trainings  # torch
+    from pipeline.maintenance.trainings import check_indexes, check_trainings  # torch
 
-    return check_trainings(store)
+    return [*check_indexes(corpus), *check_trainings(corpus.store)]
 
 
 def _quarantine(store: Store, chunk: ChunkState) -> list[Finding]:
@@ -73,15 +83,6 @@ def total_bytes(corpus: Corpus) -> int:
     """What `progress` is told in all."""
     total = corpus.chunks.total
     return int(sum(sum(by_detail(total, stage, "bytes").values()) for stage in stages_of(total)))
-
-
-def repair(corpus: Corpus, wrong: list[Finding]) -> int:
-    """Delete the receipts of what is wrong, so that the next run makes it again. Returns how many."""
-    paths = {one.receipt for one in wrong if one.receipt}
-    forget(corpus.store, {layout.part_owner(layout.data_owner(path)[0]) for path in paths})
-    for path in sorted(paths):
-        corpus.store.delete(path)
-    return len(paths)
 
 
 def _part(store: Store, part: PartState) -> tuple[list[Finding], int]:

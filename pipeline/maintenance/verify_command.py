@@ -8,16 +8,21 @@ of parts in which they differ. Whatever else differs there (scores, codes) follo
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, number, size
+from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
-from pipeline.maintenance.verify import check, repair, total_bytes
+from pipeline.maintenance.records import Finding, Without, check_records, repair
+from pipeline.maintenance.verify import check, total_bytes
+from pipeline.storage.store import Store
 
 LIKE = 1 - 1e-5  # cosine
 EXACT = ("documents", "sentences", "status")  # never differ, whatever computed
@@ -79,24 +84,62 @@ def _compare_embeddings(one: Corpus, other: Corpus, part: str, result: Compariso
 SHOWN = 20
 
 
-def verify_corpus(console: Console, corpus: Corpus, mend: bool) -> bool:
-    """Read everything again; True if all is as the receipts say."""
-    with RowProgress(console, total_bytes(corpus), "bytes", "read") as progress:
-        wrong = check(corpus, progress.add)
-    for one in wrong[:SHOWN]:
-        console.print(Text(f"wrong: {one.path} {one.what}", style="bold red"))
-    if len(wrong) > SHOWN:
-        console.print(f"and {counted(len(wrong) - SHOWN, 'mistake')} more")
-    if not wrong:
+def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig | None = None) -> bool:
+    """Read everything again; True if all is as it should be. config: what the corpus is made with, if it is given.
+
+    Raises `CorpusError` for a folder that is no corpus.
+    """
+    wrong = check_records(store, config)
+    _say(console, wrong)
+    repaired = [repair(store, wrong)] if wrong and mend else []
+    if any(one.blocks for one in wrong) and not mend:
+        console.print("The rows were not looked at: first the records above must be made again.")
+    else:
+        found = _check_rows(console, store, () if mend else [one.path for one in wrong])
+        repaired += [repair(store, found)] if found and mend else []
+        wrong = [*wrong, *found]
+    if wrong and mend:
+        _say_repaired(console, repaired)
+    elif wrong:
+        console.print(
+            "pipeline verify --repair makes records again that others still say, and deletes those of which the next "
+            "run or training makes everything again",
+            highlight=False,
+        )
+    return not wrong
+
+
+def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list[Finding]:
+    """What is wrong with everything else. hidden: records that cannot be read."""
+    try:
+        corpus = Corpus(store.url, store=Without(store.url, hidden))
+        with RowProgress(console, total_bytes(corpus), "bytes", "read") as progress:
+            found = check(corpus, progress.add)
+    except CorpusError as error:
+        found = [Finding("the corpus", f"cannot be read: {error}", None)]
+    _say(console, found)
+    if not found and not hidden:
         files = f"{size(total_bytes(corpus))} in {counted(len(corpus.parts), 'part')}"
         console.print(f"All is as the receipts say: {number(corpus.rows)} sentences, {files}.", highlight=False)
-    elif mend:
-        done = counted(repair(corpus, wrong), "receipt")
+    return found
+
+
+def _say(console: Console, wrong: Sequence[Finding]) -> None:
+    for one in wrong[:SHOWN]:
+        console.print(Text(f"wrong: {one.path} {one.what}", style="bold red"), soft_wrap=True)
+    if len(wrong) > SHOWN:
+        console.print(f"and {counted(len(wrong) - SHOWN, 'mistake')} more")
+
+
+def _say_repaired(console: Console, repaired: Sequence[tuple[int, int, list[str]]]) -> None:
+    deleted, made = sum(one[0] for one in repaired), sum(one[1] for one in repaired)
+    if made:
+        console.print(f"{counted(made, 'record')} made again", highlight=False)
+    if deleted:
         anew = "pipeline run makes anew what they vouched for, pipeline train the models"
-        console.print(f"{done} deleted: {anew}", highlight=False)
-    else:
-        console.print("pipeline verify --repair deletes their receipts, so that they are made anew", highlight=False)
-    return not wrong
+        console.print(f"{counted(deleted, 'receipt')} deleted: {anew}", highlight=False)
+    for left in (text for one in repaired for text in one[2]):
+        console.print(Text(left, style="red"), soft_wrap=True)
 
 
 def compare_with(console: Console, one: Corpus, other: Corpus) -> bool:

@@ -6,14 +6,12 @@ first, and only as many as it takes to fill the screen, unless a filter has to l
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -21,10 +19,12 @@ from pipeline.base.errors import ConfigError, CorpusError, visible
 from pipeline.base.formats import counted, duration
 from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import STAGES
-from pipeline.corpus.receipts import read_receipt
+from pipeline.corpus.events import read_events
+from pipeline.corpus.receipts import read_chunk_receipt, read_receipt
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.corpus.runs import SUMMARY
-from pipeline.monitor.run_status import Cluster, last_lines
+from pipeline.corpus.runs import read_summary
+from pipeline.monitor.run_status import Cluster, last_lines, launcher_of
+from pipeline.run.phases import read_worker
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
@@ -61,8 +61,8 @@ def show_logs(console: Console, store: Store, cluster: Cluster, wanted: Wanted) 
         traces += _show_end(console, store, run, {event.get("error", "") for event in found} - {""})
     if wanted.part:
         traces += _show_receipts(console, store, wanted.part, wanted.stage)
-    launcher = yaml.safe_load(store.read(f"{run}/corpus.yaml"))["launcher"]
-    folder = cluster.folder(launcher.get("folder"), store.url, run) if launcher["kind"] == "slurm" else None
+    launcher = launcher_of(store, run)
+    folder = cluster.folder(launcher.folder, store.url, run) if launcher.kind == "slurm" else None
     if wanted.worker:
         traces += _show_worker(console, store, run, wanted, folder, cluster)
     elif folder:
@@ -114,7 +114,7 @@ def _sources(store: Store, part: str) -> set[str]:
     """The input file that a part is from, under which its chunk is in the log."""
     found = PART.fullmatch(part)
     paths = store.find("chunks", f"{part[:2]}/{found['chunk']}.") if found else []
-    return {json.loads(store.read(path))["source"] for path in paths}
+    return {read_chunk_receipt(store, path).source for path in paths}
 
 
 def _newest(store: Store, run: str, wants: Callable[[Event], bool], most: int) -> tuple[list[Event], bool]:
@@ -124,8 +124,7 @@ def _newest(store: Store, run: str, wants: Callable[[Event], bool], most: int) -
     found: list[Event] = []
     read = 0
     while read < len(paths) and len(found) <= most:
-        for text in in_parallel(store.read, paths[read : read + BATCH]):
-            events = (json.loads(line) for line in text.splitlines())
+        for events in in_parallel(lambda path: read_events(store, path), paths[read : read + BATCH]):
             found += [event for event in events if wants(event)]
         read += BATCH
     found.sort(key=lambda event: event.get("time", ""))
@@ -146,10 +145,9 @@ def _show(console: Console, event: Event, detail: bool) -> None:
 
 def _show_end(console: Console, store: Store, run: str, told: set[str]) -> int:
     """How a run ended that did not end well, but for failures that are told already. Returns how many lines it is."""
-    path = f"{run}/{SUMMARY}"
-    summary = json.loads(store.read(path)) if store.exists(path) else {}
-    said = [why for why in summary.get("failures", ()) if not any(one in why for one in told)]
-    said += ["interrupted; what was finished is kept"] if summary.get("interrupted") else []
+    summary = read_summary(store, run)
+    said = [why for why in (summary.failures if summary else ()) if not any(one in why for one in told)]
+    said += ["interrupted; what was finished is kept"] if summary and summary.interrupted else []
     for why in said:
         console.print(Text(f"the run ended: {visible(why)}", "red"), soft_wrap=True)
     return len(said)
@@ -158,7 +156,7 @@ def _show_end(console: Console, store: Store, run: str, told: set[str]) -> int:
 def _what(event: Event) -> str:
     sentences = counted(event.get("rows", 0), "sentence")
     if event["kind"] == "failed":
-        return str(event["error"])
+        return str(event.get("error", ""))
     if event["kind"] == "chunk":
         return f"{counted(event.get('documents', 0), 'document')}, {sentences}"
     if event["kind"] == "part":
@@ -189,9 +187,10 @@ def _show_worker(
     worker = wanted.worker or ""
     for path in _workers(store, run):
         if path.rpartition("/")[2] in (f"{worker}.json", f"slurm-{worker}.json"):
-            said = json.loads(store.read(path))
-            error = f"; last error: {said['last_error']}" if said["last_error"] else ""
-            line = f"{said['worker']} on {said['host']}, process {said['pid']}, last heartbeat {said['beat']}{error}"
+            said = read_worker(store, path)
+            error = f"; last error: {said.last_error}" if said.last_error else ""
+            beat = said.beat.isoformat(timespec="seconds")
+            line = f"{said.worker} on {said.host}, process {said.pid}, last heartbeat {beat}{error}"
             console.print(Text(visible(line)), soft_wrap=True)
             shown += 1
     for log in cluster.logs(folder, worker) if folder else []:

@@ -5,17 +5,14 @@ Times of a worker are compared with its own clock, signs of life with the store'
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.leases import Held, Leases
-from pipeline.run.phases import ShardResult, failures_of, read_phase, shards_of
+from pipeline.run.phases import ShardResult, WorkerReport, failures_of, read_phase, read_result, read_worker, shards_of
 from pipeline.storage.store import Store
 
 SLOW = 3.0  # times the median, from which a claim is a straggler
@@ -44,8 +41,8 @@ class WorkerState:
 class PhaseState:
     """Claims are `done`, `held`, `lost` (their worker died) or free. `seconds`: since work on it began, None before."""
 
-    number: int
     kind: str
+    number: int = 0
     over: bool = False
     claims: int = 0
     done: int = 0
@@ -75,11 +72,6 @@ class PhaseState:
         """Sentences a second since work on it began."""
         return self.sentences / self.seconds if self.seconds else 0.0
 
-    @classmethod
-    def of_driver(cls, number: int, said: dict[str, Any]) -> PhaseState:
-        """As the one process of a run told it."""
-        return cls(number, **said)
-
 
 class PhaseReader:
     """Reads a phase again and again; what cannot change is kept."""
@@ -87,12 +79,12 @@ class PhaseReader:
     def __init__(self, store: Store, folder: str, number: int) -> None:
         self._store, self._folder, self._number = store, folder, number
         self._spec = read_phase(store, folder)
-        launcher = self._spec.config["launcher"]
-        self._seconds: float = launcher["lease_seconds"]
-        cuts = shards_of(self._spec.chunks, launcher["chunks_per_claim"], launcher["tasks"])
+        launcher = self._spec.launcher
+        self._seconds: float = launcher.lease_seconds
+        cuts = shards_of(self._spec.chunks, launcher.chunks_per_claim, launcher.tasks)
         self._sizes = [end - start for start, end in cuts] if self._spec.kind != "fit" else [0]
         self._done: dict[str, ShardResult] = {}
-        self._workers: dict[str, tuple[float, dict[str, Any]]] = {}  # file → when it was written, what it says
+        self._workers: dict[str, tuple[float, WorkerReport]] = {}  # file → when it was written, what it says
         self._last: PhaseState | None = None
 
     def poll(self, now: float, over: bool) -> PhaseState:
@@ -104,7 +96,7 @@ class PhaseReader:
         self._read_done(leases)
         self._read_workers()
         spec, done = self._spec, list(self._done.values())
-        state = PhaseState(self._number, spec.kind, over, claims=spec.ranges, done=len(done))
+        state = PhaseState(spec.kind, self._number, over, claims=spec.ranges, done=len(done))
         open_claims = [name for name in leases.held if name not in self._done and not leases.held[name].released]
         state.held = sum(leases.alive(name) for name in open_claims)
         state.lost = len(open_claims) - state.held
@@ -114,7 +106,7 @@ class PhaseReader:
         in_claims = self._see_workers(state, leases, now)
         state.parts = sum(one.parts for one in done) + in_claims["parts"]
         state.sentences = sum(one.sentences for one in done) + in_claims["sentences"]
-        now_failing = (said["last_error"] for _, said in self._workers.values())
+        now_failing = (said.last_error for _, said in self._workers.values())
         state.failures += [error for error in dict.fromkeys(now_failing) if error and error not in state.failures]
         state.failed = len(state.failures)
         began = [one.ended - one.seconds for one in done]
@@ -127,19 +119,18 @@ class PhaseReader:
 
     def _read_done(self, leases: Leases) -> None:
         new = [file for file in leases.files if file.endswith(".done") and file[:-5] not in self._done]
-        read = in_parallel(lambda file: self._store.read(f"{leases.folder}/{file}"), new)
-        self._done |= {file[:-5]: ShardResult.model_validate_json(text) for file, text in zip(new, read, strict=True)}
+        read = in_parallel(lambda file: read_result(self._store, f"{leases.folder}/{file}"), new)
+        self._done |= {file[:-5]: result for file, result in zip(new, read, strict=True)}
 
     def _read_workers(self) -> None:
         found = self._store.listing(f"{self._folder}/workers")
         changed = [path for path, when in found.items() if self._workers.get(path, (None,))[0] != when]
 
-        def read(path: str) -> dict[str, Any] | None:
+        def read(path: str) -> WorkerReport | None:
             try:
-                value: dict[str, Any] = json.loads(self._store.read(path))
-            except (CorpusError, ValueError):
+                return read_worker(self._store, path)
+            except CorpusError:
                 return None  # it is being replaced: next time
-            return value
 
         for path, said in zip(changed, in_parallel(read, changed), strict=True):
             if said:
@@ -153,11 +144,11 @@ class PhaseReader:
         for one in self._done.values():
             finished.setdefault(one.worker, []).append(one)
         for when, said in self._workers.values():
-            claim, held = said["range"], leases.held.get(said["range"] or "")
-            if not held or claim in self._done or held.released or held.generation != said["generation"]:
+            claim, held = said.range or "", leases.held.get(said.range or "")
+            if not held or claim in self._done or held.released or held.generation != said.generation:
                 state.resting += 1
                 continue
-            worker, here = self._worker(said, held, when, now, finished.get(said["worker"], []))
+            worker, here = self._worker(said, held, when, now, finished.get(said.worker, []))
             in_claims.update(here)
             if usual and self._sizes[int(claim)] and worker.seconds > SLOW * usual * self._sizes[int(claim)]:
                 worker.slow = worker.seconds / (usual * self._sizes[int(claim)])
@@ -166,17 +157,19 @@ class PhaseReader:
         return in_claims
 
     def _worker(
-        self, said: dict[str, Any], held: Held, when: float, now: float, finished: list[ShardResult]
+        self, said: WorkerReport, held: Held, when: float, now: float, finished: list[ShardResult]
     ) -> tuple[WorkerState, dict[str, int]]:
         """A worker, and what it did in its present claim."""
         silent = max(0.0, now - max(when, held.beat))
-        since, beat = _time(said["since"]), _time(said["beat"])
-        seconds = beat - _time(said["range_since"]) + silent
-        mine = [one for one in finished if one.ended >= since]  # it may have been started again, and counts anew then
-        here = {key: max(0, said[key] - sum(getattr(one, key) for one in mine)) for key in ("parts", "sentences")}
+        seconds = (said.beat - (said.range_since or said.since)).total_seconds() + silent
+        mine = [one for one in finished if one.ended >= said.since.timestamp()]  # it may have been started again, and
+        here = {  # counts anew then
+            "parts": max(0, said.parts - sum(one.parts for one in mine)),
+            "sentences": max(0, said.sentences - sum(one.sentences for one in mine)),
+        }
         worker = WorkerState(
-            name=said["worker"], host=said["host"], claim=said["range"], seconds=seconds,
-            parts=said["parts"], sentences=said["sentences"],
+            name=said.worker, host=said.host, claim=said.range or "", seconds=seconds,
+            parts=said.parts, sentences=said.sentences,
             rate=here["sentences"] / seconds if seconds > 0 else 0.0,
             silent=silent, quiet=silent > self._seconds / 2, lost=now - held.beat > self._seconds,
         )  # fmt: skip
@@ -195,7 +188,3 @@ class PhaseReader:
             state.parts_in_all = max(state.parts_in_all, round(parts * state.chunks / state.chunks_done))
             if state.seconds and not state.over:
                 state.left = state.seconds / state.chunks_done * (state.chunks - state.chunks_done)
-
-
-def _time(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

@@ -12,22 +12,24 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import yaml
+from pydantic import BaseModel
 
 from pipeline.base.errors import PipelineError, StorageError, visible
 from pipeline.config.launcher import LauncherSettings
 from pipeline.coordination.leases import Leases
 from pipeline.coordination.lock import FOLDER, NAME, is_held
-from pipeline.corpus.runs import PROGRESS, SUMMARY
+from pipeline.corpus.runs import CONFIG, PROGRESS, SUMMARY, read_config, read_progress, read_summary
+from pipeline.corpus.view import AGAIN
 from pipeline.monitor.phase_status import PhaseReader, PhaseState
 from pipeline.run.phases import SPEC_FILE, phase_folder
 from pipeline.run.tasks import ASIDE
 from pipeline.storage import layout
+from pipeline.storage.records import parse_json
 from pipeline.storage.store import Store
 
 STATES_SECONDS = 10.0  # between questions to the controller of a cluster, which has other things to do
@@ -89,9 +91,24 @@ class RunState:
         return [one.partition(": ")[0] for one in self.failures if ASIDE in one]
 
 
-class _Launcher(NamedTuple):
+class _Progress(BaseModel):
+    phases: list[PhaseState]
+
+
+class _Launcher(BaseModel):
     kind: str
-    lease_seconds: float
+    lease_seconds: float = _LEASE_SECONDS
+    folder: str | None = None
+
+
+class _Config(BaseModel):
+    launcher: _Launcher
+
+
+def launcher_of(store: Store, run: str) -> _Launcher:
+    """How a run works, by its settings. Raises `CorpusError` if they are missing or damaged."""
+    path = f"{run}/{CONFIG}"
+    return parse_json(json.dumps(read_config(store, run), default=str), _Config, f"{store.url}/{path}", AGAIN).launcher
 
 
 class RunWatcher:
@@ -113,8 +130,8 @@ class RunWatcher:
         now, holder, beat, beating = self._lock()
         run = self._run or holder.get("run")
         if holder and not run:
-            since = datetime.fromisoformat(holder["since"]).timestamp()
-            state = RunState("", holder, holder["launcher"], _LEASE_SECONDS, since, now, beat)
+            launcher = holder.get("launcher", "a command")
+            state = RunState("", holder, launcher, _LEASE_SECONDS, _since(holder, now), now, beat)
             state.lost = self._lost(state, beating)
             return state
         run = run or self._newest()
@@ -123,14 +140,15 @@ class RunWatcher:
         if holder.get("run") != run:
             holder = {}
         launcher = self._launcher(run)
-        state = RunState(run, holder, *launcher, _started(run), now)
+        state = RunState(run, holder, launcher.kind, launcher.lease_seconds, _started(run, now), now)
         summary = f"{run}/{SUMMARY}"
         if holder:
             state.beat = None if holder.get("jobs") else beat
             state.lost = self._lost(state, beating)
         state.phases = self._phases_of(run, now, launcher)
         if state.over or self.store.exists(summary):
-            state.summary = json.loads(self.store.read(summary)) if self.store.exists(summary) else None
+            ended = read_summary(self.store, run)
+            state.summary = ended.model_dump() if ended else None
         if state.lost and holder.get("jobs") and state.summary is None:
             state.lost = self._last_words(holder, begun=bool(state.phases))
         return state
@@ -157,8 +175,7 @@ class RunWatcher:
 
     def _launcher(self, run: str) -> _Launcher:
         if run not in self._launchers:
-            said = yaml.safe_load(self.store.read(f"{run}/corpus.yaml"))["launcher"]
-            self._launchers[run] = _Launcher(said["kind"], said.get("lease_seconds", _LEASE_SECONDS))
+            self._launchers[run] = launcher_of(self.store, run)
         return self._launchers[run]
 
     def _lost(self, state: RunState, beating: bool) -> str:
@@ -200,8 +217,9 @@ class RunWatcher:
     def _phases_of(self, run: str, now: float, launcher: _Launcher) -> list[PhaseState]:
         progress = f"{run}/{PROGRESS}"
         if launcher.kind != "slurm":
-            found = json.loads(self.store.read(progress)) if self.store.exists(progress) else {"phases": []}
-            return [PhaseState.of_driver(number, one) for number, one in enumerate(found["phases"], 1)]
+            said = json.dumps({"phases": read_progress(self.store, run)})
+            found = parse_json(said, _Progress, f"{self.store.url}/{progress}", "delete it").phases
+            return [replace(one, number=number) for number, one in enumerate(found, 1)]
         readers: list[PhaseReader] = []
         while True:
             folder = phase_folder(run, len(readers) + 1)
@@ -235,7 +253,17 @@ def _ahead(store: Store) -> float:
     return ahead
 
 
-def _started(run: str) -> float:
-    """When a run began, as its name says."""
+def _started(run: str, now: float) -> float:
+    """When a run began, as its name says; now, if a person gave that folder its name."""
     name = run.rpartition("/")[2].partition("-")[0]
-    return datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp()
+    try:
+        return datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return now
+
+
+def _since(holder: dict[str, Any], now: float) -> float:
+    try:
+        return datetime.fromisoformat(holder["since"]).timestamp()
+    except (KeyError, ValueError):
+        return now

@@ -10,7 +10,7 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import duration
 from pipeline.config.run_config import RunConfig
-from pipeline.coordination.lock import training_holder
+from pipeline.coordination.lock import described, training_holder
 from pipeline.monitor.run_status import OVER, Cluster, last_lines
 from pipeline.storage.store import Store
 from pipeline.training.status import (
@@ -52,7 +52,7 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
         if last:
             said.append(f"loss {last['loss']:.4f} at step {last['step']}")
         if by := training_holder(store, one.run):
-            said.append(f"being trained by process {by['pid']} on {by['host']} since {by['since']}")
+            said.append(f"being trained {described(by)}")
         state = "" if one.finished else _state(one, cluster)
         if one.job and state:
             said.append(f"SLURM job {one.job.id} {state}, log {one.job.folder}/{one.job.id}.log")
@@ -92,7 +92,7 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
     for one in training_statuses(store):
         if by := training_holder(store, one.run):
             console.print(
-                f"{one.run}: is trained by process {by['pid']} on {by['host']}: press Ctrl-C there, or send it SIGTERM",
+                f"{one.run}: is trained {described(by)}: press Ctrl-C there, or send it SIGTERM",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
     for one in found:

@@ -14,24 +14,31 @@ import itertools
 import json
 import time
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import DamagedError
 from pipeline.config.frozen import FitRef, Frozen
+from pipeline.config.launcher import LauncherSettings
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import identity
-from pipeline.corpus.runs import SUMMARY
+from pipeline.corpus.runs import read_summary
 from pipeline.corpus.states import View, read_state
 from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan
 from pipeline.storage import layout
+from pipeline.storage.records import read_json, said_of
 from pipeline.storage.store import Store
 
 SPEC_FILE = "order.json"
+
+
+class _LauncherOf(BaseModel):
+    launcher: LauncherSettings
 
 
 class PhaseSpec(BaseModel):
@@ -53,6 +60,17 @@ class PhaseSpec(BaseModel):
     refit: tuple[str, ...]  # what is still to be fitted anew
     created: float
 
+    @property
+    def launcher(self) -> LauncherSettings:
+        """How its workers work."""
+        return _LauncherOf.model_validate_json(json.dumps(self.config)).launcher
+
+    @field_validator("config")
+    @classmethod
+    def _has_a_launcher(cls, value: dict[str, Any]) -> dict[str, Any]:
+        _LauncherOf.model_validate_json(json.dumps(value))
+        return value
+
     def resolved(self) -> RunConfig:
         """The configuration over what the corpus has decided."""
         fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
@@ -73,6 +91,24 @@ class ShardResult(BaseModel):
     failures: list[dict[str, str]]  # where, error
     fitted: list[str]
     ended: float
+
+
+class WorkerReport(BaseModel):
+    """What a worker says of itself at each heartbeat. range: the claim that it holds, with the lease's generation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    worker: str
+    host: str
+    pid: int
+    since: datetime
+    beat: datetime
+    range: str | None
+    range_since: datetime | None = None
+    generation: int = 0
+    parts: int
+    sentences: int
+    last_error: str = ""
 
 
 def phase_folder(run: str, number: int) -> str:
@@ -99,7 +135,7 @@ def write_phase(
     cuts = [(0, 0)] if kind == "fit" else shards_of(count, settings.chunks_per_claim, settings.tasks)
     if kind != "fit":
         sink = io.BytesIO()
-        with pq.ParquetWriter(sink, _WORK, compression="zstd") as writer:
+        with pq.ParquetWriter(sink, _WORK, compression="zstd", write_page_checksum=True) as writer:
             chunks = plan.chunks_to_work_on()
             for start, end in cuts:
                 rows = [(one.chunk.to_json(), one.fingerprint) for one in itertools.islice(chunks, end - start)]
@@ -129,21 +165,19 @@ _WORK = pa.schema([("chunk", pa.string()), ("fingerprint", pa.string())])
 
 
 def read_phase(store: Store, folder: str) -> PhaseSpec:
-    """Raises `CorpusError` if the order is not there, or was written by another version."""
-    try:
-        return PhaseSpec.model_validate_json(store.read(f"{folder}/{SPEC_FILE}"))
-    except ValueError as error:
-        raise CorpusError(
-            f"{store.url}/{folder}/{SPEC_FILE} cannot be understood ({error}): was it written by another version of "
-            "this program? pipeline cancel, then run again"
-        ) from error
+    """Raises `CorpusError` if the order is not there, damaged, or was written by another version."""
+    return read_json(store, f"{folder}/{SPEC_FILE}", PhaseSpec, f"pipeline cancel {store.url}, then run again")
 
 
 def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Plan:
     """What a range lacks now, as its receipts say."""
     config = spec.resolved()
-    with store.open(f"{folder}/work.parquet") as file:
-        table = pq.ParquetFile(file).read_row_group(number)
+    try:
+        with store.open(f"{folder}/work.parquet") as file:
+            table = pq.ParquetFile(file, page_checksum_verification=True).read_row_group(number)
+    except (pa.ArrowException, ValueError, IndexError) as error:
+        where = f"{store.url}/{folder}/work.parquet"
+        raise DamagedError(where, said_of(error), f"pipeline cancel {store.url}, then run again") from error
     pairs = zip(table["chunk"].to_pylist(), table["fingerprint"].to_pylist(), strict=True)
     expected = [(Chunk.from_json(text), digest) for text, digest in pairs]
     view = View.of(config, [chunk for chunk, _ in expected])
@@ -160,7 +194,12 @@ def read_results(store: Store, folder: str) -> Iterator[ShardResult]:
     """The ranges of a phase that are done."""
     for path in sorted(store.listing(f"{folder}/claims")):
         if path.endswith(".done"):
-            yield ShardResult.model_validate_json(store.read(path))
+            yield read_result(store, path)
+
+
+def read_result(store: Store, path: str) -> ShardResult:
+    """What came of a range. Raises `CorpusError` if that is damaged."""
+    return read_json(store, path, ShardResult, "delete it: that range is then looked at again, and is done quickly")
 
 
 def after_losses(store: Store, folder: str) -> bool:
@@ -171,8 +210,13 @@ def after_losses(store: Store, folder: str) -> bool:
         if done < read_phase(store, before).ranges:
             return True
     runs = [name for name in store.folders(layout.RUNS) if name < run.rpartition("/")[2]]
-    summary = f"{layout.RUNS}/{runs[-1]}/{SUMMARY}" if runs else ""
-    return bool(runs) and not (store.exists(summary) and json.loads(store.read(summary)).get("done"))
+    if not runs:
+        return False
+    try:
+        summary = read_summary(store, f"{layout.RUNS}/{runs[-1]}")
+    except DamagedError:
+        return True
+    return not (summary and summary.done)
 
 
 def failures_of(done: Sequence[ShardResult]) -> list[str]:
@@ -183,5 +227,10 @@ def failures_of(done: Sequence[ShardResult]) -> list[str]:
 def last_errors(store: Store, folder: str) -> Iterator[str]:
     """What the workers of a phase ended with, if not well."""
     for path in store.listing(f"{folder}/workers"):
-        if error := json.loads(store.read(path)).get("last_error"):
+        if error := read_worker(store, path).last_error:
             yield error
+
+
+def read_worker(store: Store, path: str) -> WorkerReport:
+    """What a worker says of itself. Raises `CorpusError` if that is damaged."""
+    return read_json(store, path, WorkerReport, "delete it: only what that worker said of itself is lost")

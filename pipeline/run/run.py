@@ -36,7 +36,7 @@ from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, newest_is
+from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is
 from pipeline.corpus.states import States, View, fold, forget_gone
 from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan, make_plan
@@ -44,7 +44,6 @@ from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, w
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.steps import decide, next_step
-from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
@@ -105,7 +104,7 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     cluster this returns at once, with the run's folder, and the jobs hold the corpus's lock.
     """
     store = Store(config.output)
-    if store.exists(layout.CORPUS_FILE):
+    if is_begun(store):
         check_corpus(store)
     with announced(console, "listing the inputs and reading receipts"):
         plan, seen = plan_run(config, options, options.refit)

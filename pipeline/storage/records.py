@@ -1,25 +1,38 @@
-"""Small JSON files of a corpus, read as what they are declared to be; damage is told with its remedy."""
+"""The records of a corpus: small JSON, YAML and Parquet files, read as what they are declared to be, or not at all.
+
+Every reader of such a file goes through here, so that damage has one error, `DamagedError`: which file, what is wrong
+with it, and what to do. A record that was *sealed* ends with a digest of itself, so that a changed digit is found as
+well as a missing bracket; records of earlier versions have none and are checked by their types alone.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+import hashlib
+import re
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import DamagedError
 from pipeline.storage.store import Store
+from stages.yaml_text import load_yaml
 
 T = TypeVar("T")
 Values = dict[str, Any]
 _SHOWN = 160  # characters of what is wrong, in a message
+_SEAL = re.compile(rb',\s*"seal":\s*"(?P<digest>[0-9a-f]{32})"\s*\}\s*\Z')
+_YAML_SEAL = "# seal: "
 
 
 def read_json(store: Store, path: str, kind: type[T], remedy: str) -> T:
     """A file as `kind`: a pydantic model, a dataclass, `Values` for any object.
 
-    Raises `MissingError` if it is not there, `CorpusError` with the remedy if it is no such thing.
+    Raises `MissingError` if it is not there, `DamagedError` with the remedy if it is no such thing.
     """
     return parse_json(store.read(path), kind, f"{store.url}/{path}", remedy)
 
@@ -27,20 +40,84 @@ def read_json(store: Store, path: str, kind: type[T], remedy: str) -> T:
 def parse_json(data: bytes | str, kind: type[T], where: str, remedy: str) -> T:
     """`read_json` of what was read already. where: names it in messages."""
     try:
-        value: T = _adapter(cast(Hashable, kind)).validate_json(data)
-    except ValueError as error:  # of pydantic, and of text that is none
-        raise CorpusError(f"{where} is damaged ({said_of(error)}); {remedy}") from error
+        value: T = _adapter(cast(Hashable, kind)).validate_json(_unsealed(data))
+    except (ValueError, RecursionError) as error:  # of pydantic, and of text that is none
+        raise DamagedError(where, said_of(error), remedy) from error
     return value
 
 
-def said_of(error: ValueError) -> str:
+def read_lines(store: Store, path: str, kind: type[T], remedy: str) -> list[T]:
+    """The lines of a JSONL file, each as `kind`; empty ones are left out. Raises as `read_json` does."""
+    where = f"{store.url}/{path}"
+    lines = store.read(path).split(b"\n")
+    return [parse_json(line, kind, f"line {number} of {where}", remedy) for number, line in enumerate(lines, 1) if line]
+
+
+def read_yaml(store: Store, path: str, remedy: str) -> Values:
+    """A YAML file that holds a mapping. Raises as `read_json` does."""
+    where = f"{store.url}/{path}"
+    try:
+        text = store.read(path).decode()
+        head, _, body = text.partition("\n")
+        if head.startswith(_YAML_SEAL) and head.removeprefix(_YAML_SEAL) != _digest(body.encode()):
+            raise ValueError("it is not the text that its seal was made of")
+        value = load_yaml(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise DamagedError(where, said_of(error), remedy) from error
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise DamagedError(where, "it holds no settings", remedy)
+    return value
+
+
+def read_table(store: Store, path: str, schema: pa.Schema, remedy: str, names: Sequence[str] = ()) -> pa.Table:
+    """A Parquet file in a declared schema; of some columns only, if they are named. Raises as `read_json` does."""
+    try:
+        with store.open(path) as file:
+            table = pq.ParquetFile(file, page_checksum_verification=True).read(
+                list(names) or schema.names, use_threads=False
+            )
+            expected = pa.schema([schema.field(name) for name in names]) if names else schema
+            return table.select(expected.names).cast(expected.with_metadata(table.schema.metadata)).combine_chunks()
+    except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+        raise DamagedError(f"{store.url}/{path}", said_of(error), remedy) from error
+
+
+def sealed(text: str) -> bytes:
+    """A JSON object of at least one key with a digest of itself as the last one."""
+    data = text.encode()
+    body = data.rstrip().removesuffix(b"}").rstrip()
+    return body + b', "seal": "' + _digest(body).encode() + b'"}'
+
+
+def sealed_yaml(text: str) -> bytes:
+    """YAML with a digest of itself in a comment before it."""
+    return f"{_YAML_SEAL}{_digest(text.encode())}\n{text}".encode()
+
+
+def _unsealed(data: bytes | str) -> bytes:
+    """A record without its seal. Raises ValueError if it is not what was sealed."""
+    data = data.encode() if isinstance(data, str) else data
+    found = _SEAL.search(data, max(0, len(data) - 80))
+    if not found:
+        return data
+    body = data[: found.start()]
+    if _digest(body).encode() != found["digest"]:
+        raise ValueError("it is not the text that its seal was made of")
+    return body + b"}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def said_of(error: Exception) -> str:
     """What is wrong, in a line."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         said = f"{place}: {first['msg']}" if place else first["msg"]
     else:
-        said = str(error)
+        said = " ".join(str(error).split()) or type(error).__name__
     return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
 
 

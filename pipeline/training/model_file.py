@@ -20,7 +20,7 @@ from pipeline.base.errors import CorpusError, MissingError
 from pipeline.config.frozen import FitRef
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.fits import read_artifact
-from pipeline.storage.records import read_json
+from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.distributed import WrappedModel
@@ -63,7 +63,7 @@ def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: 
     data = save({name: one.contiguous() for name, one in weights.items()}, {"format": "pt"})
     store.write(f"{run}/{WEIGHTS}", data)
     about = about.model_copy(update={"weights": content_digest(data)})
-    store.write(f"{run}/{MODEL}", about.model_dump_json(indent=1).encode())
+    store.write(f"{run}/{MODEL}", sealed(about.model_dump_json(indent=1)))
 
 
 def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, ModelHeader]:
@@ -78,14 +78,26 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
     if store.exists(f"{run}/{MODEL}"):
         data = store.read(f"{run}/{WEIGHTS}")
         if content_digest(data) != about.weights:
-            raise CorpusError(
-                f"{store.url}/{run}/{WEIGHTS} is not what {MODEL} says, it was changed or damaged; restore it, or "
-                f"delete {MODEL} and run pipeline train, which writes both anew from the newest checkpoint"
-            )
+            raise _changed(store, run, WEIGHTS)
         put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
     else:
         checkpoint.load_weights(store, newest(store, run), WrappedModel(model))
     return model.to(device).eval(), about
+
+
+def check_model(store: Store, run: str) -> None:
+    """Raises `CorpusError` if a model that is trained to the end is not what it says of itself. Reads its files."""
+    about = model_header(store, run)
+    for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
+        if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
+            raise _changed(store, run, path)
+
+
+def _changed(store: Store, run: str, path: str) -> CorpusError:
+    return CorpusError(
+        f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or delete "
+        f"{MODEL} and run pipeline train, which writes both anew from the newest checkpoint"
+    )
 
 
 def located(place: str) -> tuple[Store, str]:

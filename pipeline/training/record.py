@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.base.errors import ConfigError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
-from pipeline.storage.records import read_json
+from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 
 RECORD = "run.json"
@@ -64,6 +64,11 @@ class Started(BaseModel):
 def read_started(store: Store, run: str) -> Started:
     """The record of a run of training. Raises `CorpusError` if it is missing or damaged."""
     return read_json(store, f"{run}/{RECORD}", Started, BROKEN)
+
+
+def write_started(store: Store, run: str, started: Started) -> None:
+    """Write the record of a run of training."""
+    store.write(f"{run}/{RECORD}", sealed(started.model_dump_json(indent=1)))
 
 
 def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:

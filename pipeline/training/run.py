@@ -26,8 +26,8 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from pipeline.training.data.index import Index, is_present, make_index
-from pipeline.training.record import RECORD, Fit, Pinned, PinnedIndex, Started, changes, check_same, read_started
+from pipeline.training.data.index import Index, is_present, make_index, whole_index
+from pipeline.training.record import Fit, Pinned, PinnedIndex, Started, changes, check_same, read_started, write_started
 from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
 from stages.lcm.card import LcmCard
 
@@ -41,12 +41,14 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     then saved.
     """
     from pipeline.training.local import here
+    from pipeline.training.model_file import check_model
     from pipeline.training.worker import progress
 
     settings, store = settings_of(config), Corpus(config.output).store
     with alone(store, settings):
         run = prepare(console, config, fresh)
         if progress(store, run).finished:
+            check_model(store, run)
             console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
             say_purged(console, store, run)
             return
@@ -119,7 +121,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         pinned = _pin(console, config, settings, card, corpus)
         digest = _write_scaler(store, settings, pinned)
     started = Started(pinned=pinned, settings=settings, scaler=digest)
-    store.write(f"{run}/{RECORD}", started.model_dump_json(indent=1).encode())
+    write_started(store, run, started)
     return run
 
 
@@ -156,7 +158,9 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
     """Make indexes that somebody deleted. Raises `CorpusError` if a corpus would give another one now."""
     for one, make in zip(pinned.indexes, _indexed(config, settings, corpus), strict=True):
         there = Corpus(one.url) if one.url else corpus
-        if not is_present(there, one.digest) and make().digest != one.digest:
+        if is_present(there, one.digest):
+            whole_index(there, one.digest)
+        elif make().digest != one.digest:
             raise CorpusError(
                 f"the index {one.digest[:12]} of {there.url}, to which {settings.folder} is pinned, is gone, and the "
                 "corpus has changed since; restore its files in train/index, or begin anew with --fresh"

@@ -20,7 +20,7 @@ FOLDER = "train"
 RECORD, JOB, FAILED = "run.json", "job.json", "failed.txt"
 METRICS, MODEL = "metrics.jsonl", "model.json"
 SCALER, WEIGHTS = "scaler.safetensors", "model.safetensors"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
 MARKER = re.compile(r"step-(?P<step>[0-9]+)\.json")
 _REMEDY = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import read_record
@@ -39,7 +39,7 @@ from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.data.answers import Answers
 from pipeline.training.data.end_of_text import end_of_text_sentences
-from pipeline.training.data.row_range_files import RowRanges, RowRangeWriter
+from pipeline.training.data.row_range_files import RowRanges, RowRangeWriter, damaged_files
 from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, SplitBuilder, row_ranges_of
 from stages.arrow import table_of
 
@@ -72,6 +72,7 @@ class IndexHeader(BaseModel):
     weighted: bool  # whether there is a column `weight`
     embeddings: str  # of the endings, (2, dim) float16 in base64
     codes: str | None  # (2, codebooks) uint16
+    digests: dict[str, list[str]] = {}  # of the files of a split; earlier versions have none
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ def make_index(
     selection = checked(corpus, select, origin)
     parts, digest = _snapshot(selection, answers)
     if is_present(corpus, digest):
-        return read_index(corpus, digest)
+        return whole_index(corpus, digest)
     counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
     found = Answers(corpus, answers)
     splits = [SplitBuilder(RowRangeWriter(corpus.store, digest, name)) for name in SPLITS]
@@ -170,6 +171,7 @@ def make_index(
         weighted="weight" in corpus.catalogue,
         embeddings=base64.b64encode(endings.embeddings.tobytes()).decode(),
         codes=None if endings.codes is None else base64.b64encode(endings.codes.tobytes()).decode(),
+        digests={name: split.digests for name, split in zip(SPLITS, splits, strict=True)},
     )
     index = Index(corpus.url, about, parts, pa.concat_tables(split.spans(at) for at, split in enumerate(splits)))
     _write(corpus, index)
@@ -215,14 +217,31 @@ def read_index(corpus: Corpus, digest: str) -> Index:
         spans, parts = (table_of(corpus.store.read(path)) for path in paths)
         about = IndexHeader.model_validate_json(spans.schema.metadata[b"index"])
         index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, pa.ArrowException, MissingError) as error:
         raise CorpusError(
-            f"{corpus.url}/{paths[0]} is damaged or of another version ({type(error).__name__}); delete it and run "
-            "the same command again, which makes it anew"
+            f"{corpus.url}/{paths[0]} or its .parts.parquet is damaged or of another version ({type(error).__name__}); "
+            f"delete {paths[0]} and run the same command again, which makes it anew"
         ) from error
     if not about.digest.startswith(digest):
         raise CorpusError(f"{corpus.url}/{paths[0]} is the index {about.digest}, not {digest}; delete it")
     return index
+
+
+def whole_index(corpus: Corpus, digest: str) -> Index:
+    """`read_index` after all its files were looked at. Raises `CorpusError` for one that is missing or damaged."""
+    index = read_index(corpus, digest)
+    for path, what in damage(corpus.store, index.about):
+        raise CorpusError(
+            f"{corpus.url}/{path} {what}; delete {layout.index_paths(digest)[0]} and run the same command again, which "
+            "makes the index anew"
+        )
+    return index
+
+
+def damage(store: Store, about: IndexHeader) -> Iterator[tuple[str, str]]:
+    """Files of row ranges that are not what the index says: (path, what is wrong). Reads all of them."""
+    for split, files in about.runs.items():
+        yield from damaged_files(store, about.digest, split, files, about.digests.get(split, ()))
 
 
 def unusable(corpus: Corpus) -> list[str]:
@@ -283,7 +302,7 @@ def _write(corpus: Corpus, index: Index) -> None:
     spans = index.spans.replace_schema_metadata({"index": index.about.model_dump_json()})
     for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, spans), strict=True):
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", write_statistics=False)
+        pq.write_table(table, sink, compression="zstd", write_statistics=False, write_page_checksum=True)
         corpus.store.write(path, memoryview(sink.getvalue()))
 
 

@@ -12,13 +12,14 @@ import os
 import shutil
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.base.errors import CorpusError, MissingError, StorageError
+from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
@@ -39,13 +40,14 @@ _COPIED = 1 << 24  # bytes at a time
 
 
 class RowRangeWriter:
-    """Writes the runs of one split of an index. files: how many runs each file holds that was written."""
+    """Writes the runs of one split of an index. files: how many runs each written file holds; digests: of each."""
 
     def __init__(self, store: Store, digest: str, split: str) -> None:
         self._store, self._digest, self._split = store, digest, split
         self._waiting: list[Records] = []
         self._runs = 0  # that wait
         self.files: list[int] = []
+        self.digests: list[str] = []
 
     def add(self, runs: Records) -> None:
         """The runs of one part."""
@@ -60,8 +62,27 @@ class RowRangeWriter:
         self._waiting, self._runs = [], 0
         if len(runs):
             path = layout.index_runs_path(self._digest, self._split, len(self.files))
-            self._store.write(path, runs.tobytes())
+            data = runs.tobytes()
+            self._store.write(path, data)
             self.files.append(len(runs))
+            self.digests.append(content_digest(data))
+
+
+def damaged_files(
+    store: Store, digest: str, split: str, files: Sequence[int], digests: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Files of a split that are not what they were: (path, what is wrong). digests: empty in older indexes."""
+    for number, runs in enumerate(files):
+        path = layout.index_runs_path(digest, split, number)
+        try:
+            data = store.read(path)
+        except MissingError:
+            yield path, "is missing"
+            continue
+        if len(data) != runs * ROW_RANGE.itemsize:
+            yield path, f"has {len(data)} bytes instead of {runs * ROW_RANGE.itemsize}"
+        elif digests and content_digest(data) != digests[number]:
+            yield path, f"has another digest than {digests[number][:8]}…"
 
 
 class RowRanges:

@@ -86,6 +86,11 @@ class SplitBuilder:
         self._writer.close()
         return self._writer.files
 
+    @property
+    def digests(self) -> list[str]:
+        """Of each file, when all are written."""
+        return self._writer.digests
+
     def spans(self, split: int) -> pa.Table:
         """Those found, of the split of this number."""
         first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError, PipelineError
 from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import THRESHOLDS, TrainSettings
@@ -202,8 +202,10 @@ def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
     """How many steps a model had been trained when it was evaluated; None: it was not."""
     if not store.exists(path):
         return None
-    remedy = "delete it: it is made again"
-    models = read_json(store, path, _Table, remedy).models
+    try:
+        models = read_json(store, path, _Table, "it is made again").models
+    except DamagedError:
+        return None
     return models[name].steps if name in models else None  # unfinished ones have longer names
 
 

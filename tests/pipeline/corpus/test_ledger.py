@@ -26,6 +26,7 @@ from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
+from tests.support.records import change_record
 from tests.support.runs import bring_up_to_date
 
 
@@ -108,7 +109,7 @@ def test_requests_repeated_for_chunks_are_in_the_books(finished: Path, tmp_path:
     for kind, repeated in (("chunks", 3), ("receipts/encode", 2)):
         receipt = next((path.parent / "out" / kind).rglob("*.json"))
         value = json.loads(receipt.read_text())
-        receipt.write_text(json.dumps(value | {"counts": value["counts"] | {REPEATED: repeated}}))
+        change_record(receipt, counts=value["counts"] | {REPEATED: repeated})
     state = present(path)
     assert compute_accounting(state.store, state).repeated == 5
     fold(state.store, state)
@@ -199,7 +200,7 @@ def test_what_is_damaged_or_newer_is_refused(corpus: Path) -> None:
     (path,) = ledgers(corpus)
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    with pytest.raises(CorpusError, match=r"is damaged .* delete it: it is made again"):
+    with pytest.raises(CorpusError, match=r"is damaged .*; pipeline verify --repair deletes it: it is made again"):
         present(corpus)
     table = pq.read_table(pa.BufferReader(whole))
     pq.write_table(table.replace_schema_metadata({"ledger": "2"}), path)
@@ -216,8 +217,7 @@ def test_what_is_damaged_or_newer_is_refused(corpus: Path) -> None:
 
 def test_verify_finds_a_ledger_that_says_something_else(corpus: Path) -> None:
     path = next((corpus.parent / "out/receipts/encode").rglob("*.json"))
-    value = json.loads(path.read_text())
-    path.write_text(json.dumps(value | {"device": "another"}))
+    change_record(path, device="another")
     (wrong,) = check_ledgers(present(corpus))
     assert "says other keys, receipts than the receipts" in wrong.what and wrong.receipt == wrong.path
 

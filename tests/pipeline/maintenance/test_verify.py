@@ -18,6 +18,8 @@ from pipeline import Corpus
 from pipeline.maintenance.verify import check
 from pipeline.maintenance.verify_command import compare_with, verify_corpus
 from pipeline.storage import layout
+from pipeline.storage.records import sealed
+from pipeline.storage.store import Store
 from stages.arrow import embedding_array, embedding_matrix
 from stages.device import compute_dtype
 from tests.conftest import MakeConfig, data_digests
@@ -46,7 +48,7 @@ def corpus(finished: Path, tmp_path: Path) -> Path:
 
 def verified(folder: Path, mend: bool = False) -> tuple[bool, str]:
     shown = io.StringIO()
-    fine = verify_corpus(Console(file=shown, width=300), Corpus(str(folder / "out")), mend)
+    fine = verify_corpus(Console(file=shown, width=300), Store(str(folder / "out")), mend)
     return fine, shown.getvalue()
 
 
@@ -115,7 +117,7 @@ def test_what_a_receipt_vouches_for_but_nobody_should_write(corpus: Path) -> Non
     files = [changed if one.family == "embeddings" else one for one in receipt.files]
     columns = receipt.columns | {"embeddings.embedding": column_digest(table["embedding"])}
     path = corpus / "out" / layout.receipt_path("encode", part, receipt.fingerprint)
-    path.write_text(receipt.model_copy(update={"files": files, "columns": columns}).model_dump_json())
+    path.write_bytes(sealed(receipt.model_copy(update={"files": files, "columns": columns}).model_dump_json()))
     what = {one.what.partition(" rows")[0] for one in check(Corpus(str(corpus / "out")), lambda done: None)}
     assert "1" in what and any("row groups" in one for one in what)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline
+from tests.support.records import change_record
 from tests.support.workers import light, order_phase, start_worker
 
 ODD = "odd[bold]\x1b[31m.jsonl"
@@ -46,8 +46,7 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     one = pipeline("logs", path, "--part", good)
     assert "receipt encode: " in one.stdout and "receipt segment: " in one.stdout and aside not in one.stdout, one
     receipt = next(path for path in store.find("receipts/encode") if good in path)
-    warned = json.loads(store.read(receipt)) | {"warnings": ["[red]odd\x1b[2J"]}
-    store.write(receipt, json.dumps(warned).encode())
+    change_record(Path(store.url, receipt), warnings=["[red]odd\x1b[2J"])
     assert "warning: [red]odd\\x1b[2J" in pipeline("logs", path, "--part", good).stdout
     mine = pipeline("logs", path, "--worker", name)
     assert mine.returncode == 0 and f"{name} on" in mine.stdout and "last heartbeat" in mine.stdout, mine

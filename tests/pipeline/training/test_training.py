@@ -24,7 +24,8 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.run_config import load_config
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
-from pipeline.maintenance.verify import check, repair
+from pipeline.maintenance.records import repair
+from pipeline.maintenance.verify import check
 from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
@@ -36,6 +37,7 @@ from pipeline.training.record import read_started
 from pipeline.training.run import alone, train
 from pipeline.training.worker import _Work, work
 from tests.pipeline.training.small import OneOfTwo, make_corpus, steps_of, trained, write_card
+from tests.support.records import write_record
 
 TWO_TOWER = {
     "kind": "two-tower",
@@ -207,7 +209,8 @@ def test_an_index_that_was_deleted_is_made_again(corpus: Path) -> None:
     shutil.rmtree(indexes)
     record = run / "run.json"
     digest = json.loads(record.read_text())["pinned"]["indexes"][0]["digest"]
-    record.write_text(record.read_text().replace(digest, "0" * 32))  # as if the corpus gave another one now
+    another = json.loads(record.read_text().replace(digest, "0" * 32))  # as if the corpus gave another one now
+    write_record(record, another)
     with pytest.raises(CorpusError, match=r"the index 0{12} .* is gone, and the corpus has changed since; .*--fresh"):
         trained(corpus, "indexed-again")
 
@@ -253,7 +256,7 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
     record = folder(corpus, "old") / "run.json"
     then = json.loads(record.read_text())
     assert then["pinned"]["settings"].pop("lanes") == then["settings"].pop("lanes") == 8
-    record.write_text(json.dumps(then))
+    write_record(record, then)
     store = Store(str(corpus.parent / "out"))
     digest = read_started(store, "train/old").pinned.digest
     for marker in store.find("train/old/checkpoints", "step-"):
@@ -370,7 +373,8 @@ def test_two_do_not_train_the_same(tmp_path: Path) -> None:
     trained(corpus, "taken")
     with alone(store, TrainSettings(name="taken")):
         assert show_trainings(Console(file=shown, width=300), store, slurm_cluster())
-        assert f"train/taken: trained, 6 steps, being trained by process {os.getpid()} on" in shown.getvalue()
+        assert "train/taken: trained, 6 steps, being trained since " in shown.getvalue()
+        assert f"(process {os.getpid()})" in shown.getvalue()
         with pytest.raises(CorpusError, match=r"out/train/taken is being trained since .* give train.name another"):
             trained(corpus, "taken", fresh=True)
         trained(corpus, "other")
@@ -385,7 +389,7 @@ def test_weights_begin_with_a_model_of_the_same_encoder_and_its_scaler(corpus: P
     scalers = [(folder(*one) / "scaler.safetensors").read_bytes() for one in ((corpus, "first"), (other, "second"))]
     assert scalers[0] == scalers[1]
     about = folder(corpus, "first") / "model.json"
-    about.write_text(re.sub(r'"encoder":"?\s*"\w+"', '"encoder": "0123"', about.read_text()))
+    write_record(about, json.loads(re.sub(r'"encoder":"?\s*"\w+"', '"encoder": "0123"', about.read_text())))
     with pytest.raises(ConfigError, match=r"init_from: .*first is another model: encoder 0123 → \w+ \(there → here"):
         trained(other, "third", init_from=str(folder(corpus, "first")))
 
@@ -421,7 +425,7 @@ def test_a_model_is_read_back(corpus: Path) -> None:
         found = check(Corpus(str(corpus.parent / "out")), lambda done: None)
         (wrong,) = (one for one in found if one.path.startswith("train/kept/"))  # not what other tests damaged
         assert wrong.path == "train/kept/model.safetensors" and "digest" in wrong.what
-        assert repair(Corpus(str(corpus.parent / "out")), [wrong]) == 1  # as before the end of the training
+        assert repair(Store(str(corpus.parent / "out")), [wrong])[0] == 1  # as before the end of the training
     for said in ("trained in 6 steps", "is trained: nothing to do"):  # read from its last checkpoint, from a new file
         again, _ = load_model(str(folder(corpus, "kept")))
         assert all(torch.equal(weights[name], one) for name, one in again.state_dict().items())

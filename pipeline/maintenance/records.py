@@ -1,0 +1,260 @@
+"""Whether the records of a corpus can be read: everything but the rows themselves, each file that any command opens.
+
+A record that is damaged is made again from others where that is possible, or goes, so that the next run or training
+makes it again; what neither can bring back says what to do. Cost: one small read a receipt, sixteen at a time, and all
+of the ledgers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, PipelineError
+from pipeline.base.parallel import in_parallel
+from pipeline.config.run_config import RunConfig
+from pipeline.coordination.lock import FOLDER as LOCK
+from pipeline.corpus.events import read_events
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.fits import Rate, read_record
+from pipeline.corpus.ledger import FOLDER as LEDGERS
+from pipeline.corpus.ledger import LedgerGoneError, check_file, forget
+from pipeline.corpus.receipts import read_chunk_receipt, read_receipt
+from pipeline.corpus.runs import (
+    EVENTS,
+    PROGRESS,
+    SUMMARY,
+    RunRecord,
+    check_corpus,
+    newest_folder,
+    read_config,
+    read_progress,
+    read_summary,
+    write_header,
+)  # fmt: skip
+from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
+from pipeline.corpus.tombstones import check_tombstone
+from pipeline.corpus.view import View
+from pipeline.inputs.chunk import PACKED
+from pipeline.planning.plan import make_plan
+from pipeline.storage import layout
+from pipeline.storage.records import Values, read_json
+from pipeline.storage.store import Store
+
+_RECEIPT = re.compile(r"(receipts/[a-z-]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
+_FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-[0-9]{{3}}\.json")
+_LEASE = re.compile(rf"{LOCK}/.+-[0-9]{{3,}}\.lease")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be.
+
+    receipt: a file to delete, after which the next run or training makes the thing again; mend: makes it again at once;
+    blocks: before it is mended, nobody knows what the corpus holds.
+    """
+
+    path: str
+    what: str
+    receipt: str | None
+    mend: Callable[[], object] | None = None
+    blocks: bool = False
+
+
+class Without(Store):
+    """A corpus as it would be without some files that cannot be read."""
+
+    def __init__(self, url: str, hidden: Collection[str]) -> None:
+        super().__init__(url)
+        self._hidden = frozenset(hidden)
+
+    def read(self, path: str) -> bytes:
+        """The bytes of another file."""
+        if path in self._hidden:
+            raise MissingError(f"{self.url}: the file {path} is missing")
+        return super().read(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether another file is there."""
+        return path not in self._hidden and super().exists(path)
+
+    def find(self, folder: str, prefix: str = "") -> list[str]:
+        """The other files."""
+        return [path for path in super().find(folder, prefix) if path not in self._hidden]
+
+
+def check_records(store: Store, config: RunConfig | None = None) -> list[Finding]:
+    """Records that cannot be read, but for those of trainings. config: what the corpus is made with, if it is given.
+
+    Raises `CorpusError` for a folder that is no corpus.
+    """
+    return [
+        *_header(store, config), *_newest(store, config), *_ends_of_runs(store), *_recipes(store), *_ledgers(store),
+        *_leases(store), *_receipts(store), *_fits(store), *_tombstones(store),
+    ]  # fmt: skip
+
+
+def check_is_corpus(store: Store) -> None:
+    """Raises `CorpusError` for a folder that is none, or of another layout; damage does not count."""
+    for _ in _header(store, None):
+        pass
+
+
+def repair(store: Store, wrong: Collection[Finding]) -> tuple[int, int, list[str]]:
+    """Delete what is then made again, and make again what can be at once.
+
+    Returns how many records went, how many were made again, and what could not be mended, in words.
+    """
+    paths = sorted({one.receipt for one in wrong if one.receipt}, key=lambda path: (not path.startswith(LEDGERS), path))
+    for path in paths:
+        if path.startswith(f"{LEDGERS}/"):
+            store.delete(path)
+    forget(store, {layout.part_owner(layout.data_owner(path)[0]) for path in paths if _RECEIPT.fullmatch(path)})
+    for path in paths:
+        store.delete(path)
+    done, left = 0, []
+    for one in wrong:
+        if one.mend:
+            try:
+                one.mend()
+                done += 1
+            except (PipelineError, ValueError) as error:
+                left.append(f"{one.path} cannot be made again here: {error}")
+        elif not one.receipt:
+            left.append(f"{one.path} cannot be made again")
+    return len(paths), done, left
+
+
+def _header(store: Store, config: RunConfig | None) -> Iterator[Finding]:
+    name = config.name if config else ""
+
+    def again() -> None:
+        store.delete(layout.CORPUS_FILE)
+        write_header(store, name or store.url.rstrip("/").rpartition("/")[2], packed=_packs(store))
+
+    try:
+        check_corpus(store)
+    except DamagedError as error:
+        yield Finding(layout.CORPUS_FILE, error.what, None, again, blocks=True)
+
+
+def _packs(store: Store) -> bool:
+    """Whether small text files share chunks, by the newest list of chunks that can be read."""
+    for name in reversed(store.folders(layout.RUNS)):
+        with contextlib.suppress(CorpusError):
+            formats = set(View.read(store, f"{layout.RUNS}/{name}").listed.chunks.table["format"].to_pylist())
+            return PACKED in formats or "text" not in formats
+    return True
+
+
+def _newest(store: Store, config: RunConfig | None) -> Iterator[Finding]:
+    """The settings and the view of the run that readers open; of older ones nobody opens them."""
+    try:
+        folder = newest_folder(store)
+        settings = read_config(store, folder)
+    except (DamagedError, MissingError) as error:
+        yield _of_newest(store, error, config)
+        return
+    except CorpusError:  # no run wrote its view yet
+        return
+    try:
+        View.read(store, folder)
+    except (DamagedError, MissingError) as error:
+        yield _of_newest(store, error, _config_of(settings) or config)
+
+
+def _of_newest(store: Store, error: CorpusError, config: RunConfig | None) -> Finding:
+    path, what = layout.RUNS, str(error)
+    if isinstance(error, DamagedError):
+        path, what = error.where.removeprefix(f"{store.url}/"), error.what
+    return Finding(path, what, None, partial(_write_record, store, config), blocks=True)
+
+
+def _config_of(settings: dict[str, Any]) -> RunConfig | None:
+    try:
+        return RunConfig.model_validate_json(json.dumps(settings, default=str))
+    except ValidationError:
+        return None
+
+
+def _write_record(store: Store, config: RunConfig | None) -> None:
+    """Record the newest run once more, of the inputs as they are now. Raises `CorpusError`, `ConfigError`."""
+    if config is None:
+        raise CorpusError("its settings are lost with it; run the corpus.yaml of this corpus, which writes it anew")
+    plan = make_plan(config.model_copy(update={"output": store.url}))
+    RunRecord(store, plan.config, plan.view).close({"done": plan.nothing_to_do, "failures": []})
+
+
+def _tried(path: str, read: Callable[[], object], receipt: str | None) -> Iterator[Finding]:
+    """What is wrong with a file, if reading it says so; one that went meanwhile is not wrong."""
+    try:
+        read()
+    except (MissingError, LedgerGoneError):
+        return
+    except DamagedError as error:
+        yield Finding(path, error.what, receipt)
+    except CorpusError as error:
+        yield Finding(path, str(error), receipt)
+
+
+def _ends_of_runs(store: Store) -> Iterator[Finding]:
+    for name in store.folders(layout.RUNS):
+        folder = f"{layout.RUNS}/{name}"
+        yield from _tried(f"{folder}/{SUMMARY}", partial(read_summary, store, folder), f"{folder}/{SUMMARY}")
+        yield from _tried(f"{folder}/{PROGRESS}", partial(read_progress, store, folder), f"{folder}/{PROGRESS}")
+        for path in store.find(f"{folder}/{EVENTS}"):
+            yield from _tried(path, partial(read_events, store, path), path)
+
+
+def _recipes(store: Store) -> Iterator[Finding]:
+    def read(path: str) -> None:
+        name = path.rpartition("/")[2]
+        recipe = read_json(store, path, Values, "")
+        if name != f"{recipe.get('stage')}.{fingerprint(recipe)}.json":
+            raise DamagedError(path, "it is not the recipe that its name says", "")
+
+    for path in store.find("recipes"):
+        yield from _tried(path, partial(read, path), path)
+
+
+def _ledgers(store: Store) -> Iterator[Finding]:
+    for path in store.find(LEDGERS):
+        if path.endswith(".parquet"):
+            yield from _tried(path, partial(check_file, store, path), path)
+
+
+def _leases(store: Store) -> Iterator[Finding]:
+    for path in store.find(LOCK):
+        if _LEASE.fullmatch(path):
+            yield from _tried(path, partial(read_json, store, path, Values, ""), path)
+
+
+def _receipts(store: Store) -> Iterator[Finding]:
+    def read(path: str) -> list[Finding]:
+        reader = read_chunk_receipt if path.startswith("chunks/") else read_receipt
+        return list(_tried(path, partial(reader, store, path), path))
+
+    for folder in ("receipts", "chunks"):
+        paths = [path for path in store.find(folder) if _RECEIPT.fullmatch(path)]
+        yield from (one for found in in_parallel(read, paths) for one in found)
+
+
+def _fits(store: Store) -> Iterator[Finding]:
+    for path in store.find(layout.FITS):
+        if _FIT.fullmatch(path):
+            yield from _tried(path, partial(read_record, store, path), path)
+        elif path.startswith(f"{layout.FITS}/rates/") and path.endswith(".json"):
+            yield from _tried(path, partial(read_json, store, path, Rate, ""), path)
+
+
+def _tombstones(store: Store) -> Iterator[Finding]:
+    for path in store.find(TOMBSTONES):
+        if path.endswith(".parquet"):
+            yield from _tried(path, partial(check_tombstone, store, path), None)
