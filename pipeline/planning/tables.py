@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, duration, number, size
+from pipeline.planning.estimate import Estimate, estimate_of
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork
 from pipeline.planning.simulation import (
@@ -31,12 +32,14 @@ from pipeline.planning.simulation import (
 def show_plan(console: Console, plan: Plan) -> None:
     """The table of `pipeline plan`."""
     table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("stage", "done", "to do", "sentences to do", "measured", "time"):
+    for column in ("stage", "done", "to do", "sentences to do", "a second", "time"):
         table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
-    unknown = bool(plan.chunks_to_segment())
+    estimate = estimate_of(plan) if plan.chunks_to_segment() else None
     for work in plan.work.values():
-        table.add_row(*_plan_row(work, unknown))
+        table.add_row(*_plan_row(work, estimate))
     console.print(table)
+    if estimate:
+        console.print(_estimated(estimate), highlight=False, soft_wrap=True)
     reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")
     for work in plan.work.values():
         for reason, count in (+work.reasons).most_common(4):
@@ -47,15 +50,36 @@ def show_plan(console: Console, plan: Plan) -> None:
         console.print("Nothing to do.")
 
 
-def _plan_row(work: StageWork, unknown: bool) -> tuple[str, ...]:
-    more = " + what segmenting brings" if unknown and work.stage not in ("segment", "scaler") else ""
+def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
+    of_stage = estimate.stages.get(work.stage) if estimate and work.stage != "scaler" else None
+    sentences, seconds, rate = float(work.sentences_left), work.seconds_left, work.rate
+    about = "about " * bool(of_stage)
+    if of_stage:
+        sentences, seconds = of_stage.sentences, of_stage.seconds
+        rate = sentences / seconds if seconds else None
+    guess = "about " * (work.guessed or bool(of_stage and of_stage.by_card))
     return (
         work.stage,
         counted(work.done, _unit(work)),
         counted(work.left, _unit(work)),
-        number(work.sentences_left) + more,
-        f"{'about ' * work.guessed}{number(work.rate)}/s" if work.rate else "–",
-        duration(work.seconds_left) if work.seconds_left else "–",
+        about + number(_rounded(sentences) if of_stage else sentences),
+        f"{guess}{number(_rounded(rate) if guess else rate)}" if rate else "–",
+        about + duration(seconds) if seconds else "–",
+    )
+
+
+def _rounded(value: float) -> float:
+    """Two digits that count."""
+    return float(f"{value:.2g}")
+
+
+def _estimated(estimate: Estimate) -> str:
+    by_card = [stage for stage, one in estimate.stages.items() if one.by_card and one.seconds]
+    looked = f", by the marks in {counted(estimate.documents, 'document')}" if estimate.documents else ""
+    rates = f"; not measured, but by the sizes of models: {', '.join(by_card)}" if by_card else ""
+    return (
+        f"To come: about {number(_rounded(estimate.sentences))} sentences (± {max(estimate.error, 0.01):.0%}{looked}), "
+        f"{size(_rounded(estimate.stored_bytes))} to be written.\nTimes are those of one worker{rates}."
     )
 
 

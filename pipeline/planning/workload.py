@@ -5,12 +5,16 @@ By the rates that this corpus measured where it has any, else by the sizes of th
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from pipeline.config.run_config import RunConfig
 from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan
 from stages.cards import CardError
 from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
+from stages.stage import StageSettings
 
 STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input a sentence, as the sample's books and manuals have them
 TOKENS = 28  # a sentence, likewise
@@ -34,13 +38,31 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
         if not work:
             continue
         sentences = new + work.sentences_left
-        if work.rate:
-            seconds += sentences / work.rate
-        else:
-            sample = getattr(settings, "sample", 1.0)
-            rows = min(sentences, sample.rows) if isinstance(sample, Rows) else sentences * sample
-            seconds += rows * _operations(plan.config, settings.name) / power
+        seconds += sentences / work.rate if work.rate else _card_seconds(plan.config, settings, sentences, power)
     return seconds
+
+
+def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
+    """Sentences a second of one worker of this machine, by the sizes of the networks; None where nothing is known."""
+    if stage == "segment":
+        return SEGMENTED
+    settings = next((one for one in config.asked_stages() if one.name == stage), None)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    power = GPU_FLOPS if has_gpu() else cores * CORE_FLOPS
+    seconds = _card_seconds(config, settings, sentences, power) if settings else 0.0
+    return sentences / seconds if seconds else None
+
+
+def has_gpu() -> bool:
+    """Whether NVIDIA's driver knows a GPU here; torch, which would know, takes seconds to load."""
+    return any(Path("/proc/driver/nvidia/gpus").glob("*"))
+
+
+def _card_seconds(config: RunConfig, settings: StageSettings, sentences: float, power: float) -> float:
+    """`power`: operations a second."""
+    sample = getattr(settings, "sample", 1.0)
+    rows = min(sentences, sample.rows) if isinstance(sample, Rows) else sentences * sample
+    return rows * _operations(config, settings.name) / power
 
 
 def _operations(config: RunConfig, stage: str) -> float:

@@ -39,6 +39,8 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is
 from pipeline.corpus.states import States, View, fold, forget_gone
 from pipeline.inputs import Chunk
+from pipeline.planning.estimate import FILE as ESTIMATE
+from pipeline.planning.estimate import compared, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
@@ -124,6 +126,7 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
         with announced(console, "loading libraries"):
             config, plan, why = _with_launcher(config, plan, backend)
         record = RunRecord(store, plan.config, seen)
+        store.write(f"{record.folder}/{ESTIMATE}", kept_estimate(plan))
         set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
         console.print(
             f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
@@ -306,6 +309,7 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     """Do the accounting, close the run's record, and write the report. Raises `CorpusError` if something is left."""
     whole = _close_accounting(console, plan, worst=3)
     _show_duplicates(console, plan)
+    _compare_estimate(console, plan, record)
     complete = whole and not failures
     if not whole and not failures:
         failures = ["the corpus is not whole; its books say why"]
@@ -319,6 +323,15 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     if not complete:
         raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
     console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
+
+
+def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
+    """Say how many sentences came, and how many were expected when the run began."""
+    path = f"{record.folder}/{ESTIMATE}"
+    if record.store.exists(path):
+        sentences = Corpus(plan.config.output, plan.view).rows
+        if text := compared(record.store.read(path), sentences):
+            console.print(text, highlight=False)
 
 
 def _show_duplicates(console: Console, plan: Plan) -> None:

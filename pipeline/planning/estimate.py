@@ -1,0 +1,225 @@
+"""About how many sentences are in what is still to be segmented, how long they take, and what they weigh.
+
+Of each input some chunks are looked at, the first of the run (their order is random): of those that are segmented, how
+many sentences they gave a byte; of others their first documents, whose sentences are counted by their marks, without
+a model. The spread between chunks gives the uncertainty. A rate is what this corpus measured, else what the models'
+cards say of this machine. Cost: at most 8 × 256 kB of each input, and no network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from pipeline.base.errors import PipelineError
+from pipeline.base.formats import number
+from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.states import ChunkState, States
+from pipeline.inputs import Chunk, Rejected, count_documents, files_of, read_documents
+from pipeline.inputs.chunk import PACKED
+from pipeline.planning.plan import Plan
+from pipeline.planning.reasons import NEW
+from pipeline.planning.workload import rate_of
+from pipeline.storage import layout
+from stages.segment import marks
+from stages.segment.settings import SegmentSettings
+from stages.sonar.card import load_card
+
+LOOKED_AT = 8  # chunks of an input
+SAMPLE_CHARACTERS = 1 << 18  # of a chunk
+SEGMENTED = 1000  # chunks, among which segmented ones are looked for
+FEW = 0.3  # of sentences, where one chunk of an input was looked at
+BY_MARKS = 0.15  # of sentences, by which counting marks is off where no chunk of an input is segmented yet
+AGAIN = 0.1  # of sentences, where the same documents were segmented before
+_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*")
+FILE = "estimate.json"  # in a run's folder
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """Of one stage: sentences to do, seconds of one worker (None: no rate is known), whether a card gave the rate."""
+
+    sentences: float
+    seconds: float | None
+    by_card: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan brings. error: of the sentences, relative; documents: looked at; tokens: a sentence."""
+
+    sentences: float
+    error: float
+    documents: int
+    stored_bytes: float
+    stages: dict[str, StageEstimate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A chunk that was looked at: stored bytes, the sentences in them, whether they were counted by segmenting."""
+
+    bytes: float
+    sentences: float
+    segmented: bool
+    documents: int = 0
+
+
+def estimate_of(plan: Plan) -> Estimate:
+    """Of what is left of a plan; sentences are those that segmenting will bring."""
+    sentences = variance = 0.0
+    documents = 0
+    by_input: dict[str, list[Chunk]] = {}
+    weights: dict[str, int] = {}
+    for chunk in plan.chunks_to_segment():
+        weights[chunk.input] = weights.get(chunk.input, 0) + chunk.bytes
+        some = by_input.setdefault(chunk.input, [])
+        if len(some) < LOOKED_AT:
+            some.append(chunk)
+    work = plan.work.get(SEGMENT)
+    if work and work.sentences_left and NEW not in work.reasons:  # all were segmented before, with other settings
+        sentences, by_input, variance = float(work.sentences_left), {}, (work.sentences_left * AGAIN) ** 2
+    done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))]) if weights else {}
+    for name, chunks in by_input.items():
+        looked = done.get(name) or [one for chunk in chunks if (one := _look(plan, chunk))]
+        every = sum(one.bytes for one in looked) >= weights[name]
+        rate, error = _rate(looked, every)
+        sentences += rate * weights[name]
+        variance += (rate * weights[name] * error) ** 2
+        documents += sum(one.documents for one in looked)
+    stages = {}
+    for stage, todo in plan.work.items():
+        rows = sentences + (todo.sentences_left if stage != SEGMENT else 0)
+        measured = todo.rate or _older_rate(plan, stage)
+        speed = measured or rate_of(plan.config, stage, rows)
+        stages[stage] = StageEstimate(rows, rows / speed if speed else None, by_card=not measured)
+    relative = math.sqrt(variance) / sentences if sentences else 0.0
+    return Estimate(sentences, relative, documents, sentences * _stored_bytes(plan), stages)
+
+
+def _older_rate(plan: Plan, stage: str) -> float | None:
+    """What chunks of the ledgers measured that are not in the view: of segmenting with any settings, of others with
+    these."""
+    if not isinstance(plan.chunks, States) or not len(plan.chunks.ledgers):
+        return None
+    ledgers, recipe = plan.chunks.ledgers, fingerprint(plan.view.stages.get(stage))
+    same = [stage in one and (stage == SEGMENT or one[stage]["recipe"] == recipe) for one in ledgers.recipes]
+    (sums,) = ledgers.sums(np.where(np.asarray(same, np.bool_)[ledgers.recipe], 0, -1), 1)
+    rows, seconds = sums.get(f"{stage}/rows", 0.0), busy_seconds(by_detail(sums, stage, "seconds"))
+    if stage == SEGMENT:
+        seconds = sums.get(f"{CHUNK}/seconds", 0.0)
+    return rows / seconds if seconds else None
+
+
+def _segmented(states: Sequence[ChunkState]) -> dict[str, list[_Looked]]:
+    """Input → its chunks that are segmented."""
+    found: dict[str, list[_Looked]] = {}
+    for one in states:
+        if one.segmented and one.chunk.bytes:
+            found.setdefault(one.chunk.input, []).append(_Looked(one.chunk.bytes, one.sentences or 0, True))
+    return found
+
+
+def _rate(looked: Sequence[_Looked], everything: bool) -> tuple[float, float]:
+    """Sentences a byte, and its relative error: the spread of chunks over the root of their number."""
+    size, sentences = sum(one.bytes for one in looked), sum(one.sentences for one in looked)
+    if not size or not sentences:
+        return 0.0, 1.0
+    rate = sentences / size
+    spread = sum((one.sentences - rate * one.bytes) ** 2 for one in looked)
+    error = FEW
+    if everything:
+        error = 0.0
+    elif len(looked) > 1:
+        error = math.sqrt(spread * len(looked) / (len(looked) - 1)) / sentences
+    return rate, math.hypot(error, 0.0 if looked[0].segmented else BY_MARKS)
+
+
+def _look(plan: Plan, chunk: Chunk) -> _Looked | None:
+    """The first documents of a chunk; None where it cannot be read, which the run itself will say."""
+    config = plan.config
+    settings = next(one for one in config.input if one.name == chunk.input)
+    languages = load_card(config.segment.model).languages
+    read = characters = sentences = kept = 0
+    texts: list[str] = []
+    at = chunk.start
+    whole = True
+    try:
+        for item in read_documents(chunk, settings, config.split, languages):
+            if characters >= SAMPLE_CHARACTERS:
+                place = re.search(r"byte (\d+)$", item.record)
+                at = int(place[1]) if place else at
+                whole = False
+                break
+            read += item.records if isinstance(item, Rejected) else 1
+            if not isinstance(item, Rejected):
+                kept += 1
+                characters += len(item.text)
+                texts.append(item.text)
+                sentences += count_sentences(item.text, config.segment)
+        return _Looked(_bytes_of(chunk, read, at, texts, whole), sentences, False, kept)
+    except (PipelineError, OSError):
+        return None
+
+
+def _bytes_of(chunk: Chunk, read: int, at: int, texts: list[str], whole: bool) -> float:
+    """Stored bytes of the first documents of a chunk."""
+    if whole:
+        return float(chunk.bytes)
+    if chunk.format == PACKED:
+        return float(sum(file.bytes for file, _ in zip(files_of(chunk), range(read), strict=False)))
+    if chunk.format == "parquet":
+        return chunk.bytes * read / count_documents(chunk).documents
+    size = at - chunk.start
+    if not chunk.compression:
+        return float(size)
+    text = "".join(texts).encode()
+    return size * len(zlib.compress(text)) / len(text)
+
+
+def count_sentences(text: str, settings: SegmentSettings) -> int:
+    """About how many sentences a text has: by marks and line ends, with the cap on their length."""
+    lengths = [len(one.strip()) for one in _END.split(text) if marks.INK.search(one)]
+    if not settings.capped:
+        return len(lengths)
+    found = sum(math.ceil(one / settings.max_chars) for one in lengths)
+    return min(found, max(1, sum(lengths) // settings.min_chars)) if settings.min_chars and lengths else found
+
+
+def _stored_bytes(plan: Plan) -> float:
+    """That a sentence takes in all families: as in this corpus, else two bytes a dimension and about its text."""
+    total = getattr(plan.chunks, "total", {})
+    rows = total.get(f"{CHUNK}/sentences", 0)
+    if rows:
+        return float(sum(value for key, value in total.items() if "/bytes/" in key) / rows)
+    config = plan.config
+    families = [family for stage in config.asked_stages() for family in stage.writes]
+    embedding = 2 * 0.85 * load_card(config.encode.model).dim if config.encode else 0.0  # as zstd leaves them
+    codes = 2.0 * config.rvq.codebooks if config.rvq and "codes" in families else 0.0
+    return 90.0 + embedding + codes + sum(20.0 for family in families if family in layout.ROW_FAMILIES)
+
+
+def kept_estimate(plan: Plan) -> bytes:
+    """An estimate for the folder of a run that begins, with what the corpus held then."""
+    before = int(getattr(plan.chunks, "total", {}).get(f"{CHUNK}/sentences", 0))
+    return json.dumps(asdict(estimate_of(plan)) | {"before": before}, indent=1).encode()
+
+
+def compared(kept: bytes, sentences: int) -> str | None:
+    """What came of an estimate, in words; None if nothing was to be segmented. `sentences`: of the corpus now."""
+    value = json.loads(kept)
+    expected, came = value["sentences"], sentences - value["before"]
+    if expected < 1 or came < 1:
+        return None
+    return (
+        f"estimate: {number(came)} new sentences, {number(expected)} ± {value['error']:.0%} were expected "
+        f"(actual/estimated {came / expected:.2f})"
+    )

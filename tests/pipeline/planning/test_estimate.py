@@ -1,0 +1,139 @@
+"""What a plan expects of documents that nobody has segmented yet, and how far that is from what comes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import Corpus
+from pipeline.config.run_config import RunConfig, load_config
+from pipeline.planning import estimate as module
+from pipeline.planning.estimate import count_sentences, estimate_of
+from pipeline.planning.plan import make_plan
+from pipeline.planning.workload import rate_of
+from stages.segment.settings import SegmentSettings
+from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline, said
+from tests.support.runs import bring_up_to_date, run
+
+
+def as_jsonl(folder: Path, documents: list[dict[str, object]]) -> None:
+    write_jsonl(folder / "in.jsonl", documents)
+
+
+def as_gzip(folder: Path, documents: list[dict[str, object]]) -> None:
+    lines = "".join(json.dumps(one) + "\n" for one in documents)
+    (folder / "in.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+
+
+def as_parquet(folder: Path, documents: list[dict[str, object]]) -> None:
+    pq.write_table(pa.Table.from_pylist(documents), folder / "in.parquet", row_group_size=10)
+
+
+def as_text(folder: Path, documents: list[dict[str, object]]) -> None:
+    (folder / "in").mkdir()
+    for number, one in enumerate(documents):
+        (folder / f"in/{number:03d}.txt").write_text(str(one["text"]))
+
+
+def config_of(folder: Path) -> Path:
+    source = {"path": "in" if (folder / "in").is_dir() else "in.*", "name": "in", "lang": "eng_Latn"}
+    return write_config(folder, input=[source], autobleu=None, encode=None)
+
+
+@pytest.mark.parametrize("write", [as_jsonl, as_gzip, as_parquet, as_text], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("characters", [4000, 1 << 18])
+def test_it_is_near_to_what_comes(
+    tmp_path: Path, write: Callable[..., None], characters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all documents are looked at, and where a few are."""
+    monkeypatch.setattr(module, "SAMPLE_CHARACTERS", characters)
+    short, long = sample_documents("libreoffice-eng", 10), sample_documents("postgresql-eng", 10)
+    write(tmp_path, [one for pair in zip(short, long, strict=True) for one in pair])
+    path = config_of(tmp_path)
+    found = estimate_of(make_plan(load_config(path)))
+    bring_up_to_date(path)
+    sentences = Corpus(str(tmp_path / "out")).rows
+    assert found.documents == 20 if characters > 4000 else 0 < found.documents < 12
+    within = 0.3 if characters > 4000 else 0.6
+    assert abs(sentences / found.sentences - 1) < within
+    assert 0.1 < found.error < 0.5 and found.stages["segment"].by_card
+
+
+def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
+    documents = sample_documents("libreoffice-eng", 12)
+    for number in range(6):
+        write_jsonl(tmp_path / f"in/{number}.jsonl", documents[:6] if number < 3 else documents[6:])
+    source = {"path": "in/*.jsonl", "name": "in", "lang": "eng_Latn", "id": "id"}
+    path = write_config(tmp_path, input=[source], autobleu=None, encode=None)
+    expected = estimate_of(make_plan(load_config(path)))
+    for number in range(5):
+        (tmp_path / f"in/{number}.jsonl").rename(tmp_path / f"in/{number}.kept")
+    bring_up_to_date(write_config(tmp_path, input=[source], autobleu=None, encode=None))
+    for number in range(5):
+        (tmp_path / f"in/{number}.kept").rename(tmp_path / f"in/{number}.jsonl")
+    found = estimate_of(make_plan(load_config(path)))
+    assert found.documents == 0 and expected.documents == 36
+    assert not found.stages["segment"].by_card and found.stages["segment"].seconds
+    assert abs(found.sentences / (expected.sentences * 5 / 6) - 1) < 0.5
+
+
+def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 8))
+    source = {"path": "in.jsonl", "name": "in", "lang": "eng_Latn"}
+    path = write_config(tmp_path, input=[source], autobleu=None, report=None)
+    shown = " ".join(said(pipeline("plan", path)).split())
+    assert re.search(r"segment 0 chunks 1 chunk about \d+ about \d+ about \d+ s", shown), shown
+    assert re.search(r"encode 0 parts 0 parts about \d+ about [\d ]+ about", shown), shown
+    assert re.search(r"To come: about \d+ sentences \(± 15%, by the marks in 8 documents\), [\d.]+ kB", shown)
+    assert "Times are those of one worker; not measured, but by the sizes of models: segment, encode." in shown
+    shown = run(path)
+    told = re.search(r"estimate: (\d+) new sentences, (\d+) ± 15% were expected \(actual/estimated (\S+)\)", shown)
+    assert told and int(told[1]) == Corpus(str(tmp_path / "out")).rows and 0.7 < float(told[3]) < 1.3
+    assert "To come" not in said(pipeline("plan", path)) and "estimate" not in run(path)
+    changed = " ".join(said(pipeline("plan", path, "--set", "segment.max_chars=60")).split())
+    assert f"To come: about {float(f'{int(told[1]):.2g}'):.0f} sentences (± 10%)" in changed
+    assert "not measured" not in changed  # speeds of the older settings serve
+
+
+def test_what_cannot_be_read_is_left_to_the_run(tmp_path: Path) -> None:
+    (tmp_path / "in.parquet").write_bytes(b"PAR1 is not enough")
+    (tmp_path / "in.jsonl").write_text("")
+    found = estimate_of(make_plan(load_config(config_of(tmp_path))))
+    assert found.sentences == 0 and found.documents == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "sentences"),
+    [
+        ("One. Two! “Three?” Four", {}, 4),
+        ("第一句。第二句！", {}, 2),
+        ("A line\nanother\n\n", {}, 2),
+        ("3.14 is a number.", {}, 1),
+        ("x" * 450, {"max_chars": 100}, 5),
+        ("x" * 450, {"max_chars": 100, "method": "sat"}, 1),
+        (" \n \t \n", {}, 0),
+        ("", {}, 0),
+    ],
+)
+def test_sentences_by_their_marks(text: str, settings: dict[str, object], sentences: int) -> None:
+    assert count_sentences(text, SegmentSettings(**{"method": "sat-capped"} | settings)) == sentences
+
+
+def test_rates_by_the_card_follow_the_size_of_the_network(tmp_path: Path) -> None:
+    def of(**sections: object) -> RunConfig:
+        return load_config(write_config(tmp_path, **sections))
+
+    names = ("sonar-tiny", "sonar")
+    small, large = (rate_of(of(encode={"model": name}, autobleu=None), "encode", 1000) for name in names)
+    assert small and large and small > 20 * large
+    half, all_ = (rate_of(of(autobleu={"sample": share}), "autobleu", 1000) for share in (0.5, 1.0))
+    assert half and all_ and half == pytest.approx(2 * all_)
+    assert rate_of(of(), "scaler", 1000) is None
