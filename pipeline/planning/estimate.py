@@ -23,7 +23,7 @@ from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, States
-from pipeline.inputs import Chunk, Rejected, count_documents, files_of, read_documents
+from pipeline.inputs import Chunk, ChunkTable, Rejected, count_documents, files_of, read_documents
 from pipeline.inputs.chunk import PACKED
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import NEW
@@ -77,13 +77,7 @@ def estimate_of(plan: Plan) -> Estimate:
     """Of what is left of a plan; sentences are those that segmenting will bring."""
     sentences = variance = 0.0
     documents = 0
-    by_input: dict[str, list[Chunk]] = {}
-    weights: dict[str, int] = {}
-    for chunk in plan.chunks_to_segment():
-        weights[chunk.input] = weights.get(chunk.input, 0) + chunk.bytes
-        some = by_input.setdefault(chunk.input, [])
-        if len(some) < LOOKED_AT:
-            some.append(chunk)
+    by_input, weights = _first_of_inputs(ChunkTable.of(plan.chunks_to_segment()))
     work = plan.work.get(SEGMENT)
     if work and work.sentences_left and NEW not in work.reasons:  # all were segmented before, with other settings
         sentences, by_input, variance = float(work.sentences_left), {}, (work.sentences_left * AGAIN) ** 2
@@ -103,6 +97,19 @@ def estimate_of(plan: Plan) -> Estimate:
         stages[stage] = StageEstimate(rows, rows / speed if speed else None, by_card=not measured)
     relative = math.sqrt(variance) / sentences if sentences else 0.0
     return Estimate(sentences, relative, documents, sentences * _stored_bytes(plan), stages)
+
+
+def _first_of_inputs(chunks: ChunkTable) -> tuple[dict[str, list[Chunk]], dict[str, float]]:
+    """Input → its first chunks, and the stored bytes of all of its chunks."""
+    inputs = chunks.table["input"].combine_chunks()
+    number_of, size = inputs.indices.to_numpy(), chunks.table["bytes"].to_numpy()
+    first, weights = {}, {}
+    for at, name in enumerate(inputs.dictionary.to_pylist()):
+        rows = np.flatnonzero(number_of == at)
+        if len(rows):
+            first[name] = list(chunks.take(rows[:LOOKED_AT]))
+            weights[name] = float(size[rows].sum())
+    return first, weights
 
 
 def _older_rate(plan: Plan, stage: str) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from launchers import inline
 from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
@@ -212,3 +213,16 @@ def test_counting_takes_ranges_of_ids(tmp_path: Path, at_once: int) -> None:
     files(tmp_path, a=["1", "2", "3", "4"], b=["2", "4", "5"], c=["2"])
     run(config_of(tmp_path))
     assert count_duplicate_ids(Corpus(str(tmp_path / "out")), at_once) == DuplicateIds(2, 5)
+
+
+@pytest.mark.slow
+def test_a_process_that_segments_beside_leaves_out_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = []
+    for beside in (False, True):
+        monkeypatch.setattr(inline, "_much_to_segment", lambda plan, beside=beside: beside)
+        folder = tmp_path / str(beside)
+        files(folder, a=["1", "2"], b=["2", "3"])
+        run(write_config(folder, autobleu=None, report=None, **FIRST))
+        assert kept(folder) == [("1", "a"), ("2", "a"), ("3", "b")]
+        digests.append(data_digests(folder / "out"))
+    assert digests[0] == digests[1]
