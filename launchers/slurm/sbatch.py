@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,37 @@ KEYS = {
 }  # option of sbatch → key of the section  # fmt: skip
 OURS = ("array", "chdir", "dependency", "error", "job-name", "no-requeue", "open-mode", "output", "parsable", "requeue",
         "signal", "test-only", "wait", "wrap")  # fmt: skip
+_ENDS_A_LINE = r"\x00-\x1f\x7f\u0085\u2028\u2029"
+_STRAY, _QUOTES = re.compile(f"[{_ENDS_A_LINE}]"), re.compile(f"[{_ENDS_A_LINE}\"'`]")
 RESOURCES = ("cores", "cpus", "exclusive", "gpu", "gres", "mem", "nodes", "ntasks", "sockets", "threads", "tres")
 
 
 def check_options(settings: LauncherSettings) -> None:
     """Raises ConfigError if `launcher.sbatch` holds what has a key of its own, or is not for the user to set."""
+    values = settings.model_dump()
+    named = (*KEYS.values(), "gate_partition", "folder")
+    check_words({f"launcher.{key}": values[key] for key in named})
+    check_words({f"launcher.sbatch.{key}": f"{key} {value}" for key, value in settings.sbatch.items()}, quoted=True)
     for key in settings.sbatch:
         option = key.replace("_", "-")
         if option in OURS:
             raise ConfigError(f"launcher.sbatch.{key}: the pipeline sets --{option} itself; leave it out")
         if option in KEYS:
             raise ConfigError(f"launcher.sbatch.{key}: give it as launcher.{KEYS[option]}")
+
+
+def check_words(values: Mapping[str, object], quoted: bool = False) -> None:
+    """Raises ConfigError for a value that would not stay on its line of the script. quoted: it may hold quotes.
+
+    values: by what they are.
+    """
+    for name, value in values.items():
+        if found := (_STRAY if quoted else _QUOTES).search(str(value)):
+            quotes = "" if quoted else "quotes, "
+            raise ConfigError(
+                f"{name} is {str(value)[:100]!r}, which holds {found[0]!r}; leave out {quotes}line ends and other "
+                "control characters, which the script of a job cannot hold there"
+            )
 
 
 def options(settings: LauncherSettings, found: Site, small: bool = False) -> dict[str, Any]:
@@ -75,6 +96,8 @@ class SbatchScript(submitit.SlurmExecutor):
         after: Sequence[str] = (),
         to_steps: bool = False,
     ) -> None:
+        check_words({"the name of the job": name, "the folder of the job": folder})
+        check_words({f"--{key}": value for key, value in asked.items()}, quoted=True)
         super().__init__(folder)
         warning = min(WARNING_SECONDS, seconds_of(str(asked["time"])) / 4)
         more = {

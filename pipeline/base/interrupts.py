@@ -1,4 +1,4 @@
-"""SIGTERM asks a run to stop, as Ctrl-C does: both raise KeyboardInterrupt, so that a run ends in one way only."""
+"""SIGTERM and SIGHUP ask a run to stop, as Ctrl-C does: all raise KeyboardInterrupt, so a run ends in one way only."""
 
 from __future__ import annotations
 
@@ -13,3 +13,5 @@ def install_sigterm_handler() -> None:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal.SIGHUP, signal.default_int_handler)

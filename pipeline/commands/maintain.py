@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -62,39 +63,46 @@ def verify(
 def gc(
     where: CorpusPlace,
     delete: Annotated[bool, typer.Option("--delete", help="delete them, instead of only counting them")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="delete without asking, as scripts must")] = False,
+    older_views: Annotated[
+        bool,
+        typer.Option("--older-views", help="take also what runs of the last 30 days with other settings stand on"),
+    ] = False,
 ) -> None:
-    """Count or delete files that the newest run does not stand on.
+    """Count or delete files that the newest run does not stand on: how many, how many bytes, and why.
 
     Results of older settings are kept, so that going back to them costs
-    nothing, and a killed fit may leave its file. Indexes of training that name
-    such files go too. Nothing else is touched. Refused while a run is under way.
+    nothing, and a killed fit may leave its file. Kept is also what a model was
+    trained on, and what another run of the last 30 days stands on, such as the
+    whole corpus after a trial with fewer documents; --older-views takes the
+    latter as well. Nothing else is touched. --delete asks first; where no
+    terminal is there to answer, give --yes. Refused while a run is under way.
 
     Examples:
 
       pipeline gc runs/sample
 
-      pipeline gc runs/sample --delete
+      pipeline gc runs/sample --delete --yes
     """
     from launchers.dispatch import jobs_alive
-    from pipeline.base.formats import counted
+    from pipeline.base.errors import ConfigError
     from pipeline.coordination.lock import locked
     from pipeline.corpus.reader import Corpus
-    from pipeline.maintenance.gc import delete as delete_files
-    from pipeline.maintenance.gc import garbage
+    from pipeline.maintenance.gc import delete_garbage, find_garbage, show_garbage
 
     corpus = open_corpus(where)
+    if delete and not yes and not sys.stdin.isatty():
+        raise ConfigError("--delete asks before it deletes, and nobody is there to answer: give --yes as well")
     with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
         corpus = Corpus(corpus.url)  # as it is now that nobody changes it
-        paths = garbage(corpus)
-        for folder, files in paths.items():
-            out.print(f"{folder}: {counted(len(files), 'file')}", highlight=False)
-        if not paths:
-            out.print("The newest run stands on every file.")
-        elif delete:
-            gone = delete_files(corpus, paths)
-            out.print(f"{counted(sum(gone.values()), 'file')} deleted", highlight=False)
-        else:
+        found = find_garbage(corpus, older_views)
+        show_garbage(out, found)
+        if not found.why:
+            return
+        if not delete:
             out.print("pipeline gc --delete deletes them")
+        elif yes or typer.confirm("Delete them?"):
+            delete_garbage(out, corpus, found)
 
 
 def purge(

@@ -84,6 +84,15 @@ class Held:
     released: bool = False
 
 
+def beats(silent: float, seconds: float) -> bool:
+    """Whether a heartbeat counts that was given so many seconds ago, by the clock of the store.
+
+    One that lies further ahead than a lease lasts was given by another clock, or before this one was put back: whoever
+    is alive gives another one before that.
+    """
+    return -seconds <= silent <= seconds
+
+
 @dataclass
 class Leases:
     """The leases in a folder as of the last `look`. `seconds`: how long one lasts without a heartbeat."""
@@ -126,7 +135,7 @@ class Leases:
     def alive(self, name: str) -> bool:
         """Whether someone holds it, as of the last look."""
         one = self.held.get(name)
-        return bool(one and not one.released and self.now - one.beat <= self.seconds)
+        return bool(one and not one.released and beats(self.now - one.beat, self.seconds))
 
     def holder(self, name: str) -> dict[str, Any]:
         """What the newest holder of a name said of itself; empty if it is gone meanwhile.

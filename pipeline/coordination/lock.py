@@ -110,7 +110,8 @@ def _name(training: str) -> str:
 
 
 def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float) -> str:
-    last = "" if holder.get("jobs") else f", last sign of life {max(0.0, silent):.0f} s ago"
+    ago = f"{silent:.0f} s ago" if silent >= 0 else f"{-silent:.0f} s ahead of the clock of the store"
+    last = "" if holder.get("jobs") else f", last sign of life {ago}"
     who = f"{described(holder)}{last}"
     wait = f"wait for it (pipeline status {store.url})"
     if training:

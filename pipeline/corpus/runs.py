@@ -16,7 +16,7 @@ from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
 from pipeline.storage import layout
-from pipeline.storage.records import parse_json, read_json, read_yaml, sealed_yaml
+from pipeline.storage.records import needed, parse_json, read_json, read_yaml, sealed_yaml
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from stages.stage import Settings
@@ -156,7 +156,8 @@ def newest_config(store: Store) -> dict[str, Any]:
 def read_config(store: Store, folder: str) -> dict[str, Any]:
     """The settings of a run. Raises `CorpusError` if they are missing or damaged."""
     path = f"{folder}/{CONFIG}"
-    settings = read_yaml(store, path, AGAIN)
+    with needed(store, path, AGAIN):
+        settings = read_yaml(store, path, AGAIN)
     if not (isinstance(settings.get("input"), list) and isinstance(settings.get("launcher"), dict)):
         raise DamagedError(f"{store.url}/{path}", "it has no inputs, or no launcher", AGAIN)
     return settings

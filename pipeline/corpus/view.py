@@ -23,7 +23,7 @@ from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.recipes import Recipes, recipe_path
 from pipeline.inputs import Chunk, ChunkTable
 from pipeline.inputs.table import BATCH, SCHEMA, InColumns
-from pipeline.storage.records import Values, parse_json, read_json, read_table, sealed
+from pipeline.storage.records import Values, needed, parse_json, read_json, read_table, sealed
 from pipeline.storage.store import Store
 
 VIEW_FILE = "view.json"
@@ -148,8 +148,10 @@ class View:
     @classmethod
     def read(cls, store: Store, folder: str) -> View:
         """Read a view of a run's folder. Raises `CorpusError` for what is damaged, or of an older version."""
-        header = read_json(store, f"{folder}/{VIEW_FILE}", _Header, AGAIN)
-        table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN)
+        with needed(store, f"{folder}/{VIEW_FILE}", AGAIN):
+            header = read_json(store, f"{folder}/{VIEW_FILE}", _Header, AGAIN)
+        with needed(store, f"{folder}/{CHUNKS_FILE}", AGAIN):
+            table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN)
         listed = Listed(ChunkTable(table.select(SCHEMA.names)), table["fingerprint"].combine_chunks())
         if (header.chunks.count, header.chunks.digest) != (len(listed), listed.digest):
             what = f"it is not the list of chunks that {VIEW_FILE} speaks of"

@@ -1,29 +1,139 @@
 """`pipeline gc`: what the newest run does not stand on: results of older settings, leftovers of killed attempts.
 
 A corpus keeps the results of older settings, so that going back costs nothing. This takes them away. Kept is what the
-view of the newest run names: its receipts, their files, its fits, and indexes of training that name no others. Files
-that people put beside them are not touched.
+view of the newest run names (its receipts, their files, its fits, indexes of training that name no others), what a view
+of the last 30 days names, and the index of every model. Files that people put beside them are not touched.
 Cost: one listing a folder (by pieces, where there are many parts), every receipt of the view.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted, size
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.leftovers import ATTEMPT, live_files, prefixes
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.states import States
+from pipeline.corpus.view import View
+from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
-from pipeline.training.data.index import unusable
+from pipeline.training.data.index import FAMILIES, read_index, unusable
 
+VIEW_DAYS = 30  # for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What may go. why: by file; kept: of what would go otherwise, why it stays → number of files."""
+
+    bytes: Mapping[str, int]
+    why: Mapping[str, str]
+    kept: Mapping[str, int]
+
+    @property
+    def by_folder(self) -> dict[str, list[str]]:
+        """Its files, by folder."""
+        found: dict[str, list[str]] = {}
+        for path in self.why:
+            found.setdefault(layout.INDEXES if path.startswith(layout.INDEXES) else path.partition("/")[0], []).append(
+                path
+            )
+        return found
+
+
+def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = None) -> Garbage:
+    """What the newest run does not stand on, and no other view of the last 30 days, unless `older_views`.
+
+    Raises `CorpusError` if the newest run is under way or broke off.
+    """
+    paths = garbage(corpus)
+    others = [] if older_views else list(_recent(corpus, time.time() if now is None else now))
+    named = {path for other in others for path in _named(other)}
+    needed = {digest for _, digests in models_of(corpus.store) for digest in digests}
+    learned = {path for digest in needed for path in _files_of(corpus, digest)}
+    why: dict[str, str] = {}
+    kept: Counter[str] = Counter()
+    for folder, files in paths.items():
+        for path in files:
+            if path in named:
+                kept[f"a run of the last {VIEW_DAYS} days, of other settings or inputs, stands on them"] += 1
+            elif path in learned:
+                kept["a model was trained on them"] += 1
+            else:
+                why[path] = _why(folder, path)
+    for path in [path for path in why if path.startswith(f"{layout.INDEXES}/")]:
+        if path.rpartition("/")[2].split(".")[0] in needed:
+            del why[path]
+            kept["a model was trained with that index"] += 1
+    return Garbage({path: corpus.store.size(path) for path in why}, why, kept)
+
+
+def show_garbage(console: Console, found: Garbage) -> None:
+    """How many files of each folder may go, their bytes, and why; and what stays for which reason."""
+    for folder, paths in found.by_folder.items():
+        total = size(sum(found.bytes[path] for path in paths))
+        console.print(Text(f"{folder}: {counted(len(paths), 'file')}, {total}: {found.why[paths[0]]}"), soft_wrap=True)
+    for why, files in found.kept.items():
+        console.print(Text(f"kept: {counted(files, 'file')}: {why}"), soft_wrap=True)
+    if not found.why:
+        kept = " or another run or a model" if found.kept else ""
+        console.print(f"The newest run{kept} stands on every file.")
+
+
+def delete_garbage(console: Console, corpus: Corpus, found: Garbage) -> None:
+    """Delete it, and say how much that was."""
+    gone = delete(corpus, found.by_folder)
+    total = size(sum(found.bytes.values()))
+    console.print(f"{counted(sum(gone.values()), 'file')} deleted, {total}", highlight=False)
+
+
+def _files_of(corpus: Corpus, digest: str) -> Iterator[str]:
+    """The files that training reads by an index; none if it is gone."""
+    with contextlib.suppress(CorpusError):
+        parts = read_index(corpus, digest).parts
+        for family in FAMILIES:
+            yield from (path for path in parts[family].to_pylist() if path)
+
+
+def _why(folder: str, path: str) -> str:
+    if folder == layout.INDEXES:
+        return "an index over files that are no longer part of the newest run, and no model was trained with it"
+    return "made with settings or inputs that the newest run does not have, or left by a killed attempt"
+
+
+def _recent(corpus: Corpus, now: float) -> Iterator[Corpus]:
+    """The corpus as each other run saw it that began in the last 30 days."""
+    oldest = datetime.fromtimestamp(now, UTC) - timedelta(days=VIEW_DAYS)
+    seen = {corpus.view.header()}
+    for name in corpus.store.folders(layout.RUNS)[:-1]:
+        if name >= oldest.strftime("%Y%m%dT%H%M%S"):
+            with contextlib.suppress(CorpusError):  # a run that broke off before it had a view, or is damaged
+                view = View.read(corpus.store, f"{layout.RUNS}/{name}")
+                if view.header() not in seen:
+                    seen.add(view.header())
+                    yield Corpus(corpus.url, view)
+
+
+def _named(corpus: Corpus) -> set[str]:
+    live: set[str] = set()
+    for piece in prefixes(len(corpus.parts)):
+        live |= _live(corpus, piece)
+    return live
 
 
 def garbage(corpus: Corpus) -> dict[str, list[str]]:

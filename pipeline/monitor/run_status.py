@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from pipeline.base.errors import PipelineError, StorageError, visible
 from pipeline.config.launcher import LauncherSettings
-from pipeline.coordination.leases import Leases
+from pipeline.coordination.leases import Leases, beats
 from pipeline.coordination.lock import FOLDER, NAME, is_held
 from pipeline.corpus.runs import CONFIG, PROGRESS, SUMMARY, read_config, read_progress, read_summary
 from pipeline.corpus.view import AGAIN
@@ -166,8 +166,8 @@ class RunWatcher:
         if not held or not holder:
             return now, {}, 0.0, False
         seconds = self._launcher(holder["run"]).lease_seconds if holder.get("run") else _LEASE_SECONDS
-        silent = max(0.0, now - held.beat)
-        return now, holder, silent, silent <= seconds
+        silent = now - held.beat
+        return now, holder, max(0.0, silent), beats(silent, seconds)
 
     def _newest(self) -> str | None:
         names = self.store.folders(layout.RUNS)

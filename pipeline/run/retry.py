@@ -61,11 +61,23 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
 
 
 def _receipts(store: Store, chunks: Sequence[ChunkState]) -> list[ChunkReceipt]:
-    """Of all chunks that have one, also where receipts of parts are gone already."""
+    """Of all chunks that have one, also where receipts of parts are gone already.
+
+    Of a chunk that is to be segmented again, since documents of it were purged, the one that it had.
+    """
     found = [one.receipt for one in chunks if one.receipt]
-    left = [layout.chunk_receipt_path(one.chunk.id, one.fingerprint) for one in chunks if not one.receipt]
-    present = set(store.find("chunks")) if left else set()
-    return found + in_parallel(lambda path: read_chunk_receipt(store, path), [one for one in left if one in present])
+    left = {one.chunk.id: one for one in chunks if not one.receipt}
+    paths = [path for path in store.find("chunks") if layout.data_owner(path)[0] in left] if left else []
+    newest: dict[str, ChunkReceipt] = {}
+    for receipt in in_parallel(lambda path: read_chunk_receipt(store, path), paths):
+        chunk = left[receipt.chunk]
+        same = (receipt.stamp, receipt.take) == (chunk.chunk.stamp, chunk.chunk.take)
+        before = newest.get(receipt.chunk)
+        if receipt.fingerprint == chunk.fingerprint or (
+            same and (not before or (before.fingerprint != chunk.fingerprint and before.created < receipt.created))
+        ):
+            newest[receipt.chunk] = receipt
+    return found + list(newest.values())
 
 
 def _reasons(receipts: Sequence[ChunkReceipt]) -> Counter[str]:

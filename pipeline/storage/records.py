@@ -7,10 +7,11 @@ well as a missing bracket; records of earlier versions have none and are checked
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.base.errors import DamagedError
+from pipeline.base.errors import DamagedError, MissingError
 from pipeline.storage.store import Store
 from stages.yaml_text import load_yaml
 
@@ -80,6 +81,15 @@ def read_table(store: Store, path: str, schema: pa.Schema, remedy: str, names: S
             return table.select(expected.names).cast(expected.with_metadata(table.schema.metadata)).combine_chunks()
     except (pa.ArrowException, ValueError, KeyError, OSError) as error:
         raise DamagedError(f"{store.url}/{path}", said_of(error), remedy) from error
+
+
+@contextlib.contextmanager
+def needed(store: Store, path: str, remedy: str) -> Iterator[None]:
+    """A file without which the corpus cannot be read: that it is missing is damage."""
+    try:
+        yield
+    except MissingError as error:
+        raise DamagedError(f"{store.url}/{path}", "it is missing", remedy) from error
 
 
 def sealed(text: str) -> bytes:

@@ -226,6 +226,15 @@ class Store:
             raise MissingError(f"{self.url}: the file {path} is missing") from None
 
     @_asks
+    def size(self, path: str) -> int:
+        """Bytes of a file; 0 if it is not there."""
+        full = self._full(path)
+        try:
+            return Path(full).stat().st_size if self.local else int(self._fs.info(full)["size"] or 0)
+        except FileNotFoundError:
+            return 0
+
+    @_asks
     def touch(self, path: str) -> None:
         """Make a small file's modification time now, by the store's own clock; its content stays.
 

@@ -39,7 +39,7 @@ from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm
 
-WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+WARNINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Exit code and output of a command in this process. What a process of its own would change is put back."""
     command = ["pipeline", *map(str, arguments)]
     out, err = io.StringIO(), io.StringIO()
-    handlers = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             patch.setattr(sys, "argv", command)

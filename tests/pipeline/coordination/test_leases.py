@@ -127,3 +127,22 @@ def test_the_second_run_is_refused_and_may_take_over(make_config: MakeConfig, tm
     shown, _ = first.communicate(timeout=600)
     assert third.returncode == 0, third
     assert first.returncode == 1 and ("taken over by another run" in shown or "cancelled" in shown), shown
+
+
+def test_a_heartbeat_of_another_clock_does_not_hold_for_ever(tmp_path: Path) -> None:
+    """A lease of another host, two hours ahead of the clock of the store."""
+    store = Store(str(tmp_path))
+    lease = take_lock(store, SECONDS, {**holder_info(), "host": "elsewhere"})
+    os.utime(tmp_path / lease.path, (time.time() + 7200,) * 2)
+    assert take_lock(store, SECONDS, holder_info()).generation == lease.generation + 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"jobs": "1; rm -rf", "pid": "x", "run": "../.."}', "\x00"])
+def test_a_damaged_lease_holds_by_its_heartbeats(content: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    lease = take_lock(store, SECONDS, holder_info())
+    (tmp_path / lease.path).write_text(content)
+    with pytest.raises(CorpusError, match=r"by somebody whose lease lock/run-000.lease is damaged"):
+        take_lock(store, SECONDS, holder_info())
+    os.utime(tmp_path / lease.path, (time.time() - 60,) * 2)
+    assert take_lock(store, SECONDS, holder_info()).generation == 1

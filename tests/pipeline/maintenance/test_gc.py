@@ -47,3 +47,24 @@ def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -
         garbage(Corpus(str(tmp_path / "out")))
     assert run(path).startswith("Nothing to do.")  # and that run comes to its end
     assert garbage(Corpus(str(tmp_path / "out"))) == {}
+
+
+def test_a_trial_with_fewer_documents_costs_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    path, out = make_config(autobleu=None), tmp_path / "out"
+    run(path)
+    before = data_digests(out)
+    run(path, "input.0.limit=1")
+    said = pipeline("gc", out)
+    assert "run of the last 30 days" in said.stdout and "embeddings" not in said.stdout, said
+    refused = pipeline("gc", out, "--delete")
+    assert refused.returncode == 2 and "give --yes" in refused.stderr, refused
+    done = pipeline("gc", out, "--delete", "--yes")
+    assert done.returncode == 0 and "deleted" not in done.stdout
+    run(path)
+    assert data_digests(out) == before
+    run(path, "input.0.limit=1")
+    counted = pipeline("gc", out, "--older-views")
+    assert "embeddings: " in counted.stdout and "kB: made with settings" in counted.stdout, counted
+    done = pipeline("gc", out, "--older-views", "--delete", "--yes")
+    assert done.returncode == 0 and "deleted, " in done.stdout, done
+    assert garbage(Corpus(str(out))) == {} and check(Corpus(str(out)), lambda done: None) == []

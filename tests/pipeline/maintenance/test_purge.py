@@ -237,7 +237,7 @@ def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -
         with pytest.raises(CorpusError, match="is being worked on"):
             purged(tmp_path / "out", "any")
         assert "in no document: any" in purged(tmp_path / "out", "any", dry_run=True)
-        for command in (("gc", tmp_path / "out", "--delete"), ("verify", tmp_path / "out", "--repair")):
+        for command in (("gc", tmp_path / "out", "--delete", "--yes"), ("verify", tmp_path / "out", "--repair")):
             refused = pipeline(*command)
             assert refused.returncode == 1 and "is being worked on" in refused.stderr, refused
     assert "tombstones/" in purged(tmp_path / "out", "any")

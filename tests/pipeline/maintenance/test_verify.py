@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from pipeline import Corpus
+from pipeline.base.errors import CorpusError
 from pipeline.maintenance.verify import check
 from pipeline.maintenance.verify_command import compare_with, verify_corpus
 from pipeline.storage import layout
@@ -136,3 +137,37 @@ def test_two_corpora_are_compared(corpus: Path, finished: Path, make_config: Mak
     run(make_config(**SECTIONS))
     fine, shown = compared(finished / "out", tmp_path / "out")
     assert not fine and "lacks" in shown
+
+
+@pytest.mark.parametrize(
+    ("pattern", "spoil"),
+    [
+        ("corpus.json", Path.unlink),
+        ("runs/*/chunks.parquet", Path.unlink),
+        ("runs/*/corpus.yaml", flip),
+        ("ledger/*", lambda path: path.write_bytes(path.read_bytes()[:-9])),
+        ("receipts/encode/*/*", flip),
+        ("fits/scaler*.json", flip),
+    ],
+)
+def test_damaged_records_are_found_and_made_again(corpus: Path, pattern: str, spoil: Callable[[Path], object]) -> None:
+    before = data_digests(corpus / "out")
+    path = sorted((corpus / "out").glob(pattern))[0]
+    spoil(path)
+    name = path.relative_to(corpus / "out").as_posix()
+    fine, shown = verified(corpus)
+    assert not fine and f"wrong: {name}" in shown and "--repair" in shown, shown
+    fine, shown = verified(corpus, mend=True)
+    assert not fine and ("made again" in shown or "deleted" in shown), shown
+    run(corpus / "corpus.yaml")
+    assert verified(corpus)[0] and data_digests(corpus / "out") == before
+
+
+def test_a_run_writes_its_record_again_when_nobody_can_read_it(corpus: Path) -> None:
+    """It said `Nothing to do.` for ever, and every reader that the corpus is damaged."""
+    (chunks,) = (corpus / "out/runs").glob("*/chunks.parquet")
+    chunks.unlink()
+    with pytest.raises(CorpusError, match=r"chunks.parquet is damaged .it is missing.; run the corpus.yaml"):
+        Corpus(str(corpus / "out"))
+    assert run(corpus / "corpus.yaml").startswith("Nothing to do.")
+    assert Corpus(str(corpus / "out")).rows and verified(corpus)[0]

@@ -124,3 +124,14 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     assert vague.returncode == 2 and "say what to retry: --quarantined" in vague.stderr
     done = pipeline("retry", path, "--quarantined")
     assert done.returncode == 0 and "Quarantine" in done.stdout and "invalid JSON" in done.stdout, done
+
+
+def test_after_a_purge_it_counts_what_was_set_aside_before(make_config: MakeConfig, tmp_path: Path) -> None:
+    write_input(tmp_path / "in")
+    path = make_config(autobleu=None, encode=None)
+    run(path)
+    (tmp_path / "ids.txt").write_text("long 0\n")  # in the files of both mistakes
+    assert pipeline("purge", path, "--ids", tmp_path / "ids.txt").returncode == 0
+    shown = retried(path)
+    assert "2 chunks with 2 records in quarantine to segment again" in shown
+    assert [" ".join(one.split()) for one in shown.splitlines()[-2:]] == ["invalid JSON 2 2", "all 2 2"]

@@ -1,0 +1,34 @@
+"""Signals that ask a run to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.base.interrupts import install_sigterm_handler
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_are_put_back() -> Iterator[None]:
+    before = {sign: signal.getsignal(sign) for sign in SIGNALS}
+    yield
+    for sign, handler in before.items():
+        signal.signal(sign, handler)
+
+
+@pytest.mark.parametrize("sign", SIGNALS)
+def test_a_run_stops_as_by_ctrl_c(sign: signal.Signals) -> None:
+    install_sigterm_handler()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), sign)
+
+
+def test_nohup_is_heeded() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    install_sigterm_handler()
+    os.kill(os.getpid(), signal.SIGHUP)
