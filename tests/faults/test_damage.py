@@ -156,7 +156,7 @@ def test_damage_is_told_and_mended(whole: Damaged, kind: str, damage: str) -> No
             assert whole.results()[0] == whole.data
     whole.again(kind, damage)
     repaired = pipeline("verify", whole.config, "--repair")
-    assert repaired.returncode == found.returncode
+    assert repaired.returncode <= found.returncode  # whoever takes the lock takes damaged leases away
     if "cannot be made again" not in said(repaired):
         done = pipeline("run", whole.config)
         assert done.returncode == 0, said(repaired) + said(done)
