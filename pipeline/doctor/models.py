@@ -278,14 +278,20 @@ def _file_lines(card: ModelCard, state: FileState) -> list[str]:
 
 
 def _scores(scores: dict[str, dict[str, float]], rows: str) -> Table:
-    """A line a language or a text, a column a score."""
+    """A line a language or a text, a column a score; the other way round where there are more scores than those."""
+    shown = {}
+    for score, values in scores.items():
+        decimals = max(len(f"{value:.3f}".rstrip("0").partition(".")[2]) for value in values.values())
+        shown[score] = {lang: f"{value:,.{decimals}f}".replace(",", " ") for lang, value in values.items()}
+    columns, lines = list(shown), list(dict.fromkeys(lang for values in shown.values() for lang in values))
+    cells = {(lang, score): cell for score, values in shown.items() for lang, cell in values.items()}
+    if len(columns) > len(lines):
+        columns, lines, rows = lines, columns, "score"
+        cells = {(score, lang): cell for (lang, score), cell in cells.items()}
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(rows)
-    columns = []
-    for score, values in scores.items():
-        table.add_column(escape(score), justify="right", vertical="bottom")
-        decimals = max(len(f"{value:.3f}".rstrip("0").partition(".")[2]) for value in values.values())
-        columns.append({lang: f"{value:,.{decimals}f}".replace(",", " ") for lang, value in values.items()})
-    for lang in dict.fromkeys(lang for column in columns for lang in column):
-        table.add_row(escape(lang), *(column.get(lang, "–") for column in columns))
+    for column in columns:
+        table.add_column(escape(column), justify="right", vertical="bottom")
+    for line in lines:
+        table.add_row(escape(line), *(cells.get((line, column), "–") for column in columns))
     return table

@@ -69,7 +69,9 @@ def test_one_card_in_full(cache: Path) -> None:
     assert "sha256 not published" in shown
     assert "pipeline models sonar --fetch" in shown
     tiny = models("sonar-tiny").stdout
-    assert re.search(r"^language +.*bleu", tiny, re.M) and re.search(r"^zho_Hans +[\d.]+", tiny, re.M)
+    assert re.search(r"^score +eng_Latn +deu_Latn", tiny, re.M)  # more scores than languages: a line each
+    assert re.search(r"^bleu novels +– +\d+\.\d +\d+\.\d +\d+\.\d +–", tiny, re.M)
+    assert re.search(r"^language|^text +sentences, clean", models("sat-tiny").stdout, re.M)
     assert "--fetch" not in tiny
 
 
