@@ -25,7 +25,7 @@ from pipeline.storage.store import Store
 from stages.yaml_text import load_yaml
 from tests.support.inputs import entry, read
 
-EXAMPLES = settings(max_examples=60)
+EXAMPLES = settings(max_examples=25)
 TYPES = {"text": pa.string(), "chars": pa.int32(), "autobleu": pa.float32()}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
