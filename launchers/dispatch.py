@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,18 @@ def backend_of(config: RunConfig, options: RunOptions) -> Backend:
         checked_address(config)
     launching = Launching()
     return Backend(launching, lambda: devices()[0], train, submit, jobs_alive, choose, launching.close)
+
+
+def check_launcher(config: RunConfig) -> None:
+    """Raises `ConfigError` for a section `launcher` that cannot work; SLURM is asked only where it is."""
+    if config.launcher.kind == "ray":
+        from launchers.ray_cluster import checked_address
+
+        checked_address(config)
+    if config.launcher.kind == "slurm" and shutil.which("sbatch"):
+        from launchers.slurm import jobs
+
+        jobs.check(config.launcher)
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:

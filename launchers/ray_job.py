@@ -69,6 +69,7 @@ def run_command(options: RunOptions) -> list[str]:
     flags += ["--until", options.until] if options.until else []
     flags += [word for name in options.refit for word in ("--refit", name)]
     flags += ["--take-over"] if options.take_over else []
+    flags += ["--accept-removal"] if options.accept_removal else []
     return [*_PIPELINE, "run", *_ON_CLUSTER, *flags]
 
 

@@ -12,10 +12,9 @@ from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.commands import inspect, maintain, monitor, run, setup, train
 from pipeline.commands.options import err, out
-from stages.cards import CardError
 
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -55,7 +54,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
     ),
     "Train and evaluate": (train.index, train.train, train.evaluate, train.generate),
     "Keep it in order": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
-    "Set up": (setup.models, setup.doctor, setup.schema, setup.flops),
+    "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:
@@ -69,12 +68,13 @@ def main() -> None:
     install_sigterm_handler()
     try:
         result: Any = app(standalone_mode=True)
-    except (ConfigError, CardError) as error:
+    except (PipelineError, OSError, ValueError) as error:  # OSError: no permission, no space, a store without an answer
+        from stages.cards import CardError  # with pydantic, which the help need not wait for
+
+        if isinstance(error, ValueError) and not isinstance(error, CardError):
+            raise
         err.print(str(error), style="red", markup=False, highlight=False)
-        sys.exit(2)
-    except (PipelineError, OSError) as error:  # OSError: no permission, no space, a store that does not answer
-        err.print(str(error), style="red", markup=False, highlight=False)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, ConfigError | CardError) else 1)
     sys.exit(result or 0)
 
 

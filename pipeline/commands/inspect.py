@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
+from pipeline.commands.options import AsJson, ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
 
 
 def inspect(
@@ -32,6 +32,7 @@ def inspect(
         int | None,
         typer.Option(min=1, metavar="N", help="read about N rows (default: 2 million; with --to: all)"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Look at quality before training: AutoBLEU by language and by length, and the worst sentences.
 
@@ -59,6 +60,11 @@ def inspect(
     from pipeline.quality.inspect import InspectOptions, inspect_corpus
 
     options = InspectOptions(condition, lang, to, columns, worst, max_rows)
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        shapes.print_json("inspect", shapes.inspect(open_corpus(where), options))
+        return
     inspect_corpus(out, open_corpus(where), options)
 
 
@@ -78,6 +84,7 @@ def select(
     min_sentences: Annotated[
         int | None, typer.Option(metavar="N", help="leave out documents, or pieces of documents, with fewer sentences")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show which sentences a trainer and an export use, and what each clause removes.
 
@@ -100,6 +107,12 @@ def select(
     """
     from pipeline.select.command import SelectOptions, select_corpus
 
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        rules = SelectOptions(where, broken, min_sentences)
+        shapes.print_json("select", shapes.select(place, open_corpus(place), rules))
+        return
     select_corpus(out, place, open_corpus(place), SelectOptions(where, broken, min_sentences))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import CorpusPlace, load, open_corpus, out
+from pipeline.commands.options import AsJson, CorpusPlace, load, open_corpus, out
 
 
 def verify(
@@ -21,6 +21,7 @@ def verify(
     compare: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="instead, say whether that corpus equals this one")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
 
@@ -42,20 +43,32 @@ def verify(
 
       pipeline verify runs/sample --compare s3://mine/sample
     """
+    from rich.console import Console
+
     from launchers.dispatch import jobs_alive
+    from pipeline.commands import as_json as shapes
     from pipeline.coordination.lock import locked
     from pipeline.maintenance.records import check_is_corpus
-    from pipeline.maintenance.verify_command import compare_with, verify_corpus
+    from pipeline.maintenance.verify_command import compare_corpora, compare_with, verify_corpus
     from pipeline.storage.store import Store
 
     if compare:
-        fine = compare_with(out, open_corpus(where), open_corpus(compare))
+        one, other = open_corpus(where), open_corpus(compare)
+        if as_json:
+            result = compare_corpora(one, other)
+            shapes.print_json("verify", shapes.comparison(one, other, result))
+            fine = not result.wrong
+        else:
+            fine = compare_with(out, one, other)
     else:
         config = load(Path(where)) if where.endswith((".yaml", ".yml")) else None
         store = Store(config.output if config else where)
         check_is_corpus(store)
         with locked(store, "repair", jobs_alive) if repair else contextlib.nullcontext():
-            fine = verify_corpus(out, store, repair, config)
+            wrong = verify_corpus(Console(quiet=True) if as_json else out, store, repair, config)
+        if as_json:
+            shapes.print_json("verify", shapes.verify(store, wrong, repair))
+        fine = not wrong
     if not fine:
         raise typer.Exit(1)
 
@@ -68,6 +81,7 @@ def gc(
         bool,
         typer.Option("--older-views", help="take also what runs of the last 30 days with other settings stand on"),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count or delete files that the newest run does not stand on: how many, how many bytes, and why.
 
@@ -84,6 +98,8 @@ def gc(
 
       pipeline gc runs/sample --delete --yes
     """
+    from rich.console import Console
+
     from launchers.dispatch import jobs_alive
     from pipeline.base.errors import ConfigError
     from pipeline.coordination.lock import locked
@@ -96,6 +112,15 @@ def gc(
     with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
         corpus = Corpus(corpus.url)  # as it is now that nobody changes it
         found = find_garbage(corpus, older_views)
+        if as_json:
+            from pipeline.commands import as_json as shapes
+
+            if delete and not yes:
+                raise ConfigError("--json asks nothing: give --yes with --delete, or leave out --delete")
+            if delete:
+                delete_garbage(Console(quiet=True), corpus, found)
+            shapes.print_json("gc", shapes.gc(corpus, found, delete))
+            return
         show_garbage(out, found)
         if not found.why:
             return
@@ -143,6 +168,7 @@ def quarantine(
         str | None, typer.Option(metavar="REASON", help="only records quarantined for this reason")
     ] = None,
     most: Annotated[int, typer.Option(min=1, metavar="N", help="records to show for each reason")] = 3,
+    as_json: AsJson = False,
 ) -> None:
     """Show the records that could not be used: where they are, why, and how they begin.
 
@@ -150,4 +176,9 @@ def quarantine(
     """
     from pipeline.maintenance.quarantine import show_quarantine
 
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        shapes.print_json("quarantine", shapes.quarantine(open_corpus(where), reason, most))
+        return
     show_quarantine(out, open_corpus(where), reason, most)

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import CorpusPlace, follow_run, open_corpus, out
+from pipeline.base.errors import ConfigError
+from pipeline.commands.options import AsJson, CorpusPlace, follow_run, open_corpus, out
 
 
 def status(
     where: CorpusPlace,
+    as_json: AsJson = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="follow the run under way to its end; the exit code is its outcome")
     ] = False,
@@ -41,6 +43,14 @@ def status(
     from pipeline.monitor.trainings import show_trainings
 
     corpus = open_corpus(where)
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        if watch:
+            raise ConfigError("--json prints one look; leave out --watch")
+        found, fine = shapes.status(corpus, slurm_cluster())
+        shapes.print_json("status", found)
+        raise typer.Exit(0 if fine else 1)
     if watch:
         follow_run(corpus.url, slurm_cluster())
         return

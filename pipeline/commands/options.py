@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
     from pipeline.corpus.reader import Corpus
     from pipeline.monitor.run_status import Cluster
+    from pipeline.planning.checks import Checked
 
 LOG_WIDTH = 160  # where the output is no terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -33,6 +35,7 @@ Overrides = Annotated[
         help="override one setting, e.g. --set encode.batch_tokens=4096; --set train=null removes a section",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts, with keys that stay")]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
 
@@ -43,6 +46,33 @@ def load(config: Path, overrides: list[str] | None = None, launcher: str | None 
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
     return load_config(config, [*(overrides or []), *chosen])
+
+
+def load_checked(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> Checked:
+    """The same with everything checked that can be before work begins, and the chunks of its inputs."""
+    from launchers.dispatch import check_launcher
+    from pipeline.console.activity import announced
+    from pipeline.planning.checks import load_checked as load_all
+
+    chosen = [f"launcher.kind={launcher}"] if launcher else []
+    with announced(err, "checking the inputs"):
+        return load_all(config, [*(overrides or []), *chosen], [check_launcher])
+
+
+def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) -> bool:
+    """Whether a run is to be submitted to a cluster, which may see inputs that this machine does not see."""
+    from launchers.dispatch import is_ray_job
+    from pipeline.config.run_config import read_config
+
+    found, _ = read_config(config, [*overrides, *([f"launcher.kind={launcher}"] if launcher else [])])
+    return found is not None and is_ray_job(found)
+
+
+def asker() -> Callable[[str], bool] | None:
+    """Asks whoever sits at the terminal, with no as the default; None where nobody does."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    return lambda question: typer.confirm(question, default=False)
 
 
 def open_corpus(where: str) -> Corpus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,16 +10,20 @@ import typer
 
 from pipeline.base.errors import ConfigError
 from pipeline.commands.options import (
+    AsJson,
     ConfigPath,
     CorpusPlace,
     Only,
     Overrides,
     Until,
+    asker,
     err,
     follow_run,
     load,
+    load_checked,
     open_corpus,
     out,
+    submits_ray_job,
 )
 
 
@@ -50,10 +55,22 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="if another run holds the corpus, ask it to stop and take its place")
     ] = False,
+    accept_removal: Annotated[
+        bool,
+        typer.Option(
+            "--accept-removal",
+            help="agree that documents leave the corpus because their inputs do, or that `name` is another one",
+        ),
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="for --launcher slurm: follow the run to its end")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
+
+    A run first says what enters and what leaves the corpus. If documents leave,
+    because an input, a file or a limit did, or if `name` is not the name of the
+    corpus, it asks. Without a terminal it ends with exit code 2, unless
+    --accept-removal is given.
 
     A run can be stopped and started again at any moment. It ends with the
     accounting: documents in = kept + dropped + quarantined.
@@ -70,16 +87,18 @@ def run(
 
       pipeline run corpus.yaml --refit scaler --refit rvq
     """
-    from launchers.dispatch import backend_of, is_ray_job, slurm_cluster
+    from launchers.dispatch import backend_of, slurm_cluster
     from pipeline.run.run import RunOptions
     from pipeline.run.run import run as run_corpus
 
-    options = RunOptions(only, until, refit or (), take_over)
-    resolved = load(config, [*(overrides or []), *([f"launcher.address={address}"] if address else [])], launcher)
-    if is_ray_job(resolved):
+    settings = [*(overrides or []), *([f"launcher.address={address}"] if address else [])]
+    options = RunOptions(only, until, refit or (), take_over, accept_removal, asker())
+    if submits_ray_job(config, settings, launcher):
         from launchers.ray_job import run_as_job, run_command
 
-        raise typer.Exit(run_as_job(out, resolved, run_command(options)))
+        raise typer.Exit(run_as_job(out, load(config, settings, launcher), run_command(options)))
+    checked = load_checked(config, settings, launcher)
+    resolved, options = checked.config, replace(options, chunks=checked.chunks)
     try:
         submitted = run_corpus(out, resolved, options, backend_of(resolved, options))
     except KeyboardInterrupt:
@@ -103,6 +122,7 @@ def plan(
     gpus: Annotated[
         str | None, typer.Option(metavar="N,…", help="with --simulate: numbers of GPUs to give times for")
     ] = None,
+    as_json: AsJson = False,
     overrides: Overrides = None,
 ) -> None:
     """Show what `run` would do and why, how much is left, and how long it takes at the measured rates.
@@ -118,21 +138,36 @@ def plan(
 
       pipeline plan corpus.yaml --simulate --documents 4e9 --gpus 8,64,1000
     """
-    from pipeline.monitor.trainings import show_planned
+    from pipeline.monitor.further import further_work, show_further
     from pipeline.planning.plan import make_plan
+    from pipeline.planning.removal import show_change, view_change
     from pipeline.planning.simulation import simulate
     from pipeline.planning.tables import gpus_of, show_plan, show_simulation
+    from pipeline.run.run import RunOptions
+    from pipeline.storage.store import Store
 
     for option, value in (("--documents", documents), ("--gpus", gpus)):
         if value is not None and not simulated:
             raise ConfigError(f"{option} {value} is about --simulate; give that as well")
     chosen = gpus_of(gpus)
-    made = make_plan(load(config, overrides), only, until)
-    if simulated:
+    checked = load_checked(config, overrides)
+    made = make_plan(checked.config, only, until, chunks=checked.chunks)
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        if simulated:
+            raise ConfigError("--json is about the plan; leave out --simulate")
+        moved = view_change(Store(made.config.output), made.view)
+        shapes.print_json("plan", shapes.plan(made, moved, further_work(made, RunOptions(only, until))))
+    elif simulated:
         show_simulation(out, simulate(made, documents), chosen)
     else:
         show_plan(out, made)
-        show_planned(out, made.config)
+        change = view_change(Store(made.config.output), made.view)
+        show_change(out, change)
+        if change and change.needs_consent:
+            out.print("A run asks before it does that; --accept-removal agrees.", highlight=False)
+        show_further(out, made, further_work(made, RunOptions(only, until)))
 
 
 def retry(

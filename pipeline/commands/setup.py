@@ -7,7 +7,48 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import out
+from pipeline.base.errors import ConfigError
+from pipeline.base.formats import counted
+from pipeline.commands.options import AsJson, out
+
+
+def init(
+    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="files, folders, or patterns in quotes")],
+    to: Annotated[Path, typer.Option(metavar="FILE", help="the file to write; - prints it")] = Path("corpus.yaml"),
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="name of the corpus (default: by the data)")] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="where the corpus goes (default: runs/NAME beside the file)")
+    ] = None,
+) -> None:
+    """Look at files or folders and write a corpus.yaml for them, with comments, that runs.
+
+    It tells the format by the names of the files, and from the first records the
+    columns with text and id, the languages, metadata worth keeping, splits and a
+    model. What could be added next stands in the file as comments.
+
+    Examples:
+
+      pipeline init data/
+
+      pipeline init books.jsonl.gz notes/ --to books.yaml --output s3://mine/books
+    """
+    from pipeline.planning.checks import load_checked
+    from pipeline.planning.draft import draft, write_draft
+
+    printed = str(to) == "-"
+    text = draft(data, Path() if printed else to.parent, name, output)
+    if printed:
+        out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+        return
+    write_draft(text, to)
+    checked = load_checked(to)
+    out.print(
+        f"{to}: {counted(len(checked.config.input), 'input')}, model {checked.config.segment.model}; next:\n"
+        f"  pipeline plan {to}\n  pipeline run {to}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def models(
@@ -17,6 +58,7 @@ def models(
     fetch: Annotated[
         bool, typer.Option("--fetch", help="download its files now, and check them against their digests")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the models with size, languages, licence, and whether they are on this machine; or show one in full.
 
@@ -24,6 +66,13 @@ def models(
     """
     from pipeline.doctor.models import answer
 
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        if fetch:
+            raise ConfigError("--json lists; leave out --fetch")
+        shapes.print_json("models", shapes.models(name))
+        return
     answer(out, name, fetch)
 
 
@@ -58,6 +107,7 @@ def doctor(
         Path | None, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml to check against this machine")
     ] = None,
     ray: Annotated[bool, typer.Option(help="also start Ray once, which takes some seconds")] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Check whether this machine can run the pipeline, and say what to do where it cannot.
 
@@ -80,7 +130,14 @@ def doctor(
     from launchers.trial import start_ray
     from pipeline.doctor import examine, show
 
-    if not show(out, examine(config, start_ray if ray else None, describe)):
+    checks = examine(config, start_ray if ray else None, describe)
+    if as_json:
+        from pipeline.commands import as_json as shapes
+
+        found = shapes.doctor(list(checks))
+        shapes.print_json("doctor", found)
+        raise typer.Exit(0 if found["fine"] else 1)
+    if not show(out, checks):
         raise typer.Exit(1)
 
 

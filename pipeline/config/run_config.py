@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 
 from pipeline.base.errors import ConfigError
+from pipeline.config.causes import causes, key_of, without
 from pipeline.config.frozen import Frozen
 from pipeline.config.launcher import LauncherSettings
+from pipeline.config.places import Places
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import MICRO_CONCEPTS, TrainSettings
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
@@ -43,6 +45,7 @@ _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",),
 }  # fmt: skip
+SALVAGES = 5  # rounds of leaving out what is wrong
 FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
 
 
@@ -96,35 +99,43 @@ class RunConfig(Settings):
     launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
 
     _frozen: Frozen = PrivateAttr(default_factory=Frozen)
-
-    @field_validator("input")
-    @classmethod
-    def _keep_is_free(cls, inputs: tuple[InputSettings, ...]) -> tuple[InputSettings, ...]:
-        for one in inputs:
-            clash = layout.RESERVED_COLUMNS.intersection(one.keep)
-            if clash:
-                raise ValueError(
-                    f"keep names {', '.join(sorted(clash))}, which the corpus itself uses; leave them out, or rename "
-                    f"them in the data (taken are: {', '.join(sorted(layout.RESERVED_COLUMNS))})"
-                )
-        return inputs
+    _places: Places = PrivateAttr(default_factory=Places)
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:
-        for name, sections in _NEEDS.items():
-            for needs in sections:
-                if getattr(self, name) and not getattr(self, needs):
-                    raise ValueError(f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
+        unfit = self.unfit()
+        if unfit:
+            raise ValueError("\n".join(message for _, message in unfit))
+        return self
+
+    def unfit(self) -> list[tuple[tuple[str, ...], str]]:
+        """Settings that do not fit together: the key of one of them, and what is wrong."""
+        found: list[tuple[tuple[str, ...], str]] = [
+            ((name,), f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
+            for name, sections in _NEEDS.items()
+            for needs in sections
+            if getattr(self, name) and not getattr(self, needs)
+        ]
         if self.train and not self.scaler:
-            raise ValueError("train needs what scaler makes: add a section `scaler: {}`")
+            found.append((("train",), "train needs what scaler makes: add a section `scaler: {}`"))
         if self.predictor and not self.fragility and not self.predictor.file:
-            raise ValueError("predictor learns from what fragility measures: add a section `fragility: {}`, or a file")
+            learns = "predictor learns from what fragility measures: add a section `fragility: {}`, or a file"
+            found.append((("predictor",), learns))
         if self.encode and self.segment.model != self.encode.model:
-            raise ValueError(
+            differ = (
                 f"segment.model is {self.segment.model} but encode.model is {self.encode.model}; the length cap counts "
                 "the encoder's tokens: leave segment.model out"
             )
-        return self
+            found.append((("segment", "model"), differ))
+        for number, one in enumerate(self.input):
+            clash = layout.RESERVED_COLUMNS.intersection(one.keep)
+            if clash:
+                reserved = (
+                    f"keep names {', '.join(sorted(clash))}, which the corpus itself uses; leave them out, or rename "
+                    f"them in the data (taken are: {', '.join(sorted(layout.RESERVED_COLUMNS))})"
+                )
+                found.append((("input", str(number), "keep"), reserved))
+        return found
 
     @property
     def frozen(self) -> Frozen:
@@ -136,6 +147,10 @@ class RunConfig(Settings):
         config = self.model_copy()
         config._frozen = frozen
         return config
+
+    def place(self, *keys: str) -> str:
+        """Where a setting stands: "corpus.yaml:12", or the option that sets it; its section if it is left out."""
+        return self._places.nearest(keys)
 
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """The row-wise stages that the file asks for, in order."""
@@ -164,13 +179,30 @@ class RunConfig(Settings):
         return tuple(sorted({column for one in self.input for column in one.keep}))
 
 
+class _Salvaged(RunConfig):
+    """What is left of a configuration without its mistakes: sections need not fit together."""
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> _Salvaged:
+        return self
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a corpus.yaml, apply `--set a.b=c` overrides, check everything.
+    """Read a corpus.yaml, apply `--set a.b=c` overrides, check everything that the file alone can tell.
 
     Relative inputs and outputs are relative to the file's folder. A bare name (`sample`) is a configuration that ships
     with the package; its output goes to `runs/<name>` below the working directory. Raises `ConfigError` with one line
     a mistake.
     """
+    config, mistakes = read_config(path, overrides)
+    if mistakes or config is None:
+        raise ConfigError("\n".join(mistakes))
+    return config
+
+
+def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig | None, list[str]]:
+    """The configuration, and its mistakes, a line each. With mistakes it is what is left without them, to be checked
+    further and for nothing else; None if too little is left. Raises `ConfigError` if the file cannot be read at all."""
     path = Path(path)
     shipped = _shipped(path)
     path = shipped or path
@@ -198,25 +230,55 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
     _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
     _defaults(data, path.resolve().parent)
-    try:
-        config = RunConfig.model_validate_json(json.dumps(data, default=str))
-    except ValidationError as error:
-        places = {key: f"{path}:{line}" for key, line in lines.items()} | set_here
-        mistakes += [_explain(path, one, places, data) for one in _causes(error)]
-        raise ConfigError("\n".join(dict.fromkeys(mistakes))) from None
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
+    places = {key: f"{path}:{line}" for key, line in lines.items()} | set_here
+    config, more = _validated(path, data, places)
+    mistakes = list(dict.fromkeys([*mistakes, *more]))
+    if config is None:
+        return None, mistakes
+    config._places = Places(places | {(): str(path)})
     base = str(path.resolve().parent)
     try:
         inputs = tuple(resolve_inputs(config.input, base))
     except InputError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        return None, [*mistakes, f"{config.place('input')}: {error}"]
     output = str(Path.cwd() / "runs" / config.name) if shipped else _resolve(config.output, base)
-    for one in inputs:
+    for number, one in enumerate(inputs):
         folder = one.path.partition("**")[0].rstrip("/")  # a pattern without ** reaches no folder below
         if f"{output}/".startswith(f"{folder}/"):
-            raise ConfigError(f"{path}: output {output} lies inside input {one.path}, which would read it; move it")
-    return config.model_copy(update={"output": output, "input": inputs})
+            place = config.place("input", str(number), "path")
+            mistakes.append(f"{place}: output {output} lies inside input {one.path}, which would read it; move it")
+    return config.model_copy(update={"output": output, "input": inputs}), mistakes
+
+
+def _validated(
+    path: Path, data: dict[str, Any], places: dict[tuple[str, ...], str]
+) -> tuple[RunConfig | None, list[str]]:
+    """The configuration, or what is left of it without its mistakes, and these."""
+    try:
+        return RunConfig.model_validate_json(json.dumps(data, default=str)), []
+    except ValidationError as error:
+        errors = [dict(one) for one in error.errors()]
+    mistakes: list[str] = []
+    told: set[tuple[str, ...]] = set()
+    left = data
+    for _ in range(SALVAGES):
+        new = {key_of(one, left): one for one in causes(errors, left)}
+        follows = {key for key in new for old in told if key[: len(old)] == old or old[: len(key)] == key}
+        mistakes += [
+            line for key, one in new.items() if key not in follows for line in _explain(path, one, places, left)
+        ]
+        told |= new.keys()
+        left = without(errors, left)
+        try:
+            salvaged = _Salvaged.model_validate_json(json.dumps(left, default=str))
+        except ValidationError as error:
+            errors = [dict(one) for one in error.errors()]
+            continue
+        salvaged._places = Places(places | {(): str(path)})
+        lost = {key[0] for key in told if len(key) == 1}
+        unfit = [(keys, line) for keys, line in salvaged.unfit() if not lost.intersection(re.findall(r"\w+", line))]
+        return salvaged, [*mistakes, *(f"{salvaged.place(*keys)}: {line}" for keys, line in unfit)]
+    return None, mistakes
 
 
 def _shipped(path: Path) -> Path | None:
@@ -344,17 +406,13 @@ def _entry(target: list[Any], step: str, override: str) -> Any:
     return target[int(step)]
 
 
-def _causes(error: ValidationError) -> list[dict[str, Any]]:
-    """Its mistakes, without that of a list which is too short only because its entries are mistaken."""
-    found: list[dict[str, Any]] = [dict(one) for one in error.errors()]
-    inside = {one["loc"][:depth] for one in found for depth in range(len(one["loc"]))}
-    return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
+def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> list[str]:
+    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`. places: of keys.
 
-
-def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> str:
-    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`. places: of keys."""
+    Sections that do not fit together are no value's error, and `_validated` tells of them.
+    """
     full = tuple(str(step) for step in error["loc"])
-    where = _in_file(full, data)
+    where = key_of(error, data)
     place = next((places[where[:n]] for n in range(len(where), 0, -1) if where[:n] in places), str(path))
     key = ".".join(where)
     kind, context = error["type"], error.get("ctx", {})
@@ -362,29 +420,15 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
         allowed = _allowed(full[:-1])
         near = difflib.get_close_matches(where[-1], allowed, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
-        return f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"
+        return [f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"]
     if kind == "missing":
-        return f"{place}: {key} is missing; {_description(full)}"
+        return [f"{place}: {key} is missing; {_description(full)}"]
     value = error.get("input")
     shown = json.dumps(value, ensure_ascii=False, default=str)
     shown = shown if len(shown) <= 80 else shown[:77] + "…"
     if kind == "value_error":
-        return f"{place}: {str(context.get('error', error['msg'])) if not key else f'{key}: ' + str(context['error'])}"
-    return f"{place}: {key} is {shown}; allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"
-
-
-def _in_file(where: tuple[str, ...], data: Any) -> tuple[str, ...]:
-    """The steps of pydantic's location that are keys of the file (it adds the names of union members)."""
-    steps: list[str] = []
-    for index, step in enumerate(where):
-        if isinstance(data, dict) and step in data:
-            data = data[step]
-        elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
-            data = data[int(step)]
-        elif index < len(where) - 1 or not isinstance(data, dict):
-            continue
-        steps.append(step)
-    return tuple(steps)
+        return [f"{place}: {key}: {context['error']}"] if key else []
+    return [f"{place}: {key} is {shown}; allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"]
 
 
 def _limits(error: dict[str, Any]) -> str:

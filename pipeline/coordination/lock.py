@@ -63,7 +63,7 @@ def take_lock(
     if not lease:
         return take_lock(store, seconds, who, take_over, jobs_alive, training)  # someone was quicker: see who
     if held and not held.released and take_over:
-        ask_to_stop(store, leases.holder(name).get("run", ""))
+        ask_to_stop(store, leases.holder(name).get("run", ""), "taken over")
     leases.forget_older(lease)
     return lease
 
@@ -131,10 +131,22 @@ def described(holder: dict[str, Any]) -> str:
     return f"{since}by {holder.get('user', 'somebody')} on {holder.get('host', 'a cluster')} ({where})"
 
 
-def ask_to_stop(store: Store, run: str) -> None:
-    """Have every worker of a run stop at its next heartbeat."""
+def ask_to_stop(store: Store, run: str, why: str = "cancelled") -> None:
+    """Have every worker of a run stop at its next heartbeat. why: in a word, which is kept with who asked, and when."""
     if run:
-        store.create(f"{run}/{CANCEL}", b"")
+        store.create(f"{run}/{CANCEL}", json.dumps({"why": why} | holder_info(), ensure_ascii=False).encode())
+
+
+def who_stopped(store: Store, run: str) -> str:
+    """`cancelled by ada on login1 at 12:34:56 UTC` of a run that was asked to stop; empty if it was not."""
+    if not store.exists(f"{run}/{CANCEL}"):
+        return ""
+    try:
+        found = json.loads(store.read(f"{run}/{CANCEL}"))
+        when = datetime.fromisoformat(found["since"]).strftime("%H:%M:%S")
+        return f"{found['why']} by {found['user']} on {found['host']} at {when} UTC"
+    except (ValueError, KeyError, TypeError):  # by an earlier version, which did not say who
+        return "cancelled"
 
 
 def _born(pid: int) -> str:

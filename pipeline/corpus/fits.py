@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.config.frozen import FitRef, Frozen
 from pipeline.config.run_config import FITS, RunConfig
-from pipeline.corpus.fingerprint import content_digest, fingerprint
+from pipeline.corpus.fingerprint import content_digest, difference, fingerprint
 from pipeline.corpus.recipes import segment_recipe, stage_recipe
 from pipeline.storage import layout
 from pipeline.storage.paths import named
@@ -117,6 +117,25 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
         scored = [stage for stage in config.row_stages() if stage.name == "fragility"]
         return {**recipe, "fragility": fingerprint(stage_recipe(scored[0], config.frozen))} if scored else None
     return recipe
+
+
+def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
+    """Why an artifact is to be fitted: it is new, or what differs from the settings that it was last fitted with."""
+    paths = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)) and found["name"] == name)
+    records = [_read(store, found[0], FitRecord) for found in paths]
+    recipe = fit_recipe(config, name)
+    if not records:
+        return ["new"]
+    if recipe is None:
+        return ["after what it depends on"]
+    last = max(records, key=lambda one: one.created)
+    changed = difference(last.recipe, recipe)
+    others = ("segment", "encode", "fragility")  # of which there are only fingerprints
+    named = (one.partition(":")[0] for one in changed)
+    reasons = [
+        f"{key} makes something else now" if key in others else line for key, line in zip(named, changed, strict=True)
+    ]
+    return reasons or ["it is asked for anew"]
 
 
 def next_generation(store: Store, config: RunConfig, name: str, anew: bool) -> int:

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.run_config import RunConfig, read_config
 from pipeline.doctor import corpus, machine
 from pipeline.doctor.checks import Check, Level, credentials, room
-from pipeline.planning.plan import check_select, check_train
+from pipeline.planning.checks import problems_of, sorted_mistakes
 from stages.cards import CardError
 from stages.fetch import cache_folder
 
@@ -57,9 +57,11 @@ def examine(path: Path | None, start_ray: StartRay | None, ask_slurm: AskSlurm |
 
 def _config(path: Path) -> tuple[Check, RunConfig | None]:
     try:
-        config = load_config(path)
-        check_select(config)
-        check_train(config)
+        config, mistakes = read_config(path)
+        found = problems_of(config)[0] if config is not None else []
+        if config is None or mistakes or found:  # what is left of a mistaken file is not looked at any further
+            every = sorted_mistakes([*mistakes, *found])
+            return Check("bad", "config", "\n".join(every)), None if mistakes else config
     except (ConfigError, CardError) as error:
         return Check("bad", "config", str(error)), None
     after = [name for name in ("scaler", "train", "report") if getattr(config, name) is not None]

@@ -174,6 +174,11 @@ def _first(chunks: Iterator[Chunk], limit: int) -> Iterator[Chunk]:
         yield chunk
 
 
+def whole_file(settings: InputSettings, file: InputFile) -> Chunk:
+    """A file as one chunk, whatever is in it."""
+    return _chunk(settings, file, 0, TO_THE_END, file.size)
+
+
 def _chunk(settings: InputSettings, file: InputFile, start: int, end: int, size: int) -> Chunk:
     return Chunk(
         id=chunk_id(settings.input_name, file.path, start),

@@ -61,7 +61,12 @@ def read_documents(
 def _of_file(
     chunk: Chunk, settings: InputSettings, split: SplitSettings, languages: Sequence[str] | None
 ) -> Iterator[Document | Rejected]:
-    maker = RecordMaker(chunk, settings, split, languages)
+    return documents_of(RecordMaker(chunk, settings, split, languages))
+
+
+def documents_of(maker: RecordMaker) -> Iterator[Document | Rejected]:
+    """The records of a maker's chunk, which is not packed, whatever its `take` is."""
+    chunk = maker.chunk
     if chunk.format == UNREADABLE:
         return iter((maker.reject(0, UNREADABLE, chunk.stamp, bytes_unreadable=chunk.bytes),))
     if chunk.format == "text":

@@ -84,8 +84,8 @@ def _compare_embeddings(one: Corpus, other: Corpus, part: str, result: Compariso
 SHOWN = 20
 
 
-def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig | None = None) -> bool:
-    """Read everything again; True if all is as it should be. config: what the corpus is made with, if it is given.
+def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig | None = None) -> list[Finding]:
+    """Read everything again; what is not as it should be. config: what the corpus is made with, if it is given.
 
     Raises `CorpusError` for a folder that is no corpus.
     """
@@ -106,7 +106,7 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
             "run or training makes everything again",
             highlight=False,
         )
-    return not wrong
+    return list(wrong)
 
 
 def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list[Finding]:

@@ -240,7 +240,8 @@ def show_end(console: Console, store: Store, state: RunState) -> None:
     if state.done:
         console.print(f"{name} is done", markup=False, highlight=False)
         return
-    how = "was stopped before its end; run the same command again to go on"
+    stopped = f"was {state.stopped}" if state.stopped else "was stopped"
+    how = f"{stopped} before its end; run the same command again to go on"
     console.print(Text(f"{name} {how if state.summary.get('interrupted') else 'failed'}", "red"))
     if state.set_aside:
         console.print(_set_aside(state), soft_wrap=True)

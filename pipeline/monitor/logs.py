@@ -19,10 +19,11 @@ from pipeline.base.errors import ConfigError, CorpusError, visible
 from pipeline.base.formats import counted, duration
 from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import STAGES
+from pipeline.coordination.leases import BEATS
 from pipeline.corpus.events import read_events
 from pipeline.corpus.receipts import read_chunk_receipt, read_receipt
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.corpus.runs import read_summary
+from pipeline.corpus.runs import EVENT_SECONDS, read_summary
 from pipeline.monitor.run_status import Cluster, last_lines, launcher_of
 from pipeline.run.phases import read_worker
 from pipeline.storage import layout
@@ -219,7 +220,20 @@ def _nothing(console: Console, store: Store, run: str, wanted: Wanted) -> None:
     elif wanted.stage:
         console.print(f"{wanted.stage} did nothing in this run")
     else:
-        console.print("no event is written yet; a run in one process writes them every half minute")
+        console.print(f"no event is written yet; {_when_written(store, run)}", markup=False, highlight=False)
+
+
+def _when_written(store: Store, run: str) -> str:
+    """When events of a run come, and who works on it."""
+    launcher = launcher_of(store, run)
+    if launcher.kind != "slurm":
+        return f"a run that one process drives writes them about every {duration(EVENT_SECONDS)}"
+    beat = duration(launcher.lease_seconds / BEATS)
+    names = [path.rpartition("/")[2].removesuffix(".json") for path in _workers(store, run)]
+    if not names:
+        return f"no worker has begun yet; each will write its events at every heartbeat, {beat} apart"
+    those = f"{counted(len(names), 'worker')} ({_some(names)})"
+    return f"{those} will write them at every heartbeat, {beat} apart"
 
 
 def _some(names: list[str]) -> str:

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pipeline.base.errors import PipelineError, StorageError, visible
 from pipeline.config.launcher import LauncherSettings
 from pipeline.coordination.leases import Leases, beats
-from pipeline.coordination.lock import FOLDER, NAME, is_held
+from pipeline.coordination.lock import FOLDER, NAME, is_held, who_stopped
 from pipeline.corpus.runs import CONFIG, PROGRESS, SUMMARY, read_config, read_progress, read_summary
 from pipeline.corpus.view import AGAIN
 from pipeline.monitor.phase_status import PhaseReader, PhaseState
@@ -66,6 +66,7 @@ class RunState:
     jobs: dict[str, str] = field(default_factory=dict)
     no_jobs: str = ""  # why SLURM does not say
     lost: str = ""
+    stopped: str = ""  # who asked it to stop, if somebody did
     summary: dict[str, Any] | None = None
 
     @property
@@ -149,6 +150,7 @@ class RunWatcher:
         if state.over or self.store.exists(summary):
             ended = read_summary(self.store, run)
             state.summary = ended.model_dump() if ended else None
+            state.stopped = who_stopped(self.store, run)
         if state.lost and holder.get("jobs") and state.summary is None:
             state.lost = self._last_words(holder, begun=bool(state.phases))
         return state
@@ -201,6 +203,9 @@ class RunWatcher:
     def _last_words(self, holder: dict[str, Any], begun: bool) -> str:
         """How the last job of a run ended that should have closed it, or queued more."""
         folder, job = Path(holder.get("folder", "")), holder["jobs"][-1]
+        stopped = who_stopped(self.store, holder.get("run", ""))
+        if stopped:
+            return f"it was {stopped}; its jobs are over"
         if begun:
             what = f"its jobs are over, but job {job}, which decides what comes next, failed or was cancelled"
         else:

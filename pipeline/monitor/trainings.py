@@ -9,31 +9,16 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import duration
-from pipeline.config.run_config import RunConfig
 from pipeline.coordination.lock import described, training_holder
 from pipeline.monitor.run_status import OVER, Cluster, last_lines
 from pipeline.storage.store import Store
 from pipeline.training.status import (
-    RECORD,
     Numbers,
     TrainingStatus,
     last_metrics,
     read_metrics,
-    training_status,
     training_statuses,
 )
-
-
-def show_planned(console: Console, config: RunConfig) -> None:
-    """A line about the section `train`, if there is one."""
-    settings, store = config.train, Store(config.output)
-    if settings is None:
-        return
-    if store.exists(f"{settings.folder}/{RECORD}"):
-        said = _steps(training_status(store, settings.folder))
-    else:
-        said = f"not begun, {settings.steps} steps"
-    console.print(f"train: {settings.model} in {settings.folder}: {said}", markup=False, highlight=False)
 
 
 def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
@@ -44,7 +29,7 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
             console.print(Text(f"{one.run}: {one.damaged}", style="red"), soft_wrap=True)
             fine = False
             continue
-        said = [_steps(one)]
+        said = [training_in_words(one)]
         last = {} if one.finished else _last(store, one.run)
         if "damaged" in last:
             said.append(last["damaged"])
@@ -79,7 +64,7 @@ def show_training(console: Console, store: Store, cluster: Cluster, name: str, t
         console.print(Text(f"{log}:", "bold"), soft_wrap=True)
         for said in last_lines(log, tail):
             console.print(Text(f"  {visible(said)}"), soft_wrap=True)
-    console.print(Text(f"{one.run}: {_steps(one)}"), soft_wrap=True)
+    console.print(Text(f"{one.run}: {training_in_words(one)}"), soft_wrap=True)
 
 
 def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
@@ -114,7 +99,8 @@ def _last(store: Store, run: str) -> Numbers:
         return {"damaged": visible(str(error))}
 
 
-def _steps(one: TrainingStatus) -> str:
+def training_in_words(one: TrainingStatus) -> str:
+    """How far a training is."""
     if one.damaged:
         return one.damaged
     return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"

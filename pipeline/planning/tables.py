@@ -46,8 +46,6 @@ def show_plan(console: Console, plan: Plan) -> None:
             reasons.add_row(work.stage, f"{escape(reason)} ({counted(count, _unit(work))})")
     if reasons.row_count:
         console.print(reasons)
-    if plan.nothing_to_do:
-        console.print("Nothing to do.")
 
 
 def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) ->
     """Raises `ConfigError` for options that do not fit each other or the corpus."""
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
-    condition = _condition(corpus, options.where, options.lang)
+    condition = condition_of(corpus, options.where, options.lang)
     if options.to is None:
         _show(console, corpus, condition, options)
     else:
@@ -66,7 +66,7 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
         show_rows(console, f"Worst {worst} rows", worst_rows(corpus, worst, max_rows=max_rows, where=condition))
 
 
-def _condition(corpus: Corpus, where: str | None, lang: str | None) -> Condition | None:
+def condition_of(corpus: Corpus, where: str | None, lang: str | None) -> Condition | None:
     """Both wishes as one condition."""
     condition = corpus.condition(where) if where is not None else None
     if lang is None:

@@ -42,6 +42,7 @@ from pipeline.inputs import Chunk
 from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
+from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
@@ -84,6 +85,9 @@ class RunOptions:
     until: str | None = None
     refit: Collection[str] = ()
     take_over: bool = False
+    accept_removal: bool = False
+    ask: Callable[[str], bool] | None = None  # asks who sits at the terminal; None: nobody does
+    chunks: Sequence[Chunk] | None = None  # of the inputs, in the order of the run, if they are listed already
 
 
 def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
@@ -109,7 +113,9 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     if is_begun(store):
         check_corpus(store)
     with announced(console, "listing the inputs and reading receipts"):
-        plan, seen = plan_run(config, options, options.refit)
+        plan, seen = plan_run(config, options, options.refit, options.chunks)
+        change = view_change(store, plan.view)
+    _check_consent(console, change, options)
     who = holder_info(launcher=config.launcher.kind)
     lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
     handed_over = False
@@ -155,6 +161,18 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
         backend.close()
         if not handed_over:
             lease.release()
+
+
+def _check_consent(console: Console, change: ViewChange | None, options: RunOptions) -> None:
+    """Say what enters and leaves the corpus. Raises `ConfigError` if documents leave and nobody agrees to that."""
+    if change is None or not change.needs_consent or options.accept_removal:
+        show_change(console, change)
+        return
+    if options.ask is None:
+        raise ConfigError(change.refusal())
+    show_change(console, change)
+    if not options.ask("Run it, though documents leave the corpus?" if change.documents else "Is it the same corpus?"):
+        raise ConfigError("Nothing was changed: put the inputs back, or give another `output`")
 
 
 def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[RunConfig, Plan, str]:

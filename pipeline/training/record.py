@@ -7,10 +7,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import ConfigError
+from pipeline.config.run_config import RunConfig
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
+from stages.lcm.card import LcmCard
 
 RECORD = "run.json"
 BROKEN = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
@@ -79,6 +81,31 @@ def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
             f"{folder} was begun with other settings: {'; '.join(changed)}. Set them back to go on with it; give "
             "train.name another name for a second run beside it, or begin it anew with --fresh"
         )
+
+
+def changed_since(store: Store, config: RunConfig) -> list[str]:
+    """`key old → new` for what is another since the training of the section train was begun: it could not go on."""
+    assert config.train
+    old = read_started(store, config.train.folder).pinned.model_dump(mode="json")
+    wanted = asked(config, config.train, config.train.card)
+    if "own_attention" not in old["card"]:
+        wanted["card"].pop("own_attention", None)  # it goes on with full attention, as it began
+    return changes(compared(old), compared(wanted))
+
+
+def asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
+    """What a configuration asks of a training."""
+    return {
+        "card": card.recorded(),
+        "settings": settings.pinned(),
+        "select": config.select.model_dump(mode="json") if config.select else None,
+    }
+
+
+def compared(pinned: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same to go on; the words of a card need not. A setting that came later has its default."""
+    card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
+    return {"model": card, "train": TrainSettings().pinned() | pinned["settings"], "select": pinned["select"]}
 
 
 def changes(old: Any, new: Any, at: str = "") -> list[str]:

@@ -27,7 +27,18 @@ from pipeline.corpus.tombstones import purged_from
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.index import Index, is_present, make_index, whole_index
-from pipeline.training.record import Fit, Pinned, PinnedIndex, Started, changes, check_same, read_started, write_started
+from pipeline.training.record import (
+    Fit,
+    Pinned,
+    PinnedIndex,
+    Started,
+    asked,
+    changes,
+    check_same,
+    compared,
+    read_started,
+    write_started,
+)
 from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
 from stages.lcm.card import LcmCard
 
@@ -109,10 +120,10 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
         started = read_started(store, run)
         pinned, digest = started.pinned, started.scaler
-        asked = _asked(config, settings, card)
-        if "own_attention" not in pinned.card and asked["card"].pop("own_attention", None):
+        wanted = asked(config, settings, card)
+        if "own_attention" not in pinned.card and wanted["card"].pop("own_attention", None):
             console.print(f"{run} goes on with own_attention: full, as it began", markup=False, highlight=False)
-        check_same(run, _compared(pinned.model_dump(mode="json")), _compared(asked))
+        check_same(run, compared(pinned.model_dump(mode="json")), compared(wanted))
         if not store.exists(f"{run}/{MODEL}"):
             _make_again(config, settings, corpus, pinned)
         if not store.exists(f"{run}/{SCALER}"):
@@ -167,20 +178,6 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
             )
 
 
-def _asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
-    return {
-        "card": card.recorded(),
-        "settings": settings.pinned(),
-        "select": config.select.model_dump(mode="json") if config.select else None,
-    }
-
-
-def _compared(pinned: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same to go on; the words of a card need not. A setting that came later has its default."""
-    card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
-    return {"model": card, "train": TrainSettings().pinned() | pinned["settings"], "select": pinned["select"]}
-
-
 def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus) -> Pinned:
     scaler = _fit(corpus, "scaler")
     if scaler is None:
@@ -212,7 +209,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         _check_split(found, "train")
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
     return Pinned(
-        **_asked(config, settings, card),
+        **asked(config, settings, card),
         indexes=indexes,
         encoder=index.about.encoder,
         dim=index.dim,

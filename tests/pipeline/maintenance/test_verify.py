@@ -49,7 +49,7 @@ def corpus(finished: Path, tmp_path: Path) -> Path:
 
 def verified(folder: Path, mend: bool = False) -> tuple[bool, str]:
     shown = io.StringIO()
-    fine = verify_corpus(Console(file=shown, width=300), Store(str(folder / "out")), mend)
+    fine = not verify_corpus(Console(file=shown, width=300), Store(str(folder / "out")), mend)
     return fine, shown.getvalue()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -12,10 +13,10 @@ from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
 from launchers.slurm.jobs import alive
-from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
+from pipeline.coordination.lock import CANCEL, ask_to_stop, holder_info, set_holder, take_lock, who_stopped
 from pipeline.corpus.runs import SUMMARY
 from pipeline.monitor.cancel import cancel
-from pipeline.monitor.run_status import RunWatcher
+from pipeline.monitor.run_status import Cluster, RunWatcher
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline
@@ -52,7 +53,9 @@ def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_pa
     ended = summary(store, state.run)
     assert ended["interrupted"] and not ended["done"]
     status = pipeline("status", path)
-    assert status.returncode == 0 and "was stopped before its end" in status.stdout, status
+    assert status.returncode == 0 and re.search(
+        r"was cancelled by \S+ on \S+ at [0-9:]+ UTC before its end", status.stdout
+    ), status
     goes_on(path)
 
 
@@ -96,3 +99,19 @@ def test_a_run_on_slurm_stops_and_goes_on(make_config: MakeConfig, tmp_path: Pat
     after = until(RunWatcher(store, slurm_cluster()), lambda one: True)
     assert after.over and not after.phases[0].held and SLURM["tasks"] == 2
     goes_on(path)
+
+
+def test_who_watches_a_cancelled_run_on_slurm_is_told_who_cancelled_it(make_config: MakeConfig) -> None:
+    store, run, _ = order_phase(light(make_config))
+    who = holder_info(launcher="slurm")
+    set_holder(take_lock(store, 2, who), who | {"run": run, "jobs": ["7"], "folder": ""})
+    over = Cluster(
+        lambda jobs: dict.fromkeys(jobs, "CANCELLED by 0"), lambda jobs: None, lambda *_: [], lambda *_: Path()
+    )
+    before = RunWatcher(store, over).poll()
+    assert before and "failed or was cancelled" in before.lost, "nobody has said so"
+    ask_to_stop(store, run)
+    after = RunWatcher(store, over).poll()
+    assert after and re.fullmatch(r"it was cancelled by \S+ on \S+ at [0-9:]+ UTC; its jobs are over", after.lost)
+    store.write(f"{run}/{CANCEL}", b"")  # of an earlier version
+    assert who_stopped(store, run) == "cancelled"

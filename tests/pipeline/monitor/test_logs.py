@@ -90,8 +90,19 @@ def test_the_log_of_a_slurm_task(make_config: MakeConfig) -> None:
 
 
 def test_why_a_run_ended_though_no_part_failed(make_config: MakeConfig) -> None:
-    path = make_config(autobleu=None, rvq={"codebooks": 2, "units": 60_000})
+    path = make_config(autobleu=None, rvq={"codebooks": 2, "units": 3000})
     failed = pipeline("run", path)
-    assert failed.returncode == 1 and "60000" in failed.stderr, failed
+    assert failed.returncode == 1 and "3000" in failed.stderr, failed
     shown = pipeline("logs", path, "--failed").stdout
-    assert "the run ended: " in shown and "60000" in shown and "nothing failed" not in shown, shown
+    assert "the run ended: " in shown and "3000" in shown and "nothing failed" not in shown, shown
+
+
+def test_when_events_of_several_workers_come(make_config: MakeConfig) -> None:
+    path = light(make_config)
+    store, _, folder = order_phase(path)
+    shown = pipeline("logs", path).stdout
+    assert "no worker has begun yet; each will write its events at every heartbeat" in shown
+    for name in ("7_0", "7_1"):
+        store.write(f"{folder}/workers/{name}.json", b"{}")
+    shown = pipeline("logs", path).stdout
+    assert "2 workers (7_0, 7_1) will write them at every heartbeat" in shown and "half minute" not in shown

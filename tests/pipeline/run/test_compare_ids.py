@@ -23,6 +23,7 @@ from pipeline.planning.plan import make_plan
 from pipeline.run import compare_ids as compare_module
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.phases import plan_of_shard, read_phase, write_phase
+from pipeline.run.run import RunOptions
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, write_config, write_jsonl
 from tests.support.runs import run
@@ -98,7 +99,7 @@ def test_only_what_loses_or_regains_a_document_is_done_again(tmp_path: Path) -> 
     assert kept(tmp_path) == [("1", "b"), ("2", "b"), ("3", "a"), ("4", "a")]
     (tmp_path / "in/a.jsonl").unlink()
     assert [one.kind for one in _work(path)] == []  # everything is still there
-    run(path)
+    run(path, options=RunOptions(accept_removal=True))
     assert kept(tmp_path) == [("1", "b"), ("2", "b"), ("3", "c"), ("4", "d")]
 
 

@@ -1,0 +1,252 @@
+"""What commands print with `--json`: one object for scripts, whose keys stay (docs/reference/json.md has them all).
+
+Every object begins with `schema` (1) and `command`. Keys may be added, never renamed or taken away without another
+number. Times are seconds, sizes bytes, shares between 0 and 1; what is not known is null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pipeline.corpus.reader import Corpus
+    from pipeline.doctor.checks import Check
+    from pipeline.maintenance.gc import Garbage
+    from pipeline.maintenance.records import Finding
+    from pipeline.maintenance.verify_command import Comparison
+    from pipeline.monitor.further import FurtherWork
+    from pipeline.monitor.run_status import Cluster
+    from pipeline.planning.plan import Plan
+    from pipeline.planning.removal import ViewChange
+    from pipeline.quality.inspect import InspectOptions
+    from pipeline.select.command import SelectOptions
+    from pipeline.storage.store import Store
+
+SCHEMA = 1
+
+
+def print_json(command: str, value: Mapping[str, Any]) -> None:
+    """Print an object for scripts: UTF-8, no number that JSON has no word for."""
+    typer.echo(json.dumps({"schema": SCHEMA, "command": command} | plain(value), ensure_ascii=False, indent=1))
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON has them: dataclasses as objects, tuples as lists, not-a-number and infinity as null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
+    """The run, the accounting and the trainings; and whether all is well."""
+    from pipeline.corpus.accounting import compute_accounting
+    from pipeline.monitor.run_status import RunWatcher
+    from pipeline.training.status import training_statuses
+
+    state = RunWatcher(corpus.store, cluster).poll()
+    accounting = compute_accounting(corpus.store, corpus.chunks)
+    trainings = [
+        {
+            "run": one.run,
+            "steps": one.steps,
+            "of": one.of,
+            "finished": one.finished,
+            "failed": one.failed or None,
+            "damaged": one.damaged or None,
+            "job": one.job.id if one.job else None,
+        }
+        for one in training_statuses(corpus.store)
+    ]
+    run = None
+    if state:
+        run = {
+            "run": state.run,
+            "launcher": state.launcher,
+            "under_way": not state.over,
+            "done": state.done,
+            "stopped": state.stopped or None,
+            "lost": state.lost or None,
+            "phases": state.phases,
+            "jobs": state.jobs,
+            "failures": state.failures,
+            "set_aside": state.set_aside,
+        }
+    fine = not accounting.problems and (not run or run["under_way"] or run["done"] or not (state and state.failures))
+    fine = bool(fine) and not any(one["damaged"] or (one["failed"] and not one["finished"]) for one in trainings)
+    counted = plain(accounting) | {"complete": accounting.complete}
+    named: dict[str, Any] = {"corpus": corpus.url, "name": corpus.view.name}
+    return named | {"fine": fine, "run": run, "accounting": counted, "trainings": trainings}, fine
+
+
+def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> dict[str, Any]:
+    """Work by stage with reasons, what else is done, and what enters and leaves the corpus."""
+    stages = [
+        {
+            "stage": one.stage,
+            "done": one.done,
+            "left": one.left,
+            "sentences_done": one.sentences_done,
+            "sentences_left": one.sentences_left,
+            "sentences_a_second": one.rate,
+            "seconds_left": one.seconds_left,
+            "reasons": +one.reasons,
+        }
+        for one in made.work.values()
+    ]
+    moves = {
+        "leaving": change.leaving if change else (),
+        "entering": change.entering if change else (),
+        "names": change.names if change else None,
+        "needs_consent": bool(change and change.needs_consent),
+    }
+    done = made.nothing_to_do and not any(one.left or one.refused for one in further)
+    return {
+        "corpus": made.config.output,
+        "name": made.config.name,
+        "nothing_to_do": done,
+        "stages": stages,
+        "chunks_to_segment": len(made.chunks_to_segment()),
+        "further": further,
+        "view": moves,
+    }
+
+
+def doctor(checks: list[Check]) -> dict[str, Any]:
+    """Every check: level (good, note, warn, bad), name, what was found, what to do."""
+    return {"fine": all(one.level != "bad" for one in checks), "checks": checks}
+
+
+def models(name: str | None) -> dict[str, Any]:
+    """All models, or the card of one."""
+    from pipeline.doctor.models import files_of
+    from stages.cards import CardError
+    from stages.lcm.card import load_lcm_card, shipped_lcm_cards
+    from stages.segment.sat.card import load_sat_card, shipped_sat_cards
+    from stages.sonar.card import load_card, shipped_cards
+
+    if name is not None:
+        for kind, load in (("lcm", load_lcm_card), ("sat", load_sat_card)):
+            known = shipped_lcm_cards() if kind == "lcm" else shipped_sat_cards()
+            if name in known:
+                return {"kind": kind, "card": load(name).model_dump(mode="json")}
+        card = load_card(name)
+        return {"kind": "sonar", "card": card.model_dump(mode="json"), "files": [_file(one) for one in files_of(card)]}
+    sonar = []
+    for card in map(load_card, shipped_cards()):
+        weights = card.encoder_parameters + card.decoder_parameters
+        described = {"name": card.name, "dim": card.dim, "parameters": weights, "languages": list(card.languages)}
+        sonar.append(described | {"licence": card.licence, "files": [_file(one) for one in files_of(card)]})
+    sat = [
+        {"name": one.name, "threshold": one.threshold, "licence": one.licence, "missing": one.missing()}
+        for one in map(load_sat_card, shipped_sat_cards())
+    ]
+    lcm = []
+    for one in shipped_lcm_cards():
+        try:
+            described_lcm = load_lcm_card(one)
+        except CardError:
+            continue
+        lcm.append({"name": one, "kind": described_lcm.kind, "parameters": described_lcm.parameters()})
+    return {"sonar": sonar, "sat": sat, "lcm": lcm}
+
+
+def _file(one: Any) -> dict[str, Any]:
+    return {"role": one.role, "path": str(Path(one.path)), "url": one.url, "here": one.here, "bytes": one.bytes}
+
+
+def verify(store: Store, wrong: list[Finding], repair: bool) -> dict[str, Any]:
+    """What is not as the receipts and records say. repair: whether it was repaired."""
+    return {
+        "corpus": store.url,
+        "fine": not wrong,
+        "wrong": [{"path": one.path, "what": one.what} for one in wrong],
+        "repaired": repair and bool(wrong),
+    }
+
+
+def comparison(one: Corpus, other: Corpus, result: Comparison) -> dict[str, Any]:
+    """Of two corpora."""
+    found: dict[str, Any] = {"corpus": one.url, "other": other.url, "fine": not result.wrong}
+    return found | dict(plain(result))
+
+
+def gc(corpus: Corpus, found: Garbage, deleted: bool) -> dict[str, Any]:
+    """Files that the newest run does not stand on, and what stays though it does not either."""
+    files = [{"path": path, "bytes": found.bytes.get(path), "why": why} for path, why in found.why.items()]
+    total = sum(found.bytes.values())
+    return {"corpus": corpus.url, "files": files, "bytes": total, "kept": found.kept, "deleted": deleted}
+
+
+def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
+    """Counts by reason, and some records of each."""
+    from pipeline.base.errors import ConfigError
+    from pipeline.corpus.counters import CHUNK, whole_counts
+    from pipeline.corpus.quarantine import quarantined_records
+
+    counts = whole_counts(corpus.chunks.total, CHUNK, "quarantined")
+    if reason is not None and reason not in counts:
+        known = ", ".join(sorted(counts)) or "none at all"
+        raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {known}")
+    wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
+    records = [one for found in quarantined_records(corpus, wanted, most).values() for one in found]
+    return {
+        "corpus": corpus.url,
+        "reasons": counts,
+        "bytes_unreadable": int(corpus.chunks.total.get(f"{CHUNK}/bytes_unreadable", 0)),
+        "records": records,
+    }
+
+
+def select(place: str, corpus: Corpus, rules: SelectOptions) -> dict[str, Any]:
+    """Where every sentence and document of the selection went."""
+    from rich.console import Console
+
+    from pipeline.console.progress import RowProgress
+    from pipeline.select.command import selection_of, unfinished
+
+    selection = selection_of(place, corpus, rules)
+    with RowProgress(Console(stderr=True, quiet=True), corpus.rows) as progress:
+        counts = selection.count(progress)
+    settings = selection.settings.model_dump(mode="json")
+    found = {"corpus": corpus.url, "select": settings, "digest": selection.digest, "counts": counts}
+    return found | {"chunks_not_segmented": unfinished(corpus)}
+
+
+def inspect(corpus: Corpus, options: InspectOptions) -> dict[str, Any]:
+    """Quality by language and length, scores, and the worst rows."""
+    from pipeline.base.errors import ConfigError, CorpusError
+    from pipeline.corpus.accounting import compute_accounting
+    from pipeline.quality.inspect import SHOWN_ROWS, SHOWN_WORST, condition_of
+    from pipeline.quality.measures import QUANTILES, corpus_bleu_of, measure, measure_scores, worst_rows
+
+    if options.to is not None or options.columns is not None:
+        raise ConfigError("--json is about what is shown; leave out --to and --columns")
+    if not corpus.parts:
+        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    condition = condition_of(corpus, options.where, options.lang)
+    most = options.max_rows or SHOWN_ROWS
+    quality = measure(corpus, most, condition)
+    worst = SHOWN_WORST if options.worst is None else options.worst
+    rows = worst_rows(corpus, worst, max_rows=most, where=condition) if worst and quality.everything.scored else []
+    bleu = corpus_bleu_of(compute_accounting(corpus.store, corpus.chunks)) if condition is None else {}
+    found: dict[str, Any] = {"corpus": corpus.url, "where": condition.text if condition else None}
+    found |= {"quantiles": QUANTILES}
+    scores = measure_scores(corpus, most, condition)
+    return found | dict(plain(quality)) | {"corpus_bleu": bleu, "scores": scores, "worst": rows}

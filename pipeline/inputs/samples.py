@@ -1,0 +1,115 @@
+"""The first records of an input: which columns they have, and what becomes of them.
+
+Of up to three files (the first, the middle and the last), a hundred records each, so the cost does not grow with the
+input. The identification of languages is not asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
+from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.packing import files_of
+from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+from pipeline.inputs.readers import documents_of
+from pipeline.inputs.records import RecordMaker
+from pipeline.inputs.settings import InputSettings, LangDetect, SplitSettings
+
+RECORDS = 100  # read of each file
+FILES = 3
+
+
+@dataclass
+class Sample:
+    """What was read. `columns`: in how many records each stands; `langs`: of documents and of what was refused."""
+
+    files: list[str] = field(default_factory=list)
+    records: int = 0
+    documents: int = 0
+    characters: int = 0
+    columns: Counter[str] = field(default_factory=Counter)
+    langs: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, list[str]] = field(default_factory=dict)  # reason → errors
+    values: list[dict[str, Any]] = field(default_factory=list)  # of records, if they were asked for
+    whole: bool = False  # whether these are all records of the input
+
+    def where(self) -> str:
+        """What was looked at, in words."""
+        files = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
+        return f"the first {self.records} records of {files}" if self.records > 1 else f"the first record of {files}"
+
+
+def sample(
+    chunks: Sequence[Chunk],
+    settings: InputSettings,
+    split: SplitSettings,
+    languages: Sequence[str] | None = None,
+    keep_values: bool = False,
+) -> Sample:
+    """Of the chunks of one input, in path order. keep_values: of all columns. Raises InputError as reading does."""
+    found = Sample()
+    stated = settings.model_copy(update={"lang": "und"}) if isinstance(settings.lang, LangDetect) else settings
+    readable = [one for one in chunks if one.format != UNREADABLE]
+    found.whole = len(readable) <= FILES
+    for chunk in _some(readable):
+        before = found.records
+        for file in islice(files_of(chunk), RECORDS):
+            found.files.append(file.path)
+            maker = _Noting(file, stated, split, languages, found, keep_values)
+            for item in islice(documents_of(maker), RECORDS):
+                if isinstance(item, Document):
+                    found.documents += 1
+                    found.characters += len(item.text)
+                    found.langs[item.lang] += 1
+                elif item.kind == "quarantined":
+                    found.refused.setdefault(item.reason, []).append(item.error)
+        found.whole &= found.records - before < RECORDS
+    return found
+
+
+def _some(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """The first, the middle and the last of the files' first chunks."""
+    first = list({one.path: one for one in reversed(chunks)}.values())[::-1]
+    return [first[one] for one in sorted({0, len(first) // 2, len(first) - 1})][:FILES] if first else []
+
+
+class _Noting(RecordMaker):
+    """Makes documents, and notes which columns the records have."""
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        settings: InputSettings,
+        split: SplitSettings,
+        languages: Sequence[str] | None,
+        found: Sample,
+        keep_values: bool,
+    ) -> None:
+        super().__init__(chunk, settings, split, languages)
+        self._found, self._keep_values = found, keep_values
+        self._stored = _parquet_columns(chunk) if chunk.format == "parquet" else ()
+        if keep_values:
+            self.columns = list(self._stored)
+
+    def make(
+        self, values: Mapping[str, Any], place: int, raw: bytes | None = None, line: int | None = None
+    ) -> Document | Rejected:
+        self._found.records += 1
+        self._found.columns.update(self._stored or list(values))
+        if self._keep_values:
+            self._found.values.append(dict(values))
+        return super().make(values, place, raw, line)
+
+
+def _parquet_columns(chunk: Chunk) -> tuple[str, ...]:
+    """Of the file, though only those are read that are looked at."""
+    try:
+        with open_parquet(replace(chunk, start=0, end=TO_THE_END)) as (file, _):
+            return tuple(file.schema_arrow.names)
+    except BrokenParquetError:
+        return ()

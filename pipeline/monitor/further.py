@@ -1,0 +1,74 @@
+"""What a run does besides the row-wise stages: fits, training, report; for `pipeline plan`, with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.corpus.fits import fit_reasons
+from pipeline.corpus.runs import newest_is
+from pipeline.monitor.trainings import training_in_words
+from pipeline.planning.plan import Plan
+from pipeline.run.run import REPORT, RunOptions, ends_with_training
+from pipeline.storage.store import Store
+from pipeline.training.record import RECORD, changed_since
+from pipeline.training.status import training_status
+from stages.cards import CardError
+
+
+@dataclass(frozen=True)
+class FurtherWork:
+    """Lines by what they are about. `refused`: the run would end with code 2 at this; `left`: there is work."""
+
+    subject: str
+    text: str
+    left: bool = False
+    refused: bool = False
+
+
+def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
+    """Fits that are missing and why, the training and what was changed since it began, the report."""
+    store = Store(plan.config.output)
+    found = [
+        FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(fit_reasons(store, plan.config, name))}", left=True)
+        for name in plan.missing_fits
+    ]
+    if ends_with_training(plan.config, options):
+        found.append(_training(store, plan))
+    if plan.config.report is not None:
+        whole = plan.nothing_to_do and newest_is(store, plan.view, plan.config) and store.exists(REPORT)
+        found.append(FurtherWork("report", f"{REPORT} is up to date" if whole else f"{REPORT} is written", not whole))
+    return found
+
+
+def _training(store: Store, plan: Plan) -> FurtherWork:
+    settings = plan.config.train
+    assert settings
+    what = f"{settings.model} in {settings.folder}"
+    if not store.exists(f"{settings.folder}/{RECORD}"):
+        return FurtherWork("train", f"{what}: not begun, {settings.steps} steps", left=True)
+    status = training_status(store, settings.folder)
+    try:
+        changed = changed_since(store, plan.config) if status.holds_model else []
+    except (ConfigError, CorpusError, CardError) as error:
+        return FurtherWork("train", f"{what}: {error}", refused=True)
+    if changed:
+        return FurtherWork(
+            "train",
+            f"{what} was begun with other settings, and a run refuses to go on with it: {'; '.join(changed)}. Set them "
+            "back, give train.name another name, or begin anew: pipeline train --fresh",
+            refused=True,
+        )
+    return FurtherWork("train", f"{what}: {training_in_words(status)}", left=not status.finished)
+
+
+def show_further(console: Console, plan: Plan, found: list[FurtherWork]) -> None:
+    """A line each, and whether there is anything to do at all."""
+    for one in found:
+        style = "red" if one.refused else "" if one.left else "dim"
+        console.print(Text(f"{one.subject}: {one.text}", style), soft_wrap=True)
+    if plan.nothing_to_do and not any(one.left or one.refused for one in found):
+        console.print("Nothing to do.")

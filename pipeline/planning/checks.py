@@ -1,0 +1,234 @@
+"""Everything that can be known to be wrong with a corpus.yaml before anything is computed, said at once.
+
+The file alone (`read_config`), then what it speaks of: models, languages, files, the first records of each input,
+conditions, sections that will not get what they need, the output. `plan`, `run` and `doctor` all ask here.
+Cost: listing the inputs, which the run then need not do again, and reading a few hundred records of each.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.config.run_config import RunConfig, read_config
+from pipeline.corpus.runs import packs
+from pipeline.inputs import (
+    Chunk,
+    ChunkTable,
+    InputError,
+    InputSettings,
+    LangColumn,
+    nearest_languages,
+    order_chunks,
+    plan_chunks,
+    plan_inputs,
+)
+from pipeline.inputs.samples import Sample, sample
+from pipeline.inputs.splits import split_column
+from pipeline.planning.section_checks import Problem, near, section_problems
+from pipeline.storage.remote import translate_errors
+from pipeline.storage.store import Store
+from stages.cards import CardError
+from stages.fragility.card import load_external_card, shipped_external_cards
+from stages.lcm.card import load_lcm_card, shipped_lcm_cards
+from stages.segment.sat.card import load_sat_card, shipped_sat_cards
+from stages.sonar.card import ModelCard, load_card, shipped_cards
+
+CARD = (".yaml", ".yml")
+SHOWN_COLUMNS = 20
+MORE = Callable[[RunConfig], None]  # raises `ConfigError`, `CardError` or `PipelineError`
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A configuration in which nothing is known to be wrong. `chunks`: of its inputs, in the order of the run."""
+
+    config: RunConfig
+    chunks: ChunkTable
+
+
+def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence[MORE] = ()) -> Checked:
+    """`load_config`, with all other checks in the same pass. Raises `ConfigError` with one line a mistake.
+
+    more: checks of others, such as of a launcher.
+    """
+    config, mistakes = read_config(path, overrides)
+    chunks: ChunkTable | None = None
+    if config is not None:
+        found, chunks = problems_of(config, more)
+        mistakes = [*mistakes, *found]
+    if mistakes or config is None or chunks is None:
+        raise ConfigError("\n".join(sorted_mistakes(mistakes)))
+    return Checked(config, chunks)
+
+
+def sorted_mistakes(mistakes: Collection[str]) -> list[str]:
+    """Each once, in the order of the file."""
+    return sorted(dict.fromkeys(mistakes), key=_line)
+
+
+def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str], ChunkTable | None]:
+    """What is wrong, a line each, and the chunks of the inputs if they can all be listed."""
+    cards, found = _models(config)
+    chunks, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
+    found += of_inputs
+    found += section_problems(config, chunks)
+    for check in more:
+        try:
+            check(config)
+        except (PipelineError, CardError) as error:
+            found.append((("launcher",), str(error)))
+    return [f"{config.place(*keys)}: {text}" for keys, text in found], chunks
+
+
+def _line(mistake: str) -> tuple[int, int]:
+    """In the order of the file; what has no line comes last."""
+    at = re.match(r".*?\.ya?ml:(\d+): ", mistake)
+    return (0, int(at[1])) if at else (1, 0)
+
+
+def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
+    """Cards by name, and names that none has."""
+    cards: dict[str, ModelCard] = {}
+    found: list[Problem] = []
+    asked = [
+        (name, stage.model)
+        for name in ("encode", "segment", "autobleu", "fragility")
+        if (stage := getattr(config, name))
+    ]
+    for section, name in asked:
+        if name in cards or any(told.startswith(f"{name} ") for _, told in found):
+            continue
+        try:
+            cards[name] = load_card(name)
+        except CardError as error:
+            found.append(((section, "model"), f"{name} {_no_card(name, shipped_cards(), error)}"))
+    others: list[tuple[tuple[str, str], str, Callable[[str], object], Collection[str]]] = []
+    if config.segment.uses_sat:
+        others.append((("segment", "sat"), config.segment.sat, load_sat_card, shipped_sat_cards()))
+    if config.fragility:
+        others.append(
+            (("fragility", "external"), config.fragility.external, load_external_card, shipped_external_cards())
+        )
+    if config.train:
+        others.append((("train", "model"), config.train.model, load_lcm_card, shipped_lcm_cards()))
+    for keys, name, load, known in others:
+        try:
+            load(name)
+        except CardError as error:
+            found.append((keys, f"{name} {_no_card(name, known, error)}"))
+    return cards, [(keys, f"{'.'.join(keys)} is {text}") for keys, text in found]
+
+
+def _likely(name: str) -> ModelCard | None:
+    """The card that was probably meant, to look at languages with."""
+    alike = difflib.get_close_matches(name, shipped_cards(), n=1, cutoff=0.5)
+    return load_card(alike[0]) if alike else None
+
+
+def _no_card(name: str, known: Collection[str], error: CardError) -> str:
+    """Of a name that is no card's, or of a card that cannot be used."""
+    if name.endswith(CARD):
+        return f"– {error}"
+    return f"– no model is called so; {near(name, known)}allowed: {', '.join(known)}, or the path of a card (.yaml)"
+
+
+def _inputs(config: RunConfig, card: ModelCard | None) -> tuple[ChunkTable | None, list[Problem]]:
+    found: list[Problem] = []
+    by_input: dict[str, Sequence[Chunk]] = {}
+    chunks: ChunkTable | None = None
+    try:
+        planned = plan_inputs(config.input, config.chunk_bytes, _packs(config))
+        chunks = order_chunks(planned, seed=config.seed)
+        names = planned.table["input"].combine_chunks().dictionary_decode()
+        by_input = {one.input_name: _head(planned, names.index(one.input_name).as_py()) for one in config.input}
+    except (PipelineError, OSError) as error:
+        together = error
+        for index, one in enumerate(config.input):
+            try:
+                with translate_errors(one.path):
+                    by_input[one.input_name] = plan_chunks(one, config.chunk_bytes)
+            except (PipelineError, OSError) as error:
+                found.append((("input", str(index), "path"), _plain(error, index, one)))
+        if not found:
+            found.append((("input",), str(together)))
+    for index, one in enumerate(config.input):
+        keys = ("input", str(index))
+        if isinstance(one.lang, str) and card and one.lang not in card.languages:
+            found.append(
+                (
+                    (*keys, "lang"),
+                    f"input {index + 1}: lang is {one.lang!r}, which {card.name} does not know; "
+                    f"{nearest_languages(one.lang, card.languages)}; or {{column: NAME}}, where each document says its "
+                    "own, or detect, where its text does",
+                )
+            )
+        if one.input_name in by_input:
+            try:
+                with translate_errors(one.path):
+                    first = sample(by_input[one.input_name], one, config.split, card.languages if card else None)
+            except (PipelineError, OSError) as error:
+                found.append(((*keys, "path"), _plain(error, index, one)))
+                continue
+            found += _columns(config, one, keys, first, card)
+    return chunks, found
+
+
+def _packs(config: RunConfig) -> bool:
+    """Whether small text files share chunks in this corpus, as a plan asks."""
+    try:
+        return packs(Store(config.output))
+    except (PipelineError, OSError):
+        return True  # what is wrong with the output is said elsewhere
+
+
+def _head(planned: ChunkTable, row: int) -> Sequence[Chunk]:
+    """Chunks of the input that begins in this row: all of them, or the first thousands."""
+    name = planned[row].input
+    some = planned[row : row + 4096]
+    return [one for one in some if one.input == name]
+
+
+def _plain(error: Exception, index: int, one: InputSettings) -> str:
+    """An error with the path that was written, not with the name that was made of it."""
+    what = f"input {index + 1}"
+    return (
+        str(error).replace(f"input {one.input_name}:", f"{what}:")
+        if isinstance(error, InputError)
+        else f"{what}: {error}"
+    )
+
+
+def _columns(
+    config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: Sample, card: ModelCard | None
+) -> Iterator[Problem]:
+    """Columns that no record of the sample has, and a language column of which no value is a language."""
+    wanted = [((*keys, "text"), "text", one.text)]
+    if one.id:
+        wanted.append(((*keys, "id"), "id", one.id))
+    if isinstance(one.lang, LangColumn):
+        wanted.append(((*keys, "lang", "column"), "lang.column", one.lang.column))
+    shared = split_column(config.split)
+    if shared:
+        wanted.append((("split", "by"), "split.by", shared))
+    wanted += [((*keys, "keep"), "keep", column) for column in one.keep]
+    there = [name for name, _ in first.columns.most_common(SHOWN_COLUMNS)]
+    for place, key, column in wanted:
+        if not first.records or column in first.columns:
+            continue
+        alike = near(column, there)
+        of = "" if key == "split.by" else f"input {int(keys[1]) + 1}: "
+        if key == "keep" and not alike and not first.whole:
+            continue  # it may be there later
+        yield (
+            place,
+            f"{of}{key} is {column!r}, a column that {first.where()} of {one.path} "
+            f"{'has' if first.records == 1 else 'have'} not; {alike}columns: {', '.join(there)}",
+        )
+    unknown = first.refused.get("unknown language", [])
+    if isinstance(one.lang, LangColumn) and unknown and not first.documents and card:
+        yield (*keys, "lang"), f"no record of {first.where()} has a language that {card.name} knows: {unknown[0]}"

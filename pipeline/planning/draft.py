@@ -1,0 +1,308 @@
+"""A first corpus.yaml for someone's files: what `pipeline init DATA…` finds by looking at them, with comments.
+
+Of each kind of file in a folder it looks at some hundred records. Columns are told by their names and by what they
+hold, languages by the column that has codes, else by the texts. The file that comes out passes every check and runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.base.errors import ConfigError, PipelineError, visible
+from pipeline.base.formats import counted, size
+from pipeline.inputs import InputFile, InputSettings, SplitSettings, list_files
+from pipeline.inputs.chunk import UNREADABLE
+from pipeline.inputs.chunks import whole_file
+from pipeline.inputs.listing import COMPRESSIONS, FORMATS
+from pipeline.inputs.samples import Sample, sample
+from pipeline.storage.remote import is_remote
+from stages.language import identifier
+from stages.sonar.card import load_card
+
+SMALL_MODEL, LARGE_MODEL = "sonar-tiny", "sonar"
+TEXT_NAMES = ("text", "content", "body", "document", "article", "raw_content", "markdown", "passage")
+ID_NAMES = ("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri")
+LANG_NAMES = ("lang", "language", "lang_code", "language_code")
+ONE_LANGUAGE = 0.95  # share of the texts that are in one language, from which on that is taken for all
+CERTAIN = 0.5  # confidence of the identification
+FEW_DOCUMENTS = 1000  # of fewer, more than a hundredth is held out, or nothing would be
+SHORT = 200  # characters of a value that is metadata, not text
+PACKED = 3  # bytes of text in a byte of a compressed file
+KEPT = 4  # columns suggested as metadata
+
+
+@dataclass
+class Draft:
+    """One entry of `input:`. `lang`: a code, {column: NAME} or detect; `langs`: languages of the sampled texts."""
+
+    path: str
+    files: int
+    bytes: int
+    text: str | None = None
+    id: str | None = None
+    lang: str | dict[str, str] = "detect"
+    keep: list[str] = field(default_factory=list)
+    langs: Counter[str] = field(default_factory=Counter)
+    documents: float = 0.0  # in all, estimated from the sample
+
+
+@dataclass
+class _Group:
+    """Files of one kind below one place, and the pattern that finds them."""
+
+    pattern: str
+    files: list[InputFile]
+
+
+def draft(data: Sequence[str], folder: Path, name: str | None, output: str | None) -> str:
+    """The text of a corpus.yaml in this folder. Raises `ConfigError` where nothing can be read as documents."""
+    found, others = [], []
+    for place in data:
+        groups, unknown = _groups(place)
+        others += unknown
+        found += [_entry(group) for group in groups]
+    if not found:
+        known = " ".join(FORMATS)
+        raise ConfigError(
+            f"{', '.join(data)}: no file that documents are read from; known are {known}, each with "
+            f"{' '.join(COMPRESSIONS)}"
+        )
+    name = name or _name(data[0])
+    return _written(found, others, folder, name, output or f"runs/{name}")
+
+
+def _groups(place: str) -> tuple[list[_Group], list[str]]:
+    """Files below a place by their extension, and names of those that are no documents."""
+    if is_remote(place) or any(sign in place for sign in "*?["):
+        files = list_files(InputSettings(path=_absolute(place), lang="und"))
+        return [_Group(place, [one for one in files if one.format != UNREADABLE])], []
+    path = Path(place).expanduser()
+    if path.is_file():
+        kind = _kind(path.name)
+        return ([_Group(place, _listed(place))], []) if kind else ([], [path.name])
+    if not path.is_dir():
+        raise ConfigError(f"{place} is not there; give files, folders, or a pattern in quotes ('data/*.jsonl')")
+    kinds: dict[str, bool] = {}  # extension → whether some lie in folders below
+    unknown = []
+    for below, folders, names in os.walk(path):
+        folders[:] = sorted(one for one in folders if one[:1] not in "._")
+        for file in sorted(names):
+            kind = _kind(file)
+            if kind and file[:1] not in "._":
+                kinds[kind] = kinds.get(kind, False) or Path(below) != path
+            elif file[:1] not in "._":
+                unknown.append(file)
+    groups = []
+    for kind, deep in sorted(kinds.items()):
+        pattern = f"{place.rstrip('/')}/{'**/' * deep}*{kind}"
+        groups.append(_Group(pattern, _listed(pattern)))
+    return groups, unknown
+
+
+def _listed(place: str) -> list[InputFile]:
+    return [one for one in list_files(InputSettings(path=_absolute(place), lang="und")) if one.format != UNREADABLE]
+
+
+def _absolute(place: str) -> str:
+    return place if is_remote(place) else str(Path(place).expanduser().absolute())
+
+
+def _kind(name: str) -> str:
+    """Extension with compression, `.jsonl.gz`; empty for what is not read."""
+    path = Path(name)
+    last, inner = path.suffix, Path(path.stem).suffix if path.suffix.lower() in COMPRESSIONS else ""
+    return f"{inner}{last}" if (inner or last).lower() in FORMATS else ""
+
+
+def _entry(group: _Group) -> Draft:
+    """What one kind of files holds, from some of them."""
+    found = Draft(group.pattern, len(group.files), sum(one.size for one in group.files))
+    settings = InputSettings(path=_absolute(group.pattern), lang="und")
+    seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
+    if all(one.format == "text" for one in group.files):
+        found.documents = len(group.files)
+        texts = [str(one.get("text", "")) for one in seen.values]
+    else:
+        found.text = _text_column(seen)
+        if found.text is None:
+            there = ", ".join(seen.columns) or "none"
+            raise ConfigError(f"{group.pattern}: no column holds texts; columns: {there}; leave these files out")
+        texts = [value for one in seen.values if isinstance(value := one.get(found.text), str)]
+        found.id = _id_column(seen, found.text)
+        lang = _lang_column(seen)
+        found.keep = _metadata(seen, {found.text, found.id, lang})
+        mean = sum(len(text.encode()) for text in texts) / max(1, len(texts))
+        packed = any(one.compression or one.format == "parquet" for one in group.files)
+        found.documents = found.bytes * (PACKED if packed else 1) / max(1.0, mean)
+        if lang:
+            found.lang = {"column": lang}
+            found.langs = Counter(str(one[lang]) for one in seen.values if lang in one)
+            return found
+    found.langs = _languages(texts)
+    most = found.langs.most_common(1)
+    if most and most[0][1] >= ONE_LANGUAGE * len(texts):
+        found.lang = most[0][0]
+    return found
+
+
+def _strings(seen: Sample, column: str) -> list[str]:
+    return [value for one in seen.values if isinstance(value := one.get(column), str)]
+
+
+def _text_column(seen: Sample) -> str | None:
+    """The column that is called so and holds strings, else the one with the longest."""
+    usable = {column: texts for column in seen.columns if (texts := _strings(seen, column))}
+    named = [column for name in TEXT_NAMES for column in usable if column.lower() == name]
+    longest = sorted(usable, key=lambda column: -sum(map(len, usable[column])))
+    return next(iter(named or longest), None)
+
+
+def _id_column(seen: Sample, text: str) -> str | None:
+    """A column that is called so and tells the sampled records apart."""
+    for name in ID_NAMES:
+        for column in seen.columns:
+            values = [one.get(column) for one in seen.values]
+            plain = all(isinstance(one, str | int) and not isinstance(one, bool) and one != "" for one in values)
+            if column.lower() == name and column != text and plain and len(set(map(str, values))) == len(values):
+                return column
+    return None
+
+
+def _lang_column(seen: Sample) -> str | None:
+    """A column of SONAR codes."""
+    known = set(load_card(LARGE_MODEL).languages)
+    ordered = sorted(seen.columns, key=lambda column: column.lower() not in LANG_NAMES)
+    return next((one for one in ordered if (texts := _strings(seen, one)) and known.issuperset(texts)), None)
+
+
+def _metadata(seen: Sample, used: Collection[str | None]) -> list[str]:
+    """Columns of short values, which are worth carrying along."""
+    from pipeline.storage import layout
+
+    def short(value: Any) -> bool:
+        return isinstance(value, int | float) or (isinstance(value, str) and len(value) <= SHORT)
+
+    free = [one for one in seen.columns if one not in used and one not in layout.RESERVED_COLUMNS]
+    return [
+        one
+        for one in free
+        if any(short(v.get(one)) for v in seen.values) and all(v.get(one) is None or short(v[one]) for v in seen.values)
+    ][:KEPT]
+
+
+def _languages(texts: Sequence[str]) -> Counter[str]:
+    """Languages of texts that are told with confidence."""
+    identify = identifier().identify
+    found = (identify(text) for text in texts)
+    return Counter(one.lang for one in found if one and one.lang and one.confidence >= CERTAIN)
+
+
+def _name(place: str) -> str:
+    """Of a corpus, from the last word of a place."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", re.split(r"[*?\[]", place)[0]) if word]
+    known = {one.strip(".") for one in (*FORMATS, *COMPRESSIONS)}
+    return next((word for word in reversed(words) if word.lower() not in known), "corpus")
+
+
+def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: str, output: str) -> str:
+    langs = sum((one.langs for one in found), Counter[str]())
+    small = set(load_card(SMALL_MODEL).languages)
+    model = SMALL_MODEL if langs and small.issuperset(langs) else LARGE_MODEL
+    documents = sum(one.documents for one in found)
+    held_out = 0.1 if documents < FEW_DOCUMENTS else 0.01
+    told = ", ".join(f"{lang} {share / langs.total():.0%}" for lang, share in langs.most_common(6))
+    lines = [
+        "# Made by `pipeline init`, which looked at the first records. Check it, then:",
+        "#   pipeline plan corpus.yaml      what a run would do",
+        "#   pipeline run corpus.yaml       make the corpus; run it again after any change",
+        f"name: {_scalar(name)}",
+        f"output: {_scalar(output)}     # where the corpus goes; relative to this file, or a URL such as s3://…",
+        "",
+        "input:",
+    ]
+    for one in found:
+        lines += _input_lines(one, folder)
+    if others:
+        kinds = Counter(Path(file).suffix or file for file in others)
+        named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))
+        lines.append(f"# Not read, since no documents are known to be in them: {named}.")
+    lines += [
+        "",
+        f"# About {documents:.0f} documents: {held_out:.0%} of them for validation and test each.",
+        f"split: {{validation: {held_out}, test: {held_out}, by: text}}     # copies of a text stay together",
+        "segment: {method: sat-capped}     # documents → sentences, none over 200 characters or 128 tokens",
+        *_model_lines(model, told, langs, small),
+        "",
+        "# What to uncomment next:",
+        "# autobleu: {sample: 0.1}         # decode a tenth of the sentences again, to see how good their vectors are",
+        "# scaler: {}                      # median and interquartile range of every dimension; training needs it",
+        "# fragility: {sample: {rows: 50_000}}     # how fast a vector's meaning is lost under noise; needs scaler",
+        "# rvq: {codebooks: 8, units: 256} # vectors → codes, for quantised models",
+        '# select: "chars >= 10"           # the sentences that trainings and exports see',
+        "# train: {model: lcm-two-tower-tiny, steps: 300}     # a Large Concept Model; needs scaler",
+        "# report: {}                      # a page of plots at the end of each run",
+        "launcher: auto                    # this process while there is little to do, else all cores and GPUs",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
+    lang = one.lang if isinstance(one.lang, str) else f"{{column: {_scalar(one.lang['column'])}}}"
+    yield f"  - path: {_scalar(_relative(one.path, folder))}     # {counted(one.files, 'file')}, {size(one.bytes)}"
+    if one.text is not None:
+        yield f"    text: {_scalar(one.text)}"
+        if one.id:
+            yield f"    id: {_scalar(one.id)}"
+        else:
+            yield "    # id: COLUMN                  # no column tells all documents apart: ids are made"
+    if lang == "detect":
+        seen = ", ".join(lang for lang, _ in one.langs.most_common(5)) or "none for certain"
+        yield f"    lang: detect                  # each text tells its own: {seen}"
+    else:
+        yield f"    lang: {lang}"
+    if one.keep:
+        yield f"    # keep: [{', '.join(map(_scalar, one.keep))}]     # metadata to carry along"
+
+
+def _model_lines(model: str, told: str, langs: Counter[str], small: Collection[str]) -> list[str]:
+    if model == SMALL_MODEL:
+        return [
+            f"# Languages: {told}. sonar-tiny knows them, and is part of the package.",
+            "# The published model is called sonar: fetched once (6 GB), and slow without a GPU.",
+            "encode: {model: sonar-tiny}",
+        ]
+    beyond = ", ".join(sorted(set(langs) - set(small))) or "they could not be told"
+    return [
+        f"# Languages: {told or 'not told'}. sonar-tiny does not know all of them ({beyond}), sonar knows 202; it is",
+        "# fetched once (pipeline models sonar --fetch, 6 GB), and wants a GPU for more than a few books.",
+        "encode: {model: sonar}",
+    ]
+
+
+def _relative(path: str, folder: Path) -> str:
+    """As it is written in a file of this folder."""
+    return path if is_remote(path) else os.path.relpath(Path(path).expanduser().absolute(), folder.absolute())
+
+
+def _scalar(value: str) -> str:
+    """A string in YAML, in one line."""
+    return yaml.safe_dump(value, allow_unicode=True, width=100_000, default_flow_style=True).split("\n")[0]
+
+
+def write_draft(text: str, to: Path) -> None:
+    """Write a new file. Raises `ConfigError` if there is one already, or it cannot be written."""
+    try:
+        with to.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ConfigError(f"{to} is there already; give another name with --to, or delete it") from error
+    except OSError as error:
+        raise PipelineError(f"{to} cannot be written: {error.strerror}") from error

@@ -1,0 +1,258 @@
+"""What enters and leaves a corpus when a configuration is run: nobody's documents vanish without a word.
+
+Readers see the documents of the newest run's inputs. What leaves is told by file, for a chunk's range may change while
+its documents stay: a file that the inputs do not name any more, or that lies beyond `limit`. Documents that leave stay
+on disk, unseen, until `pipeline gc --delete`; naming their input again brings them back at once.
+Cost: reading the newest run's list of chunks, and the receipts of what leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from pipeline.base.errors import CorpusError, visible
+from pipeline.base.formats import counted, size
+from pipeline.corpus.counters import CHUNK
+from pipeline.corpus.runs import newest_view
+from pipeline.corpus.states import read_state
+from pipeline.corpus.view import View
+from pipeline.inputs import ChunkTable
+from pipeline.inputs.chunk import PACKED
+from pipeline.inputs.packing import files_of
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+SHOWN_FILES = 3
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Files of an input that leave, with what the corpus has of them. `whole`: nothing of the input stays."""
+
+    input: str
+    whole: bool
+    files: tuple[str, ...]
+    documents: int
+    rows: int
+    renamed: str = ""  # an input that reads the same files under this name
+
+    def __str__(self) -> str:
+        rest = len(self.files) - SHOWN_FILES
+        named = ", ".join(self.files[:SHOWN_FILES]) + (f" and {counted(rest, 'more file')}" if rest > 0 else "")
+        what = f"input {self.input}" + ("" if self.whole else f": {named}" if self.files else ", by its limit")
+        hint = f"; input {self.renamed} reads the same files: give it `name: {self.input}` to keep them"
+        of_what = f" ({counted(len(self.files), 'file')})" if self.whole else ""
+        return (
+            f"{what}{of_what}, {counted(self.documents, 'document')}, {counted(self.rows, 'row')}"
+            f"{hint if self.renamed else ''}"
+        )
+
+
+@dataclass(frozen=True)
+class Entering:
+    """Files of an input that are new. `whole`: the input is."""
+
+    input: str
+    whole: bool
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        of = "" if self.whole else "more of "
+        return f"{of}input {self.input}, {counted(self.files, 'file')}, {size(self.bytes)}"
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """From what readers see now to what they will see. `names`: of the corpus, then and now, where they differ."""
+
+    url: str
+    leaving: tuple[Leaving, ...]
+    entering: tuple[Entering, ...]
+    names: tuple[str, str] | None
+
+    @property
+    def documents(self) -> int:
+        """Documents that leave."""
+        return sum(one.documents for one in self.leaving)
+
+    @property
+    def rows(self) -> int:
+        """Sentences that leave."""
+        return sum(one.rows for one in self.leaving)
+
+    @property
+    def needs_consent(self) -> bool:
+        """Whether somebody has to agree: documents leave, or it may be another corpus that was meant."""
+        return self.documents > 0 or self.names is not None
+
+    def lines(self) -> list[str]:
+        """All of it, a line each."""
+        found = [f"leaves: {one}" for one in self.leaving] + [f"enters: {one}" for one in self.entering]
+        return found + ([f"name: {self.names[0]} → {self.names[1]}"] if self.names else [])
+
+    def refusal(self) -> str:
+        """What is said to who has not agreed."""
+        what = []
+        if self.documents:
+            what.append(f"{counted(self.documents, 'document')} ({counted(self.rows, 'row')}) would leave {self.url}")
+        if self.names:
+            what.append(f"{self.url} is the corpus {self.names[0]!r}, and this file is named {self.names[1]!r}")
+        return (
+            f"{', and '.join(what)}:\n"
+            + "".join(f"  {line}\n" for line in self.lines())
+            + "Nothing was changed. If that is meant, run again with --accept-removal (what leaves stays on disk until "
+            "pipeline gc --delete); else put the inputs back, or give another `output`"
+        )
+
+
+def view_change(store: Store, view: View) -> ViewChange | None:
+    """What running a view changes for readers; None if there is nothing yet that they could see, or it is unreadable.
+
+    A view that is damaged is mended by running, so it stands in nobody's way.
+    """
+    try:
+        if not store.exists(layout.CORPUS_FILE):
+            return None
+        old = newest_view(store)
+    except CorpusError:
+        return None
+    before, after = old.listed.chunks, view.listed.chunks
+    names = (visible(old.name), visible(view.name)) if old.name != view.name else None
+    if before.table.select(["id", "url", "take"]).equals(after.table.select(["id", "url", "take"])):
+        return ViewChange(store.url, (), (), names)
+    files_before, files_after = _Files.of(before), _Files.of(after)
+    gone, new = files_before.not_in(files_after), files_after.not_in(files_before)
+    for row in _cut(after):  # what follows the last chunk of an input with a limit, in the same file
+        last = after[row]
+        for key in files_after.keys.filter(pa.array(files_after.rows == row)).to_pylist():
+            same = pc.equal(files_before.keys, key).to_numpy(zero_copy_only=False)
+            gone |= same & (before.table["start"].to_numpy()[files_before.rows] > last.start)
+    leaving = _leaving(store, old, files_before, gone, after, new, files_after)
+    return ViewChange(store.url, tuple(leaving), tuple(_entering(before, after, files_after, new)), names)
+
+
+def show_change(console: Console, change: ViewChange | None) -> None:
+    """A few lines, if anything enters or leaves."""
+    for line in change.lines() if change else ():
+        console.print(line, markup=False, highlight=False, style="yellow" if not line.startswith("enters") else "")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of chunks. `keys`: input and path of each; `rows`: the chunks that they are read by."""
+
+    keys: pa.Array
+    rows: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, chunks: ChunkTable) -> _Files:
+        """Those that share a chunk too."""
+        table = chunks.table
+        texts = [table[name].combine_chunks().dictionary_decode() for name in ("input", "path")]
+        keys = pc.binary_join_element_wise(*texts, "\0")
+        packed = pc.equal(table["format"].combine_chunks().dictionary_decode(), PACKED).to_numpy(zero_copy_only=False)
+        alone = np.flatnonzero(~packed)
+        more, rows = list[str](), list[int]()
+        for row in np.flatnonzero(packed).tolist():
+            chunk = chunks[row]
+            for file in files_of(chunk):
+                more.append(f"{chunk.input}\0{file.path}")
+                rows.append(row)
+        every = pa.concat_arrays([keys.take(pa.array(alone)), pa.array(more, pa.string())])
+        return cls(every, np.concatenate([alone, np.asarray(rows, np.int64)]).astype(np.int64))
+
+    def not_in(self, others: _Files) -> Mask:
+        """Which of the files the others have not."""
+        found: Mask = pc.invert(pc.is_in(self.keys, value_set=others.keys)).to_numpy(zero_copy_only=False)
+        return found.copy()
+
+
+def _cut(chunks: ChunkTable) -> list[int]:
+    """Rows of the chunks that a limit ends in: one an input at most."""
+    return [int(row) for row in np.flatnonzero(chunks.table["take"].is_valid().to_numpy())]
+
+
+def _inputs(chunks: ChunkTable) -> set[str]:
+    return set(chunks.table["input"].combine_chunks().dictionary_decode().unique().to_pylist())
+
+
+def _leaving(
+    store: Store, old: View, files: _Files, gone: Mask, after: ChunkTable, new: Mask, files_after: _Files
+) -> list[Leaving]:
+    stays, found = _inputs(after), dict[str, Leaving]()
+    rows = np.unique(files.rows[gone])
+    every, left = (
+        np.bincount(files.rows, minlength=len(old.listed)),
+        np.bincount(files.rows[gone], minlength=len(old.listed)),
+    )
+    leaves = old.listed.take(pa.array(rows))
+    enters = after.take(pa.array(np.unique(files_after.rows[new])))
+    for name in sorted(_inputs(leaves.chunks)):
+        of_input = pc.equal(leaves.chunks.table["input"].combine_chunks().dictionary_decode(), name)
+        mine = np.flatnonzero(of_input.to_numpy(zero_copy_only=False))
+        whole = [one for one in mine if left[rows[one]] == every[rows[one]]]
+        total = read_state(store, replace(old, chunks=leaves.take(pa.array(whole, pa.int64())))).total
+        documents, sentences = total.get(f"{CHUNK}/kept", 0.0), total.get(f"{CHUNK}/sentences", 0.0)
+        for one in sorted(set(mine) - set(whole)):  # some of the files that share a chunk
+            share = left[rows[one]] / every[rows[one]]
+            some = read_state(store, replace(old, chunks=leaves.take(pa.array([one])))).total
+            documents += share * some.get(f"{CHUNK}/kept", 0.0)
+            sentences += share * some.get(f"{CHUNK}/sentences", 0.0)
+        mask = gone & np.isin(files.rows, rows[mine])
+        paths = {key.partition("\0")[2] for key in files.keys.filter(pa.array(mask)).to_pylist()}
+        renamed = _reader_of(leaves.chunks.take(pa.array(mine)), enters) if name not in stays else ""
+        found[name] = Leaving(
+            visible(name),
+            name not in stays,
+            tuple(sorted(map(visible, paths))),
+            round(documents),
+            round(sentences),
+            visible(renamed),
+        )
+    _add_of_limits(store, old, after, found)
+    return list(found.values())
+
+
+def _reader_of(gone: ChunkTable, new: ChunkTable) -> str:
+    """The input that reads the same files now, if there is one."""
+    urls = gone.table["url"].combine_chunks().dictionary_decode()
+    same = pc.is_in(new.table["url"].combine_chunks().dictionary_decode(), value_set=urls.unique())
+    row = same.index(pa.scalar(True)).as_py()
+    return new[row].input if row >= 0 else ""
+
+
+def _add_of_limits(store: Store, old: View, after: ChunkTable, found: dict[str, Leaving]) -> None:
+    """Records of a chunk that a limit cuts now and did not cut before, or not so early."""
+    for row in _cut(after):
+        now = after[row]
+        at = pc.index(old.listed.chunks.table["id"], now.id).as_py()
+        if at < 0:
+            continue
+        then = old.listed.chunks[at]
+        receipt = read_state(store, replace(old, chunks=old.listed.take(pa.array([at]))))[0].receipt
+        if not receipt or now.take is None or (then.take is not None and then.take <= now.take):
+            continue
+        share = max(0, receipt.documents_in - now.take) / max(1, receipt.documents_in)
+        documents, rows = round(receipt.kept * share), round(receipt.sentences * share)
+        name = visible(now.input)
+        one = found.get(now.input, Leaving(name, False, (), 0, 0))
+        if documents:
+            found[now.input] = replace(one, documents=one.documents + documents, rows=one.rows + rows)
+
+
+def _entering(before: ChunkTable, after: ChunkTable, files: _Files, new: Mask) -> list[Entering]:
+    there, found = _inputs(before), []
+    sizes = after.table["bytes"].to_numpy() / np.maximum(1, np.bincount(files.rows, minlength=len(after)))
+    for name in sorted(_inputs(after.take(pa.array(np.unique(files.rows[new]))))):
+        mine = new & pc.starts_with(files.keys, f"{name}\0").to_numpy(zero_copy_only=False)
+        paths = len(files.keys.filter(pa.array(mine)).unique())
+        found.append(Entering(visible(name), name not in there, paths, int(sizes[files.rows[mine]].sum())))
+    return found

@@ -1,0 +1,194 @@
+"""Whether sections of a corpus.yaml get what they need: conditions their columns, trainings and fits their data."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from pipeline.base.errors import ConfigError
+from pipeline.base.formats import counted, number
+from pipeline.conditions.expression import parse
+from pipeline.config.run_config import RunConfig
+from pipeline.config.select import SelectSettings
+from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
+from pipeline.inputs import ChunkTable
+from pipeline.inputs.splits import split_column
+from pipeline.planning.workload import sentences_in
+from pipeline.storage import layout
+from pipeline.storage.remote import is_remote
+from stages.cards import CardError
+from stages.lcm.card import load_lcm_card
+
+Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
+
+
+def section_problems(config: RunConfig, chunks: ChunkTable | None) -> list[Problem]:
+    """What is wrong between sections, and with files that they name. chunks: of the inputs, if they can be listed."""
+    return [*_select(config), *_train(config), *_codes(config, chunks), *_files(config), *_output(config)]
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """Names that were probably meant, as the beginning of a hint; empty if none is alike."""
+    alike = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(alike)}? " if alike else ""
+
+
+def _available(config: RunConfig) -> tuple[Mapping[str, Column], set[str]]:
+    """The columns that the corpus will have, and those of them that a sample leaves null."""
+    made, sampled = [f"sentences.{name}" for name in layout.schema("sentences").names], set[str]()
+    for stage in config.asked_stages():
+        columns = [(family, name) for family in stage.writes for name in layout.schema(family, width=1).names]
+        made += [f"{family}.{name}" for family, name in columns]
+        if getattr(stage, "sample", 1.0) != 1.0:
+            sampled |= {name for _, name in columns}
+    made += [f"documents.{name}" for name in (*layout.DOCUMENT_COLUMNS, *config.keep_columns())]
+    return columns_of(set(made)), sampled
+
+
+def _select(config: RunConfig) -> Iterator[Problem]:
+    if config.select:
+        yield from _condition(config, config.select, ("select",))
+    for index, other in enumerate(config.train.corpora if config.train else ()):
+        if not is_remote(other.path) and not Path(other.path, layout.CORPUS_FILE).exists():
+            yield ("train", "corpora", str(index), "path"), f"train.corpora: {other.path} is no corpus"
+
+
+def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...]) -> Iterator[Problem]:
+    """A condition against the columns that will be there, and against those that a sample leaves null."""
+    if select.where is None:
+        return
+    columns, sampled = _available(config)
+    types = {column.name: column.type for column in columns.values()}
+    try:
+        condition = parse(select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
+    except ConfigError as error:
+        yield keys, str(error)
+        return
+    for column in condition.undecided(sampled):
+        clause = next(one for one in condition.clauses if column in one.columns and column not in one.null_columns)
+        test = f"({clause.text})" if " or " in clause.text.lower() else clause.text
+        yield (
+            keys,
+            (
+                f"select.where: {column} is null in rows that are not sampled, and `{clause.text}` does not tell what "
+                f"becomes of them. To keep them: ({column} is null or {test}); to leave them out: {column} is not null "
+                f"and {test}; or set `sample: 1.0`"
+            ),
+        )
+
+
+def _train(config: RunConfig) -> Iterator[Problem]:
+    """What a training needs of other sections, which it would miss only when the corpus is done."""
+    train = config.train
+    if not train:
+        return
+    if config.encode is None:
+        yield ("train",), "train needs what encode makes: add a section `encode: {}`"
+    try:
+        quantised = load_lcm_card(train.model).quantised
+    except CardError:
+        quantised = False  # said elsewhere
+    if quantised and config.rvq is None:
+        yield (
+            ("train", "model"),
+            (
+                f"train.model {train.model} models codes, which nothing makes here; add a section "
+                "`rvq: {codebooks: 8, units: 256}`"
+            ),
+        )
+    if train.weights == "fragility" and config.predictor is None:
+        yield (
+            ("train", "weights"),
+            ("train.weights is fragility, which nothing makes here; add sections `fragility: {}` and `predictor: {}`"),
+        )
+    if train.answers is not None and train.answers not in config.keep_columns():
+        kept = config.keep_columns()
+        yield (
+            ("train", "answers"),
+            (
+                f"train.answers is {train.answers!r}, which no input keeps; {near(train.answers, kept)}"
+                f"kept are: {', '.join(kept) or 'none'} (input: keep)"
+            ),
+        )
+    if split_column(config.split) is None or not hasattr(config.split.by, "column"):
+        if config.split.validation + config.split.test >= 1:
+            yield ("split",), "train has nothing to learn from: validation and test take all documents; lower one"
+        if train.validation_concepts and not config.split.validation:
+            yield (
+                ("split", "validation"),
+                (
+                    "split.validation is 0, so the training has nothing to be validated on; give it a share, or set "
+                    "train.validation_concepts: 0"
+                ),
+            )
+
+
+def _codes(config: RunConfig, chunks: ChunkTable | None) -> Iterator[Problem]:
+    """A codebook has no more units than the pilot has sentences."""
+    if not config.rvq or config.rvq.file or chunks is None:
+        return
+    most = min(config.fit.rows, config.rvq.rows)
+    few = _few_sentences(chunks, config.rvq.units)
+    if most < config.rvq.units:
+        yield (
+            ("rvq", "units"),
+            (
+                f"rvq.units is {config.rvq.units}, more than the {number(most)} sentences that rvq.rows and fit.rows "
+                "give the fit; lower it, or raise those"
+            ),
+        )
+    elif few is not None:
+        yield (
+            ("rvq", "units"),
+            (
+                f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
+                f"(39 sentences a unit and more make good codebooks: {max(2, few // 39)})"
+            ),
+        )
+
+
+def _few_sentences(chunks: ChunkTable, needed: int) -> int | None:
+    """How many sentences there are at most, if that is less than is needed, however short they are; else None."""
+    shortest = 8  # times shorter than usual, as titles and chats are
+    total = 0
+    for chunk in chunks:
+        total += shortest * (sentences_in(chunk) + 1)
+        if total >= needed:
+            return None
+    return total
+
+
+def _files(config: RunConfig) -> Iterator[Problem]:
+    """Artifacts of other corpora, and first weights, that are not there."""
+    for section in ("scaler", "predictor", "rvq"):
+        file = getattr(getattr(config, section), "file", None)
+        if file and not is_remote(file) and not Path(file).is_file():
+            yield (
+                (section, "file"),
+                (f"{section}.file {file} is not there; give the path of a file in a corpus's fits/, or leave it out"),
+            )
+    first = config.train.init_from if config.train else None
+    if first and not is_remote(first) and not Path(first).exists():
+        yield (
+            ("train", "init_from"),
+            (f"train.init_from {first} is not there; give the folder of a trained model, …/train/NAME"),
+        )
+
+
+def _output(config: RunConfig) -> Iterator[Problem]:
+    """A local folder that this user may not write to; stores are tried by `doctor` and by the run."""
+    if is_remote(config.output):
+        return
+    path = Path(config.output).absolute()
+    for folder in (path, *path.parents):
+        if os.path.lexists(folder):
+            if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where it may not look)
+                found = f"lies in {folder}, which is no folder"
+            elif not os.access(folder, os.W_OK | os.X_OK):
+                found = f"cannot be written: this user has no permission for {folder}"
+            else:
+                return
+            yield ("output",), f"output {config.output} {found}; give another"
+            return

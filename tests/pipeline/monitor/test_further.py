@@ -1,0 +1,52 @@
+"""`plan` says of fits, training and report what `run` then does, with the key, the old value and the new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import MakeConfig
+from tests.pipeline.training.small import TRAIN, make_corpus, trained
+from tests.support.cli import pipeline, said
+
+FITTED = {"autobleu": None, "scaler": {}, "fit": {"rows": 100}}
+
+
+def test_fits_and_report(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(**FITTED, report={"max_rows": 1000})
+    first = pipeline("plan", path)
+    assert "fit scaler: on the pilot: new" in first.stdout and "report: report/index.html is written" in first.stdout
+    done = pipeline("run", path)
+    assert done.returncode == 0, said(done)
+    same = pipeline("plan", path)
+    assert "report/index.html is up to date" in same.stdout and "Nothing to do." in same.stdout
+    changed = pipeline("plan", path, "--set", "fit.rows=50")
+    assert "fit scaler: on the pilot: pilot.rows: 100 → 50" in changed.stdout and "Nothing to do" not in changed.stdout
+    other = pipeline("plan", path, "--set", "segment.max_chars=70")
+    assert "fit scaler: on the pilot: segment makes something else now" in other.stdout
+    (tmp_path / "out/report/index.html").unlink()
+    lost = pipeline("plan", path)
+    assert "report/index.html is written" in lost.stdout and "Nothing to do" not in lost.stdout
+
+
+@pytest.mark.slow
+def test_a_training_that_run_refuses_to_go_on_with(tmp_path: Path) -> None:
+    path = make_corpus(tmp_path)
+    settings = TRAIN | {"model": str(tmp_path / "small.yaml"), "name": "first", "steps": 2}
+    begun = yaml.safe_load(path.read_text())
+
+    def with_training(**changes: object) -> Path:
+        path.write_text(yaml.safe_dump(begun | {"train": settings | changes}))
+        return path
+
+    planned = pipeline("plan", with_training())
+    assert "in train/first: not begun, 2 steps" in planned.stdout and "Nothing to do" not in planned.stdout
+    trained(path, "first", steps=2)
+    finished = pipeline("plan", path)
+    assert "in train/first: trained, 2 steps" in finished.stdout and "Nothing to do." in finished.stdout
+    other = pipeline("plan", with_training(steps=3))
+    assert "train.steps 2 → 3" in other.stdout and "Nothing to do" not in other.stdout
+    refused = pipeline("run", path)
+    assert refused.returncode == 2 and "train.steps 2 → 3" in refused.stderr

@@ -1,0 +1,155 @@
+"""Everything that is wrong with a corpus.yaml is said at once, before anything is computed, by plan, run and doctor."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.base.errors import ConfigError
+from pipeline.planning.checks import load_checked
+from tests.conftest import MakeConfig, write_jsonl
+from tests.support.cli import pipeline, said
+
+BAD = """\
+name: bad
+output: out
+input:
+  - {path: dta/*.jsonl, lang: eng_Latn}
+  - {path: in/*.jsonl, id: idd, lang: {column: lang}, keep: [titel]}
+  - {path: in2/*.jsonl, text: body, lang: eng_Lat}
+segment: {max_chars: 0}
+encode: {model: sonar-tny}
+autobleu: {sample: 1.5}
+select: "autobleau >= 30"
+scaler: {file: fits/none.safetensors}
+rvq: {units: 65536}
+train: {model: lcm-two-tower-tny, answers: ansewr, weights: fragility}
+split: {validation: 0.0, by: texts}
+launcher: {kind: ray}
+"""
+SAID = [
+    (4, r"input 1: nothing matches .*dta/\*\.jsonl"),
+    (5, r"input 2: id is 'idd', a column that .* did you mean id\?"),
+    (5, r"input 2: keep is 'titel', .* did you mean title\? columns: id, lang, title, source, text"),
+    (6, r"input 3: lang is 'eng_Lat', which .* nearest .* eng_Latn"),
+    (6, r"input 3: text is 'body'"),
+    (7, r"segment\.max_chars is 0; allowed: greater than or equal to 10"),
+    (8, r"encode\.model is sonar-tny – .*did you mean sonar-tiny"),
+    (9, r"autobleu\.sample is 1\.5; allowed: less than or equal to 1\."),
+    (10, r"select\.where: there is no column autobleau; did you mean autobleu"),
+    (11, r"scaler\.file .*fits/none\.safetensors is not there"),
+    (13, r"train\.model is lcm-two-tower-tny – .*did you mean lcm-two-tower-tiny"),
+    (13, r"train\.weights is fragility, which nothing makes here"),
+    (13, r"train\.answers is 'ansewr', which no input keeps"),
+    (14, r"split\.by is \"texts\"; allowed: 'text'\."),
+    (14, r"split\.validation is 0"),
+    (15, r"launcher\.kind is ray, but there is no address"),
+]
+
+
+@pytest.fixture
+def bad(make_config: MakeConfig, tmp_path: Path) -> Path:
+    make_config()
+    write_jsonl(tmp_path / "in2/one.jsonl", [{"id": "one", "text": "One sentence."}])
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD)
+    return path
+
+
+def test_all_at_once_with_lines_in_plan_run_and_doctor(bad: Path, tmp_path: Path) -> None:
+    for command in ("plan", "run", "doctor"):
+        if command == "doctor":
+            shown = re.sub(r"\s+", " ", pipeline("doctor", bad, "--no-ray").stdout)
+        else:
+            done = pipeline(command, bad)
+            shown = done.stderr
+            assert done.returncode == 2 and not (tmp_path / "out").exists()
+        for line, what in SAID:
+            if command == "doctor" and line == 15:
+                continue  # asked apart
+            words = rf"bad\.yaml:{line}: {what}"
+            assert re.search(words.replace(" ", r"\s+") if command == "doctor" else words, shown), (words, shown)
+    lines = [one for one in pipeline("plan", bad).stderr.split("\n") if "bad.yaml:" in one]
+    assert len(lines) == len(SAID) and lines == sorted(lines, key=lambda one: int(one.split(":")[1]))
+    assert not re.search(r"input in-|input dta-|input\.\d", "\n".join(lines)), "names that nobody has written"
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    try:
+        load_checked(path, overrides)
+    except ConfigError as error:
+        return str(error).split("\n")
+    return []
+
+
+def test_nothing_is_said_of_what_is_right(make_config: MakeConfig) -> None:
+    path = make_config(scaler={}, select="autobleu is null or autobleu >= 30", train={"model": "lcm-two-tower-tiny"})
+    assert problems(path) == []
+
+
+def test_a_condition_that_does_not_say_what_becomes_of_rows_outside_of_a_sample(make_config: MakeConfig) -> None:
+    (one,) = problems(make_config(), "select=autobleu >= 30")
+    assert "--set select=autobleu >= 30: select.where: autobleu is null in rows that are not sampled" in one
+    assert "(autobleu is null or autobleu >= 30)" in one
+    assert not problems(make_config(), "select=autobleu >= 30", "autobleu.sample=1.0")
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("autobleu.sample={row: 5}", "unknown key autobleu.sample.row; did you mean rows?"),
+        ("autobleu.sample=[1]", "autobleu.sample is [1]; allowed: "),
+        ("split.by={colum: title}", "unknown key split.by.colum; did you mean column?"),
+        ("split.by={column: 5}", "split.by.column is 5; allowed: string"),
+        ("input.0.lang={colum: lang}", "unknown key input.0.lang.colum; did you mean column?"),
+    ],
+)
+def test_a_key_of_several_kinds_gives_one_mistake(make_config: MakeConfig, override: str, what: str) -> None:
+    (one,) = problems(make_config(), override)
+    assert what in one
+
+
+def test_columns_of_parquet_and_of_the_split(make_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["One."], "title": ["a"], "site": ["b"]}), tmp_path / "in/one.parquet")
+    entry = {"path": "in/*.parquet", "lang": "eng_Latn"}
+    assert not problems(make_config(input=[entry], split={"by": {"column_hash": "site"}}))
+    found = problems(make_config(input=[{**entry, "keep": ["titel"]}], split={"by": {"column_hash": "sites"}}))
+    assert any("titel" in one for one in found)
+    (split,) = problems(make_config(input=[entry], split={"by": {"column_hash": "sites"}}))
+    assert "split.by is 'sites'" in split and "did you mean site" in split
+
+
+def test_a_column_that_later_records_have_is_no_mistake_and_bad_records_are_none(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    many = [{"id": str(n), "lang": "eng_Latn", "text": "One."} for n in range(300)]
+    write_jsonl(tmp_path / "in/many.jsonl", [*many, {"id": "x", "lang": "eng_Latn", "text": "One.", "year": 1}])
+    entry = {"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}}
+    assert not problems(make_config(input=[{**entry, "keep": ["year"]}]))
+    (tmp_path / "in/many.jsonl").write_text('{"id": "a", "lang"\n{"text": 5, "id": "b", "lang": "eng_Latn"}\n')
+    assert not problems(make_config(input=[entry]))
+
+
+def test_too_many_units_and_an_output_that_cannot_be_written(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(rvq={"units": 65536}, scaler={})
+    (units,) = problems(path)
+    assert "rvq.units is 65536, but the inputs hold fewer than" in units
+    assert problems(path, "rvq.units=16") == []
+    assert "more than the 20 sentences" in problems(path, "rvq.units=32", "rvq.rows=20")[0]
+    (tmp_path / "file").write_text("")
+    (output,) = problems(path, "rvq=null", f"output={tmp_path / 'file/out'}")
+    assert "which is no folder" in output
+
+
+def test_an_input_that_disappears_between_plan_and_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    assert pipeline("plan", path).returncode == 0
+    for file in (tmp_path / "in").iterdir():
+        file.unlink()
+    done = pipeline("run", path)
+    assert done.returncode == 2 and "corpus.yaml:" in said(done) and "nothing matches" in said(done)

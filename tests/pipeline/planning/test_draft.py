@@ -1,0 +1,95 @@
+"""`pipeline init` writes a corpus.yaml for files that it looks at, and that file runs as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from pipeline.config.run_config import RunConfig, load_config
+from pipeline.inputs import LangColumn, LangDetect
+from tests.conftest import sample_documents, write_jsonl
+from tests.support.cli import pipeline, said
+
+GERMAN = "Der Brief kam am Montag, und niemand wusste, wer ihn geschrieben hatte. Am Abend lasen wir ihn noch einmal."
+ENGLISH = "The market opens at seven, and by nine the best bread is gone. My sister always comes too late for that."
+SWEDISH = "Brevet kom på måndagen, och ingen visste vem som hade skrivit det. På kvällen läste vi det en gång till."
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def drafted(*arguments: object) -> RunConfig:
+    done = pipeline("init", *arguments)
+    assert done.returncode == 0, said(done)
+    return load_config("corpus.yaml")
+
+
+def test_a_folder_of_several_kinds_gives_a_file_that_runs(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data/help.jsonl", sample_documents("libreoffice-deu", 3))
+    (tmp_path / "data/notes").mkdir()
+    (tmp_path / "data/notes/one.txt").write_text(ENGLISH)
+    (tmp_path / "data/picture.png").write_bytes(b"\x89PNG")
+    config = drafted("data")
+    table, notes = config.input
+    assert (table.text, table.id, table.lang) == ("text", "id", LangColumn(column="lang"))
+    assert notes.path.endswith("data/**/*.txt") and notes.lang == "eng_Latn"
+    assert config.name == "data" and config.encode and config.encode.model == "sonar-tiny"
+    text = (tmp_path / "corpus.yaml").read_text()
+    assert "# keep: [title]" in text and "1 file .png" in text
+    assert config.split.validation == 0.1, "of a few documents a hundredth is none"
+    done = pipeline("run", "corpus.yaml", "--until", "segment")
+    assert done.returncode == 0 and "4 in = 4 kept" in done.stdout, said(done)
+
+
+def test_what_may_be_uncommented_is_valid(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data.jsonl", sample_documents("libreoffice-eng", 2))
+    drafted("data.jsonl")
+    lines = (tmp_path / "corpus.yaml").read_text().split("\n")
+    begin = lines.index("# What to uncomment next:")
+    whole = [line.removeprefix("# ") if at > begin else line for at, line in enumerate(lines)]
+    (tmp_path / "corpus.yaml").write_text("\n".join(whole).replace("# keep:", "keep:"))
+    config = load_config("corpus.yaml")
+    assert config.rvq and config.train and config.fragility and config.select and config.input[0].keep == ["title"]
+
+
+def test_columns_without_usual_names_and_languages_by_detection(tmp_path: Path) -> None:
+    rows = {"nr": [1, 2, 3], "headline": ["a", "b", "c"], "story": [GERMAN, GERMAN + " Ende.", GERMAN + " Aus."]}
+    pq.write_table(pa.table(rows), tmp_path / "stories.parquet")
+    (one,) = drafted("stories.parquet").input
+    assert (one.text, one.id, one.lang) == ("story", None, "deu_Latn")
+    assert "keep: [nr, headline]" in (tmp_path / "corpus.yaml").read_text()
+
+
+def test_several_languages_and_those_that_the_small_model_does_not_know(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "x.jsonl", [{"uuid": str(n), "content": t} for n, t in enumerate((ENGLISH, SWEDISH))])
+    config = drafted("x.jsonl")
+    assert isinstance(config.input[0].lang, LangDetect) and config.encode and config.encode.model == "sonar"
+    assert (config.input[0].text, config.input[0].id) == ("content", "uuid")
+
+
+def test_ids_alike_are_no_ids_and_odd_names_are_quoted(tmp_path: Path) -> None:
+    write_jsonl(
+        tmp_path / "a b: [c].jsonl", [{"id": "same", "my: text #1": ENGLISH}, {"id": "same", "my: text #1": ENGLISH}]
+    )
+    (one,) = drafted(tmp_path / "a b: [[]c[]].jsonl").input
+    assert one.id is None and one.text == "my: text #1" and one.lang == "eng_Latn"
+
+
+def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data.jsonl", sample_documents("libreoffice-eng", 1))
+    (tmp_path / "corpus.yaml").write_text("mine")
+    refused = pipeline("init", "data.jsonl")
+    assert refused.returncode == 2 and "corpus.yaml is there already" in refused.stderr
+    assert (tmp_path / "corpus.yaml").read_text() == "mine"
+    printed = pipeline("init", "data.jsonl", "--to", "-", "--name", "other")
+    assert yaml.safe_load(printed.stdout)["name"] == "other"
+    (tmp_path / "empty").mkdir()
+    for place, why in (("empty", "no file that documents are read from"), ("nowhere", "nowhere is not there")):
+        done = pipeline("init", place, "--to", "-")
+        assert done.returncode == 2 and why in done.stderr, said(done)

@@ -1,0 +1,136 @@
+"""No documents vanish without a word: what leaves and enters is said, and a run does it only when somebody agrees."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.run_config import load_config
+from pipeline.corpus.reader import Corpus
+from pipeline.planning.plan import make_plan
+from pipeline.planning.removal import ViewChange, view_change
+from pipeline.storage.store import Store
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
+from tests.support.cli import PIPELINE, pipeline, said
+from tests.support.runs import bring_up_to_date
+
+SEGMENT_ONLY = {"encode": None, "autobleu": None}
+
+
+def inputs(*names: str) -> list[dict[str, object]]:
+    return [{"path": f"in/{name}.jsonl", "name": name, "id": "id", "lang": {"column": "lang"}} for name in names]
+
+
+BOTH = inputs("libreoffice-eng", "postgresql-eng")
+ONE = inputs("libreoffice-eng")
+
+
+def change_of(path: Path, *overrides: str) -> ViewChange:
+    config = load_config(path, overrides)
+    found = view_change(Store(config.output), make_plan(config).view)
+    assert found
+    return found
+
+
+def test_an_input_that_is_gone_needs_consent_and_comes_back(make_config: MakeConfig, tmp_path: Path) -> None:
+    whole = bring_up_to_date(make_config(input=BOTH, **SEGMENT_ONLY))
+    before = Corpus(whole.config.output)
+    rows, runs = before.rows, len(list((tmp_path / "out/runs").iterdir()))
+    path = make_config(input=ONE, **SEGMENT_ONLY)
+    planned = pipeline("plan", path)
+    assert planned.returncode == 0 and "leaves: input postgresql-eng (1 file), 4 documents, " in planned.stdout
+    refused = pipeline("run", path)
+    assert refused.returncode == 2, said(refused)
+    assert "4 documents (" in refused.stderr and "--accept-removal" in refused.stderr
+    assert len(list((tmp_path / "out/runs").iterdir())) == runs and Corpus(str(tmp_path / "out")).rows == rows
+    accepted = pipeline("run", path, "--accept-removal")
+    assert accepted.returncode == 0 and "leaves: input postgresql-eng" in accepted.stdout
+    assert Corpus(str(tmp_path / "out")).rows < rows
+    assert pipeline("run", path).returncode == 0, "what has left is not asked about again"
+    again = pipeline("run", make_config(input=BOTH, **SEGMENT_ONLY))
+    assert again.returncode == 0 and "enters: input postgresql-eng, 1 file" in again.stdout
+    assert Corpus(str(tmp_path / "out")).rows == rows
+
+
+def test_a_file_that_disappears_a_limit_and_another_name(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(**SEGMENT_ONLY)
+    bring_up_to_date(path)
+    assert not change_of(path).lines()
+    assert not change_of(path, "chunk_bytes=65536").documents, "other chunks of the same documents"
+    (limited,) = change_of(path, "input.0.limit=7").leaving
+    assert limited.documents == 14 - 7 and limited.rows > 0
+    renamed = pipeline("run", path, "--set", "name=other")
+    assert renamed.returncode == 2 and "is the corpus 'test', and this file is named 'other'" in renamed.stderr
+    assert pipeline("run", path, "--set", "name=other", "--accept-removal").returncode == 0
+    assert not change_of(path, "name=other").needs_consent
+    (tmp_path / "in/libreoffice-deu.jsonl").unlink()
+    (gone,) = change_of(path, "name=other").leaving
+    assert gone.documents == 4 and gone.files == ("libreoffice-deu.jsonl",) and not gone.whole
+    write_jsonl(tmp_path / "in/more.jsonl", sample_documents("libreoffice-fra", 1))
+    (more,) = change_of(path, "name=other").entering
+    assert more.files == 1 and not more.whole
+
+
+def test_an_input_under_another_path_is_told_how_to_stay(make_config: MakeConfig) -> None:
+    path = make_config(**SEGMENT_ONLY)
+    bring_up_to_date(path)
+    before = change_of(path, "input.0.path=in/**/*.jsonl")
+    assert before.documents == 14 and "reads the same files: give it `name: in-" in str(before.leaving[0])
+    name = before.leaving[0].input
+    assert not change_of(path, "input.0.path=in/**/*.jsonl", f"input.0.name={name}").lines()
+
+
+def test_what_was_never_there_cannot_leave(make_config: MakeConfig) -> None:
+    path = make_config(input=BOTH, **SEGMENT_ONLY)
+    config = load_config(path)
+    assert view_change(Store(config.output), make_plan(config).view) is None
+    one = pipeline("run", path, "--only", "segment", "--set", "input.0.limit=1", "--set", "input.1.limit=1")
+    assert one.returncode == 0 and "enters" not in one.stdout
+    assert not change_of(path).documents
+
+
+def test_a_damaged_view_stands_in_nobodys_way(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(**SEGMENT_ONLY)
+    bring_up_to_date(path)
+    (record,) = tmp_path.glob("out/runs/*/view.json")
+    record.write_text("{")
+    assert pipeline("run", path).returncode == 0
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2)])
+def test_who_sits_at_a_terminal_is_asked(make_config: MakeConfig, answer: str, code: int) -> None:
+    bring_up_to_date(make_config(input=BOTH, **SEGMENT_ONLY))
+    path = make_config(input=ONE, **SEGMENT_ONLY)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([PIPELINE, "run", path], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    shown = b""
+    while process.poll() is None:
+        try:
+            shown += os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+    assert process.wait(600) == code, shown.decode()
+    assert b"leaves: input postgresql-eng" in shown and b"[y/N]" in shown
+    os.close(ours)
+
+
+def test_files_that_share_a_chunk(make_config: MakeConfig, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for number in range(40):
+        (notes / f"{number:02d}.txt").write_text(f"This is the note with the number {number}. It has two sentences.")
+    path = make_config(input=[{"path": "notes/*.txt", "lang": "eng_Latn"}], **SEGMENT_ONLY)
+    bring_up_to_date(path)
+    for number in (3, 7):
+        (notes / f"{number:02d}.txt").unlink()
+    (notes / "40.txt").write_text("One more.")
+    change = change_of(path)
+    (leaving,), (entering,) = change.leaving, change.entering
+    assert leaving.documents == 2 and leaving.rows == 4 and leaving.files == ("03.txt", "07.txt") and not leaving.whole
+    assert entering.files == 1 and not entering.whole

@@ -1,0 +1,91 @@
+"""`--json`: one object for scripts, whose keys stay; docs/reference/json.md names each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline, said
+
+KEYS = {
+    "status": "corpus name fine run accounting trainings",
+    "plan": "corpus name nothing_to_do stages chunks_to_segment further view",
+    "doctor": "fine checks",
+    "models": "sonar sat lcm",
+    "verify": "corpus fine wrong repaired",
+    "gc": "corpus files bytes kept deleted",
+    "quarantine": "corpus reasons bytes_unreadable records",
+    "select": "corpus select digest counts chunks_not_segmented",
+    "inspect": "corpus where quantiles by_lang by_length everything rows_read rows corpus_bleu scores worst",
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished corpus with one record in quarantine."""
+    folder = tmp_path_factory.mktemp("json")
+    write_jsonl(folder / "in/a.jsonl", [*sample_documents("libreoffice-eng", 3), {"id": "x", "lang": "eng_Latn"}])
+    path = write_config(folder)
+    assert pipeline("run", path).returncode == 0
+    return path
+
+
+def of(command: str, *arguments: object, code: int = 0) -> dict[str, Any]:
+    done = pipeline(command, *arguments, "--json")
+    assert done.returncode == code, said(done)
+    found: dict[str, Any] = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert list(found)[:2] == ["schema", "command"] and (found["schema"], found["command"]) == (1, command)
+    return found
+
+
+@pytest.mark.parametrize("command", KEYS)
+def test_keys_stay_and_are_documented(corpus: Path, command: str) -> None:
+    arguments = {"models": (), "doctor": (corpus, "--no-ray")}.get(command, (corpus,))
+    found = of(command, *arguments)
+    assert list(found)[2:] == KEYS[command].split()
+    page = (ROOT / "docs/reference/json.md").read_text("utf-8")
+    section = re.split(r"^## ", page, flags=re.MULTILINE)
+    (mine,) = (one for one in section if one.startswith(f"`{command}`"))
+    assert all(f"`{key}`" in mine for key in KEYS[command].split()), mine
+
+
+def test_what_they_say(corpus: Path) -> None:
+    status = of("status", corpus)
+    assert status["fine"] and status["run"]["done"] and status["run"]["launcher"] == "inline"
+    assert status["accounting"]["documents_in"] == 4 and status["accounting"]["quarantined"] == {
+        "text column missing": 1
+    }
+    assert of("plan", corpus)["nothing_to_do"]
+    changed = of("plan", corpus, "--set", "autobleu.sample=1.0")
+    assert not changed["nothing_to_do"]
+    (autobleu,) = (one for one in changed["stages"] if one["stage"] == "autobleu")
+    assert autobleu["left"] == 1 and autobleu["reasons"] == {"autobleu.sample: 0.2 → 1.0": 1}
+    (record,) = of("quarantine", corpus)["records"]
+    assert record["reason"] == "text column missing" and "a.jsonl line 4" in record["place"]
+    counts = of("select", corpus)["counts"]
+    assert counts["sentences"] == counts["kept"] == of("inspect", corpus)["rows"] > 0
+    assert of("inspect", corpus, "--where", "chars > 99999")["everything"]["mean"] is None
+
+
+def test_what_is_wrong_has_the_exit_code_it_has_without(corpus: Path, tmp_path: Path) -> None:
+    (file,) = corpus.parent.glob("out/sentences/*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    try:
+        found = of("verify", corpus, code=1)
+    finally:
+        file.write_bytes(whole)
+    assert not found["fine"] and found["wrong"][0]["path"].startswith("sentences/")
+    for command, options in (("status", ["--watch"]), ("inspect", ["--to", tmp_path / "x.csv"])):
+        refused = pipeline(command, corpus, *options, "--json")
+        assert refused.returncode == 2 and "--json" in refused.stderr and not refused.stdout
+
+
+def test_completion_is_offered() -> None:
+    done = pipeline("--help")
+    assert "--install-completion" in done.stdout and "--show-completion" in done.stdout
