@@ -10,6 +10,7 @@ from pipeline import Corpus
 from pipeline.base.errors import CorpusError
 from pipeline.maintenance.gc import delete, garbage
 from pipeline.maintenance.verify import check
+from pipeline.run.run import RunOptions
 from tests.conftest import MakeConfig, data_digests
 from tests.support.cli import pipeline
 from tests.support.runs import FITS, run
@@ -53,7 +54,7 @@ def test_a_trial_with_fewer_documents_costs_nothing(make_config: MakeConfig, tmp
     path, out = make_config(autobleu=None), tmp_path / "out"
     run(path)
     before = data_digests(out)
-    run(path, "input.0.limit=1")
+    run(path, "input.0.limit=1", options=RunOptions(accept_removal=True))
     said = pipeline("gc", out)
     assert "run of the last 30 days" in said.stdout and "embeddings" not in said.stdout, said
     refused = pipeline("gc", out, "--delete")
@@ -62,7 +63,7 @@ def test_a_trial_with_fewer_documents_costs_nothing(make_config: MakeConfig, tmp
     assert done.returncode == 0 and "deleted" not in done.stdout
     run(path)
     assert data_digests(out) == before
-    run(path, "input.0.limit=1")
+    run(path, "input.0.limit=1", options=RunOptions(accept_removal=True))
     counted = pipeline("gc", out, "--older-views")
     assert "embeddings: " in counted.stdout and "kB: made with settings" in counted.stdout, counted
     done = pipeline("gc", out, "--older-views", "--delete", "--yes")
