@@ -42,6 +42,13 @@ PreviousCosine = Annotated[
     float | None,
     typer.Option(min=-1, max=1, help="end with a sentence whose cosine with the one before exceeds this (0.9)"),
 ]
+Reencode = Annotated[
+    bool | None,
+    typer.Option(
+        "--reencode/--no-reencode",
+        help="go on from the encoded text of each sentence instead of its prediction (default: for SONAR-LLM)",
+    ),
+]
 Temperature = Annotated[
     float | None, typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23 (default: the paper's); needs --top-k above 1")
 ]
@@ -265,6 +272,7 @@ def generate(
     top_p: TopP = None,
     end_cosine: EndCosine = None,
     previous_cosine: PreviousCosine = None,
+    reencode: Reencode = None,
 ) -> None:
     """Continue a text, or held-out documents, with a trained model.
 
@@ -291,7 +299,7 @@ def generate(
     sampling = _sampling(
         steps=steps, guidance=guidance, rescale=rescale, initial_noise=initial_noise, epsilon_scaling=epsilon_scaling,
         eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p, end_cosine=end_cosine,
-        previous_cosine=previous_cosine,
+        previous_cosine=previous_cosine, reencode=reencode,
     )  # fmt: skip
     text = read_prompt(prompt) if prompt is not None else None
     options = GenerateOptions(

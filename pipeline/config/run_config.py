@@ -346,6 +346,9 @@ def _paths_of_training(train: dict[str, Any], base: Path) -> None:
     """Its card, other corpora and first weights are relative to the file."""
     if str(train.get("model", "")).endswith((".yaml", ".yml")):
         train["model"] = _resolve(train["model"], str(base))
+    through = train.get("sonar_llm")
+    if isinstance(through, dict) and str(through.get("decoder", "")).endswith((".yaml", ".yml")):
+        through["decoder"] = _resolve(through["decoder"], str(base))
     others = train.get("corpora")
     for section, key in ((train, "init_from"), *((one, "path") for one in others or () if isinstance(one, dict))):
         if isinstance(section.get(key), str):

@@ -11,15 +11,23 @@ from pydantic import model_validator
 
 from pipeline.config.select import SelectSettings
 from stages.cards import CardError
-from stages.lcm.card import ContrastiveSettings, LcmCard, Objective, load_lcm_card, options_of, with_objective
+from stages.lcm.card import (
+    ContrastiveSettings,
+    LcmCard,
+    Objective,
+    SonarLlmSettings,
+    load_lcm_card,
+    options_of,
+    with_objective,
+)
 from stages.stage import Settings, execution, meaning
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MICRO_CONCEPTS = 2048
 LANES = 8
 TAKEN = "index"  # a folder of train/
-THRESHOLDS = ("end_cosine", "previous_cosine")  # of generation
-OF_CARD = ("model", "objective", "contrastive")  # settings that say which card it is
+OF_GENERATION = ("end_cosine", "previous_cosine", "reencode")  # of `SamplingSettings`
+OF_CARD = ("model", "objective", "contrastive", "sonar_llm")  # settings that say which card it is
 
 
 class OtherCorpus(Settings):
@@ -66,13 +74,21 @@ class SamplingSettings(Settings):
         None,
         ge=-1,
         le=1,
-        description='generation ends with a sentence whose cosine with "End of text." exceeds this (0.9); 1: never',
+        description='generation ends with a sentence whose cosine with "End of text." exceeds this (0.9; 0.98 for the '
+        "objective sonar-llm); 1: never",
     )
     previous_cosine: float | None = execution(
         None,
         ge=-1,
         le=1,
-        description="generation ends with a sentence whose cosine with the one before exceeds this (0.9); 1: never",
+        description="generation ends with a sentence whose cosine with the one before exceeds this (0.9; 1 for the "
+        "objective sonar-llm); 1: never",
+    )
+
+    reencode: bool | None = execution(
+        None,
+        description="generation goes on from the decoded and encoded text of each sentence, not from its prediction "
+        "(true for the objective sonar-llm, else false)",
     )
 
     def given(self) -> dict[str, Any]:
@@ -88,11 +104,15 @@ class TrainSettings(Settings):
     )
     objective: Objective | None = meaning(
         None,
-        description="of models of the kind base: mse, the squared error, or contrastive, which tells the next sentence "
-        "from the other ones of a micro-batch (default: that of the card)",
+        description="of models of the kind base: mse, the squared error; contrastive, which tells the next sentence "
+        "from the other ones of a micro-batch; sonar-llm, its words through the frozen decoder (default: that of the "
+        "card)",
     )
     contrastive: ContrastiveSettings | None = meaning(
         None, description="of the objective contrastive (default: that of the card)"
+    )
+    sonar_llm: SonarLlmSettings | None = meaning(
+        None, description="of the objective sonar-llm (default: that of the card)"
     )
     name: str | None = execution(
         None, pattern=NAME, description="name of the run of training: its folder in train/ (default: that of the model)"
@@ -225,9 +245,9 @@ class TrainSettings(Settings):
 
         Raises CardError if there is none, or if it reads nothing of what `sampling` sets.
         """
-        card = with_objective(load_lcm_card(self.model), self.objective, self.contrastive)
+        card = with_objective(load_lcm_card(self.model), self.objective, self.contrastive, self.sonar_llm)
         for name in self.sampling.given() if self.sampling else ():
-            if name not in (*options_of(card.kind), *THRESHOLDS):
+            if name not in (*options_of(card.kind), *OF_GENERATION):
                 raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
         return card
 

@@ -182,7 +182,8 @@ def show_lcm_card(console: Console, card: LcmCard) -> None:
     lines += _wrapped("context", f"{card.context} sentences, at which documents are wrapped")
     lines += _wrapped("training", f"dropout {card.dropout:g}{_unconditional(card)}")
     if card.objective != "mse":
-        lines += _wrapped("objective", f"{card.objective}, keys {card.contrast.keys}")
+        keys = f", keys {card.contrast.keys}" if card.objective == "contrastive" else ""
+        lines += _wrapped("objective", card.objective + keys)
     if card.diffusion is not None:
         lines += _wrapped("noise", f"{card.diffusion.schedule} schedule, {card.diffusion.steps} timesteps")
     console.print("\n".join(lines), soft_wrap=True, highlight=False)

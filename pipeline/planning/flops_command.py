@@ -129,6 +129,11 @@ def _assumptions(sonar: ModelCard, cards: list[LcmCard], options: FlopsOptions) 
         "AdaLN's projections of a timestep are computed again for each sentence, as this package does",
         "an LCM and an LLM cut a text into equally many tokens",
         f"training: documents of {options.sentences} sentences (or the model's context), texts of 2048 tokens",
+        *(
+            f"training of {card.name}: without the decoder's passes, a forward and a backward one for each target"
+            for card in cards
+            if card.objective == "sonar-llm"
+        ),
         f"a device gives {assumed.mfu:.0%} of {assumed.peak:g} TFLOP/s"
         + ("" if assumed.price is None else f" and costs {assumed.price:g} an hour"),
         "norms, activations, softmax, look-ups and the reading of weights from memory are not counted",

@@ -30,8 +30,17 @@ class PinnedIndex(BaseModel):
     weight: float
 
 
+class PinnedDecoder(BaseModel):
+    """The decoder that a model learns through: its card, and the digest of its files."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    model: str
+    digest: str
+
+
 class Pinned(BaseModel):
-    """card, settings: those of meaning; scaler, codebooks: fits of the corpus."""
+    """card, settings: those of meaning; scaler, codebooks: fits of the corpus; decoder: of SONAR-LLM."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -43,11 +52,13 @@ class Pinned(BaseModel):
     dim: int
     scaler: Fit
     codebooks: Fit | None
+    decoder: PinnedDecoder | None = None
 
     @property
     def digest(self) -> str:
         """Of all of it: markers of checkpoints have it."""
-        return fingerprint(self.model_dump(mode="json"))
+        lacking = {"decoder"} if self.decoder is None else set()  # as before there were any
+        return fingerprint(self.model_dump(mode="json", exclude=lacking))
 
 
 class Started(BaseModel):

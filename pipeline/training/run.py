@@ -190,6 +190,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     own, *others = _indexed(config, settings, corpus)
     index = own()
     _check(index, settings, card)
+    from pipeline.training.through_decoder import pinned_decoder  # torch
+
+    decoder = pinned_decoder(corpus, card, index)
     of_scaler = _dim(corpus, scaler)
     if of_scaler != index.dim:
         raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
@@ -215,6 +218,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         dim=index.dim,
         scaler=scaler,
         codebooks=codebooks,
+        decoder=decoder,
     )
 
 
@@ -244,8 +248,10 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
 
 def _as_begun(pinned: Pinned) -> dict[str, Any]:
     """What weights depend on besides the scaler, which comes with them."""
-    words = ("name", "description", "licence", "contrastive")
+    words = ("name", "description", "licence", "contrastive", "sonar_llm")
     card = {key: value for key, value in pinned.card.items() if key not in words}
+    if card.get("objective") == "sonar-llm":
+        del card["objective"]  # the weights are Base-LCM's
     card["contrastive.keys"] = (pinned.card.get("contrastive") or {}).get("keys")
     codebooks = (pinned.codebooks or {}).get("content")
     return {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}

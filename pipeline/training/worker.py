@@ -34,10 +34,12 @@ from pipeline.training.optimizer import adamw
 from pipeline.training.record import Started, read_started
 from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
 from pipeline.training.step import Stepper, seed_of
+from pipeline.training.through_decoder import Tokeniser, card_of, decoder_of
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm
+from stages.lcm.sonar_llm import SonarLlm
 
 WARNINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 
@@ -170,6 +172,8 @@ class _Work:
         model = build(
             self.card, read_scaler(self.store, self.run, self.record.scaler), codebooks_of(self.store, pinned)
         )
+        if isinstance(model, SonarLlm):
+            model.use(decoder_of(pinned))
         if self.settings.init_from and fresh:
             model.load_state_dict(load_model(self.settings.init_from)[0].state_dict())
         return model.train()
@@ -191,6 +195,7 @@ class _Work:
             start=start,
             weights=self.settings.weights if training else "none",
             codes=self.card.quantised,
+            tokenise=Tokeniser(card_of(self.record.pinned)) if self.record.pinned.decoder else None,
             pin=self.processes.device.type == "cuda",
             shuffle=training,
             epochs=None if training else 1,

@@ -8,6 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from stages.batching import Tokens
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -19,6 +21,7 @@ class Batch:
     codes: (sentences, codebooks) int32, those of the residual quantiser, where a model needs them.
     pieces: (documents,) int64, on the host: their numbers in the index, to name them in errors.
     texts: of the sentences, where they were asked for.
+    tokens: of the sentences, `[language] pieces </s>`, on the host, where a model learns by words.
     """
 
     embeddings: Tensor
@@ -27,6 +30,7 @@ class Batch:
     codes: Tensor | None = None
     pieces: Tensor | None = None
     texts: tuple[str, ...] | None = None
+    tokens: Tokens | None = None
 
     @property
     def sentences(self) -> int:
@@ -39,7 +43,7 @@ class Batch:
         return int((self.weights > 0).sum())
 
     def to(self, device: str | torch.device) -> Self:
-        """What models compute with, on a device; lengths, pieces and texts stay on the host."""
+        """What models compute with, on a device; lengths, pieces, texts and tokens stay on the host."""
         return replace(
             self,
             embeddings=self.embeddings.to(device, non_blocking=True),

@@ -16,6 +16,10 @@ def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = Non
         from stages.lcm.contrastive import ContrastiveLcm
 
         return ContrastiveLcm(card, scaler)
+    if card.objective == "sonar-llm":
+        from stages.lcm.sonar_llm import SonarLlm
+
+        return SonarLlm(card, scaler)
     if card.kind == "base":
         from stages.lcm.base import BaseLcm
 

@@ -16,7 +16,7 @@ from stages.stage import Settings, meaning
 Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d"]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Objective = Literal["mse", "contrastive"]
+Objective = Literal["mse", "contrastive", "sonar-llm"]
 OwnAttentionKind = Literal["full", "value"]
 PREFIX = "lcm-"  # of their files, which lie among those of SONAR
 
@@ -82,6 +82,23 @@ class ContrastiveSettings(Settings):
     )
 
 
+class SonarLlmSettings(Settings):
+    """The objective of SONAR-LLM (Dragunov et al. 2025): the words of the next sentence, through a frozen decoder."""
+
+    decoder: str | None = meaning(
+        None,
+        min_length=1,
+        description="card of the SONAR decoder (default: that of autobleu.model, else of encode.model); a training is "
+        "pinned to its files",
+    )
+    targets_per_document: int | None = meaning(
+        None,
+        ge=1,
+        description="so many sentences of a document, drawn anew each step, go through the decoder, which costs most "
+        "(default: all)",
+    )
+
+
 class LcmCard(Card):
     """One architecture. Frozen; made by `load_lcm_card`."""
 
@@ -101,7 +118,8 @@ class LcmCard(Card):
         description="two-tower: the denoiser's attention to the own position: value: without queries and keys, which "
         "change nothing there; full: with them, as in models of earlier versions",
     )
-    objective: Objective = Field(default="mse", description="base: the squared error, or contrastive")
+    objective: Objective = Field(default="mse", description="base: the squared error, contrastive, or sonar-llm")
+    sonar_llm: SonarLlmSettings | None = Field(default=None, description="objective sonar-llm: how")
     contrastive: ContrastiveSettings | None = Field(default=None, description="objective contrastive: how")
 
     @model_validator(mode="after")
@@ -122,10 +140,12 @@ class LcmCard(Card):
             raise ValueError(f"kind {self.kind} {' and '.join(wrong)}")
         if self.own_attention != "full" and self.kind != "two-tower":
             raise ValueError(f"kind {self.kind} has no own_attention")
-        if self.objective == "contrastive" and self.kind != "base":
-            raise ValueError(f"objective contrastive belongs to the kind base, not to {self.kind}")
-        if self.contrastive is not None and self.objective != "contrastive":
-            raise ValueError("contrastive is given, but objective is not contrastive: set that too, or leave it out")
+        if self.objective != "mse" and self.kind != "base":
+            raise ValueError(f"objective {self.objective} belongs to the kind base, not to {self.kind}")
+        for name, given in (("contrastive", self.contrastive), ("sonar-llm", self.sonar_llm)):
+            if given is not None and self.objective != name:
+                key = name.replace("-", "_")
+                raise ValueError(f"{key} is given, but objective is not {name}: set that too, or leave it out")
         if self.model_dim % self.heads or self.model_dim // self.heads % 2:
             raise ValueError(f"model_dim {self.model_dim} is not an even multiple of {self.heads} heads")
         return self
@@ -140,12 +160,21 @@ class LcmCard(Card):
         """How a contrastive objective is computed."""
         return self.contrastive or ContrastiveSettings()
 
+    @property
+    def through(self) -> SonarLlmSettings:
+        """How an objective through a decoder is computed."""
+        return self.sonar_llm or SonarLlmSettings()
+
     def recorded(self) -> dict[str, Any]:
         """All fields, as trainings are pinned to them: fields that cards did not always have only if they are set."""
-        left_out = {"own_attention"} if self.own_attention == "full" else set()
-        if self.objective == "mse":
-            return self.model_dump(mode="json", exclude=left_out | {"objective", "contrastive"})
-        return self.model_dump(mode="json", exclude=left_out) | {"contrastive": self.contrast.model_dump(mode="json")}
+        left_out = {"contrastive", "sonar_llm"}
+        left_out |= {name for name in ("own_attention", "objective") if getattr(self, name) in ("full", "mse")}
+        found = self.model_dump(mode="json", exclude=left_out)
+        if self.objective == "contrastive":
+            found["contrastive"] = self.contrast.model_dump(mode="json")
+        if self.objective == "sonar-llm":
+            found["sonar_llm"] = self.through.model_dump(mode="json")
+        return found
 
     def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192) -> int:
         """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper."""
@@ -181,15 +210,20 @@ def load_lcm_card(name_or_path: str) -> LcmCard:
     return read_card(name_or_path, "models", LcmCard, "Large Concept Model", PREFIX)
 
 
-def with_objective(card: LcmCard, objective: Objective | None, contrastive: ContrastiveSettings | None) -> LcmCard:
+def with_objective(
+    card: LcmCard,
+    objective: Objective | None,
+    contrastive: ContrastiveSettings | None = None,
+    sonar_llm: SonarLlmSettings | None = None,
+) -> LcmCard:
     """A card with another objective; None: that of the card. Raises CardError if a model of its kind has none such."""
     fields: dict[str, Any] = {}
     if objective is not None:
-        fields["objective"] = objective
-        if objective != "contrastive":
-            fields["contrastive"] = None
-    if contrastive is not None:
-        fields["contrastive"] = contrastive.model_dump()
+        others = {"contrastive": "contrastive", "sonar-llm": "sonar_llm"}
+        fields = {"objective": objective, **{key: None for name, key in others.items() if name != objective}}
+    for name, given in (("contrastive", contrastive), ("sonar_llm", sonar_llm)):
+        if given is not None:
+            fields[name] = given.model_dump()
     if not fields:
         return card
     try:

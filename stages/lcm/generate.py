@@ -4,11 +4,13 @@ Costs one `next` a sentence, over all documents that are not finished and the wh
 one sentence to the next. A model reads at most `card.context` sentences, the one to come included; from a longer
 document the oldest leave the window, and positions are counted from the oldest that stays. `forgotten` says how many.
 
-Predicted embeddings go back into the context as they are, not decoded and encoded again, as in the paper.
+Predicted embeddings go back into the context as they are, not decoded and encoded again, as in the paper; with
+`reencode` what it makes of them does, as in SONAR-LLM, and stands in the continuation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +45,7 @@ def continue_documents(
     max_sentences: int,
     end_cosine: float = 0.9,
     previous_cosine: float = 0.9,
+    reencode: Callable[[Tensor, list[int]], Tensor] | None = None,
 ) -> list[Continuation]:
     """documents: (sentences, dim) of at least one sentence, on the model's device → what follows each.
 
@@ -50,6 +53,7 @@ def continue_documents(
     max_sentences: to generate for a document. A sentence whose cosine with `end` exceeds `end_cosine`, or that with the
     sentence generated before it `previous_cosine`, ends its document. Numbers by PyTorch's global generator, shared by
     the documents: the same seed and the same documents give the same continuations.
+    reencode: from predictions (n, dim) and the numbers of their documents to what takes their places, (n, dim).
 
     Raises ValueError if there is nothing to continue.
     """
@@ -70,6 +74,8 @@ def continue_documents(
         found = model.next(of_documents([texts[number][-window:] for number in open_ones]), sampling)
         if not found.isfinite().all():
             raise ValueError(f"{model.card.name} predicted embeddings that are not finite: its weights are broken")
+        if reencode is not None:
+            found = reencode(found, open_ones).to(found)
         before = torch.stack([texts[number][-1] for number in open_ones])
         repeats = (functional.cosine_similarity(found, before) > previous_cosine).tolist()
         ends = [False] * len(found) if end is None else (_cosines(found, end) > end_cosine).tolist()

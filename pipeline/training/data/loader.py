@@ -29,7 +29,7 @@ from pipeline.storage.store import Store
 from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
 from pipeline.training.data.index import TrainingSource
 from pipeline.training.data.order import DataOrder, MicroBatch, OrderRules, ShuffleBuffer
-from pipeline.training.data.reading import LoadedBuffer, Reader, batch_of
+from pipeline.training.data.reading import LoadedBuffer, Reader, Tokenise, batch_of
 from pipeline.training.data.sequences import Sequences
 from stages.lcm.batch import Batch
 
@@ -53,7 +53,8 @@ class Loader:
 
     max_sentences: longer documents are wrapped, the closing sentence counted; micro_concepts: most sentences of a
     micro-batch. weights: of targets, "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
-    codes, texts: whether batches have those. epochs: None goes on for ever; shuffle=False: the order of the corpus.
+    codes, texts: whether batches have those; tokenise: makes their tokens of texts and languages; None: none.
+    epochs: None goes on for ever; shuffle=False: the order of the corpus.
     lanes: streams that processes can divide among them, at most; window: sentences that are permuted together.
     threads: that read and decode; None: 2, or 8 where a corpus is on an object store, whose answers take their time.
     pin: batches in page-locked memory.
@@ -76,6 +77,7 @@ class Loader:
         weights: Weights = "none",
         codes: bool = False,
         texts: bool = False,
+        tokenise: Tokenise | None = None,
         pin: bool = False,
         shuffle: bool = True,
         epochs: int | None = None,
@@ -90,13 +92,16 @@ class Loader:
         if epochs is not None and shuffle and len(sources) > 1:
             raise ValueError("a mix of corpora has no epochs: each would end at another time; leave epochs out")
         families = ["embeddings"]
-        families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility") + ["sentences"] * texts
+        families += ["codes"] * codes + ["fragility-predicted"] * (weights == "fragility")
+        families += ["sentences"] * (texts or tokenise is not None)
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin
         self._pieces = [Sequences.of(source.index, split) for source in sources]
         self._firsts = [sum(one.numbers for one in self._pieces[:number]) for number in range(len(sources))]
         for source in sources:
             check_files(source.index, families)
+        families += ["sentences.lang"] * (tokenise is not None)
+        self._tokenise = tokenise
         self._readers = [
             Reader(source.index, families, first) for source, first in zip(sources, self._firsts, strict=True)
         ]
@@ -126,7 +131,7 @@ class Loader:
                     windows[segment.window] = LoadedBuffer(
                         segment.window, self._readers[segment.window.source], reading
                     )
-            return finishing.submit(batch_of, [(windows[one.window], one) for one in plan], self.pin)
+            return finishing.submit(batch_of, [(windows[one.window], one) for one in plan], self.pin, self._tokenise)
 
         ahead: deque[tuple[int, int, Future[Batch]]] = deque()
         plans = self._order.mine(self.rank, self.world, self.start)

@@ -7,7 +7,7 @@ micro-batch is a view of its window. Memory: 2 · dim bytes a sentence of a wind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import cached_property
 from itertools import pairwise
@@ -23,16 +23,24 @@ from pipeline.base.errors import CorpusError
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
-from pipeline.training.data.end_of_text import TEXTS
+from pipeline.training.data.end_of_text import LANG, TEXTS
 from pipeline.training.data.index import Index
 from pipeline.training.data.order import BufferSlice, ShuffleBuffer
 from pipeline.training.data.row_ranges import Ints
 from pipeline.training.data.sequences import CLOSING_SENTENCE, concatenated_ranges
 from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
+from stages.batching import Tokens
 from stages.lcm.batch import Batch
 
-COLUMNS = {"embeddings": "embedding", "codes": "codes", "fragility-predicted": "weight", "sentences": "text"}
+COLUMNS = {
+    "embeddings": "embedding",
+    "codes": "codes",
+    "fragility-predicted": "weight",
+    "sentences": "text",
+    "sentences.lang": "lang",
+}
+Tokenise = Callable[[Sequence[str], Sequence[str]], Tokens]
 
 
 class Reader:
@@ -44,7 +52,7 @@ class Reader:
 
     @cached_property
     def _files(self) -> dict[str, list[str]]:
-        return {family: self.index.parts[family].to_pylist() for family in self.families}
+        return {family: self.index.parts[family.partition(".")[0]].to_pylist() for family in self.families}
 
     def read(self, part: int, rows: Ints, into: dict[str, npt.NDArray[Any]], places: Ints) -> None:
         """Copy rows of a part, ascending, to their places in the arrays of every family."""
@@ -121,6 +129,7 @@ class LoadedBuffer:
             "codes": ((rows, index.about.codebooks or 0), np.int32),
             "fragility-predicted": ((rows,), np.float32),
             "sentences": ((rows,), object),
+            "sentences.lang": ((rows,), object),
         }
         return {family: np.empty(*kinds[family]) for family in self._reader.families}
 
@@ -133,6 +142,7 @@ class LoadedBuffer:
             "codes": index.ending_codes,
             "fragility-predicted": np.ones(len(TEXTS), np.float32),
             "sentences": np.asarray(TEXTS, object),
+            "sentences.lang": np.asarray([LANG] * len(TEXTS), object),
         }
         for family, array in self.arrays.items():
             array[places] = values[family][which]
@@ -152,21 +162,27 @@ class LoadedBuffer:
         return weights
 
 
-def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool) -> Batch:
+_NOTHING = np.empty(0, object)
+
+
+def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, tokenise: Tokenise | None = None) -> Batch:
     """A micro-batch of segments of windows, when these have been read."""
     for window, _ in loaded:
         for one in window.reading:
             one.result()
     with_codes, with_texts = (name in loaded[0][0].arrays for name in ("codes", "sentences"))
+    texts, langs = (
+        tuple(one for window, segment in loaded for one in window.arrays.get(name, _NOTHING)[segment.sentences])
+        for name in ("sentences", "sentences.lang")
+    )
     batch = Batch(
         embeddings=_joined([one.arrays["embeddings"][segment.sentences] for one, segment in loaded]),
         lengths=_joined([one.lengths[segment.low : segment.high] for one, segment in loaded]),
         weights=_joined([one.weights[segment.sentences] for one, segment in loaded]),
         codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded]) if with_codes else None,
         pieces=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
-        texts=tuple(text for one, segment in loaded for text in one.arrays["sentences"][segment.sentences])
-        if with_texts
-        else None,
+        texts=texts if with_texts else None,
+        tokens=tokenise(texts, langs) if tokenise else None,
     )
     return batch.pinned() if pin else batch
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError, PipelineError
 from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
-from pipeline.config.train import THRESHOLDS, TrainSettings
+from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
@@ -88,7 +88,7 @@ class Trained:
     model: Lcm
     about: ModelHeader
     sampling: Sampling
-    thresholds: dict[str, float] = field(default_factory=dict)  # those of generation that are set
+    generation: dict[str, Any] = field(default_factory=dict)  # thresholds, and whether sentences are encoded again
 
     @property
     def name(self) -> str:
@@ -233,7 +233,7 @@ def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> N
     kinds = sorted({one.model.card.kind for one in trained})
     read = {name for kind in kinds for name in options_of(kind)}
     for name, option in given.items():
-        if trained and name not in read and name not in THRESHOLDS:
+        if trained and name not in read and name not in OF_GENERATION:
             raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
     drawing = [one for one in trained if one.model.card.quantised and one.sampling.top_k != 1]
     for name in ("temperature", "top_p"):
@@ -262,9 +262,14 @@ def load_trained(
             f"({index.about.encoder[:8]}): name a model that was trained with the same encoder"
         )
     chosen = {**_sampling_of(place, of_file), **(asked or {})}
-    thresholds = {name: chosen.pop(name) for name in THRESHOLDS if name in chosen}
-    thresholds = {name: math.inf if value >= 1 else value for name, value in thresholds.items()}  # rounding exceeds 1
-    return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **chosen), thresholds)
+    generation = {"end_cosine": 0.9, "previous_cosine": 0.9, "reencode": False}
+    if model.card.objective == "sonar-llm":
+        generation = {"end_cosine": 0.98, "previous_cosine": 1.0, "reencode": True}
+    generation |= {name: chosen.pop(name) for name in OF_GENERATION if name in chosen}
+    for name in ("end_cosine", "previous_cosine"):
+        if generation[name] >= 1:
+            generation[name] = math.inf  # the cosine of equal vectors may exceed 1 by rounding
+    return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **chosen), generation)
 
 
 def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:

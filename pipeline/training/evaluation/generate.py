@@ -79,8 +79,7 @@ def generate(
     if options.prompt is not None:
         sentences = words.segment(options.prompt, options.prompt_lang)
         prompts = [words.encode(sentences, [options.prompt_lang] * len(sentences))]
-        found = _continue(trained, words, prompts, options)
-        said = _say(words, found, [options.lang or options.prompt_lang])
+        found, said = _continue(trained, words, prompts, [options.lang or options.prompt_lang], options)
         _show(console, sentences, said[0], found[0])
     else:
         assert options.split is not None
@@ -110,8 +109,8 @@ def _of_documents(
     given = options.prompt_sentences
     held = beginnings(index, split, documents=options.documents, least=given + 1, most=given + options.sentences)
     starts = held.starts.tolist()
-    found = _continue(trained, words, [held.embeddings[start : start + given] for start in starts], options)
-    said = _say(words, found, [options.lang or lang for lang in held.langs])
+    prompts = [held.embeddings[start : start + given] for start in starts]
+    found, said = _continue(trained, words, prompts, [options.lang or lang for lang in held.langs], options)
     scores: list[dict[str, float | None]] = []
     for number, (ours, continuation) in enumerate(zip(said, found, strict=True)):
         split_at, end = starts[number] + given, starts[number] + int(held.lengths[number])
@@ -125,18 +124,34 @@ def _of_documents(
 
 
 def _continue(
-    trained: Trained, words: TextCodec, prompts: list[torch.Tensor], options: GenerateOptions
-) -> list[Continuation]:
+    trained: Trained, words: TextCodec, prompts: list[torch.Tensor], langs: Sequence[str], options: GenerateOptions
+) -> tuple[list[Continuation], list[list[str]]]:
+    """Continuations of prompts, and their sentences in a language each."""
     last = END_OF_RESPONSE if trained.about.pinned.settings.get("answers") else END_OF_TEXT
     end = words.encode([last], [LANG])[0].float().to(words.device)
     torch.manual_seed(options.seed)
     documents = [prompt.float().to(words.device) for prompt in prompts]
+    said: list[list[str]] = [[] for _ in prompts]
+
+    def again(predicted: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+        of = [langs[number] for number in numbers]
+        texts = words.decode(predicted, of)
+        for number, text in zip(numbers, texts, strict=True):
+            said[number].append(text)
+        return words.encode(texts, of)
+
+    generation = dict(trained.generation)
+    reencode = again if generation.pop("reencode") else None
     try:
-        return continue_documents(
-            trained.model, documents, trained.sampling, end=end, max_sentences=options.sentences, **trained.thresholds
-        )
+        found = continue_documents(
+            trained.model, documents, trained.sampling, end=end, max_sentences=options.sentences, reencode=reencode,
+            **generation,
+        )  # fmt: skip
     except ValueError as error:
         raise CorpusError(f"{trained.place}: {error}") from error
+    if reencode is None:
+        return found, _say(words, found, langs)
+    return found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)]
 
 
 def _say(words: TextCodec, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:

@@ -50,7 +50,7 @@ def test_a_large_concept_model_is_an_architecture() -> None:
     assert "objective  contrastive, keys frozen" in models("lcm-contrastive-tiny").stdout
     fetched, misspelt = models("lcm-base-tiny", "--fetch"), models("lcm-base-teeny")
     assert fetched.returncode == 2 and "leave out --fetch" in fetched.stderr
-    assert misspelt.returncode != 0 and "lcm-base-tiny" in misspelt.stderr and "sonar" not in misspelt.stderr
+    assert misspelt.returncode != 0 and "lcm-base-tiny" in misspelt.stderr and "sonar-hf" not in misspelt.stderr
 
 
 def test_one_card_in_full(cache: Path) -> None:

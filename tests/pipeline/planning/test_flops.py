@@ -71,3 +71,11 @@ def test_the_command(tmp_path: Path) -> None:
 def test_what_cannot_be_computed_is_said(options: tuple[str, str], words: str) -> None:
     refused = pipeline("flops", *options)
     assert refused.returncode == 2 and words in " ".join(refused.stderr.split()), refused
+
+
+def test_training_through_a_decoder_says_that_the_decoder_is_not_counted() -> None:
+    shown = pipeline("flops", "--model", "lcm-sonar-llm-tiny", "--model", "lcm-base-tiny")
+    assert shown.returncode == 0, shown.stderr
+    said = " ".join(shown.stdout.split())
+    assert "training of lcm-sonar-llm-tiny: without the decoder's passes" in said
+    assert "training of lcm-base-tiny" not in said

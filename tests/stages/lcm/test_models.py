@@ -20,7 +20,7 @@ from stages.scaler.robust import RobustScaler
 from tests.stages.lcm import models
 
 KINDS = get_args(Kind)
-PAPER = {"1.6b": 1.6e9, "7b": 7e9}
+PAPER = {"1.6b": 1.6e9, "7b": 7e9, "100m": 34e6, "300m": 170e6}
 
 
 def parameters(model: Lcm) -> int:

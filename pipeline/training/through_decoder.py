@@ -1,0 +1,90 @@
+"""What a training needs that learns by words: the frozen decoder, pinned by a digest, and tokens of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pipeline.base.errors import ConfigError
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
+from pipeline.training.data.index import Index
+from pipeline.training.record import Pinned, PinnedDecoder
+from stages.batching import Tokens
+from stages.cards import CardError
+from stages.lcm.card import LcmCard
+from stages.sonar.card import ModelCard, load_card
+from stages.sonar.checkpoint import load_decoder
+from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.tokenizer import SonarTokenizer
+
+HERE = "train.sonar_llm.decoder"
+
+
+def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder | None:
+    """The decoder that a model of a card learns through; None: it needs none.
+
+    Raises `ConfigError` for one that does not fit to the corpus's encoder.
+    """
+    if card.objective != "sonar-llm":
+        return None
+    config = newest_config(corpus.store)
+    name = card.through.decoder or (config.get("autobleu") or config["encode"])["model"]
+    decoder, encoder = load_card(name), load_card(config["encode"]["model"])
+    if decoder.dim != index.dim:
+        raise ConfigError(
+            f"{HERE}: {decoder.name} takes embeddings of {decoder.dim} dimensions, those of {index.url} have "
+            f"{index.dim}; name the decoder that goes with {encoder.name}"
+        )
+    if decoder.files.tokenizer.identity != encoder.files.tokenizer.identity:
+        raise ConfigError(
+            f"{HERE}: the tokenizer of {decoder.name} is another than that of {encoder.name}, which encoded "
+            f"{index.url}; name a decoder with the same tokenizer"
+        )
+    return PinnedDecoder(model=name, digest=decoder.decoder_digest)
+
+
+def card_of(pinned: Pinned) -> ModelCard:
+    """The card of a training's decoder. Raises `ConfigError` if it is another by now."""
+    assert pinned.decoder is not None
+    try:
+        card = load_card(pinned.decoder.model)
+    except CardError as error:
+        raise ConfigError(f"{HERE}: {error}") from error
+    if card.decoder_digest != pinned.decoder.digest:
+        raise ConfigError(
+            f"{HERE}: {pinned.decoder.model} is another decoder than the one that the training began "
+            f"with ({card.decoder_digest[:8]}, not {pinned.decoder.digest[:8]}): bring its files back, or begin "
+            "anew: --fresh"
+        )
+    return card
+
+
+def decoder_of(pinned: Pinned) -> SonarTextDecoder:
+    """The decoder that a training is pinned to, in float32, on the host. Raises `ConfigError` if it is not here."""
+    card = card_of(pinned)
+    try:
+        return load_decoder(card, torch.float32)
+    except CardError as error:
+        raise ConfigError(f"{HERE}: {error}") from error
+
+
+class Tokeniser:
+    """Makes tokens of sentences in their languages, cut where the encoder cuts them: at `max_tokens`."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self._tokenizer = SonarTokenizer(card)
+
+    def __call__(self, texts: Sequence[str], langs: Sequence[str]) -> Tokens:
+        """`[language] pieces </s>` of each. Raises `ConfigError` for a language that the decoder does not speak."""
+        found: list[list[int]] = [[] for _ in texts]
+        for lang in dict.fromkeys(langs):
+            rows = [row for row, one in enumerate(langs) if one == lang]
+            try:
+                ids = self._tokenizer.encode([texts[row] for row in rows], lang)
+            except ValueError as error:
+                raise ConfigError(f"{HERE}: {error}; take its documents out (select), or name another") from error
+            for row, one in zip(rows, ids, strict=True):
+                found[row] = one
+        return Tokens.of(found)
