@@ -161,3 +161,14 @@ def test_what_does_not_fit_is_refused(corpus: Path, tmp_path: Path) -> None:
         Tokeniser(base)(["nuqneH"], ["tlh_Latn"])
     refused = pipeline("train", str(corpus), "--set", "train={model: lcm-quant-d-tiny, objective: sonar-llm}")
     assert refused.returncode == 2 and "belongs to the kind base" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["fsdp", "ddp"])
+def test_two_processes_agree_with_one(corpus: Path, parallel: str) -> None:
+    one, two = f"one-{parallel}", f"two-{parallel}"
+    settings = WORDS | {"batch_concepts": 128, "steps": 3}
+    trained(corpus, one, **settings)
+    trained(corpus, two, **settings, processes=2, parallel=parallel)
+    for mine, theirs in zip(steps_of(corpus, one), steps_of(corpus, two), strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-3)
