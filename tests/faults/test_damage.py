@@ -58,7 +58,7 @@ KINDS = RECORDS | ROWS
 SELECTED = [
     ("header", "deleted"), ("view", "bit"), ("chunks", "deleted"), ("settings", "truncated"), ("progress", "empty"),
     ("ledger", "truncated"), ("lease", "empty"), ("receipt", "bit"), ("record of codebooks", "other"),
-    ("runs of an index", "bit"), ("record of a training", "deleted"), ("weights", "bit"),
+    ("runs of an index", "bit"), ("parts of an index", "bit"), ("record of a training", "deleted"), ("weights", "bit"),
 ]  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def test_damage_is_told_and_mended(whole: Damaged, kind: str, damage: str) -> No
         assert "Traceback" not in said(done)
         if not done.returncode:
             assert (whole.out / "train/m/model.safetensors").read_bytes() == whole.weights
-        if not done.returncode and command == "run":
+        if not done.returncode and command == "run" and kind in RECORDS:  # of rows, with nothing to do, it reads none
             assert pipeline("inspect", whole.config).returncode == 0, "run said 0, and nobody can read it"
             assert whole.results()[0] == whole.data
     whole.again(kind, damage)

@@ -217,7 +217,7 @@ def read_index(corpus: Corpus, digest: str) -> Index:
         spans, parts = (table_of(corpus.store.read(path)) for path in paths)
         about = IndexHeader.model_validate_json(spans.schema.metadata[b"index"])
         index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
-    except (ValueError, KeyError, TypeError, pa.ArrowException, MissingError) as error:
+    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, MissingError) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} or its .parts.parquet is damaged or of another version ({type(error).__name__}); "
             f"delete {paths[0]} and run the same command again, which makes it anew"
