@@ -8,7 +8,9 @@ fingerprint, so only chunks that lose or regain a document are segmented again. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,15 +18,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import DamagedError
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import column_digest
+from pipeline.storage.records import read_table, said_of
 from pipeline.storage.store import Store
-from stages.arrow import table_of
 
 FOLDER = "ids"
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("chunk", "doc_id", "first")])
+RUN_SCHEMA = pa.schema(
+    [
+        pa.field("hash", pa.uint32(), nullable=False),
+        pa.field("chunk", pa.int32(), nullable=False),  # its place in the list of the file's metadata
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+    ]
+)
 _RECORD = "duplicates-"
+_KEYS = b"chunks"
+GROUP_IDS = 1 << 15
+_REMEDY = "delete it, and run again: the next run reads those ids once more"
 
 
 class Duplicates:
@@ -57,22 +70,57 @@ class Duplicates:
 
 
 def read_duplicates(store: Store, path: str) -> Duplicates:
-    """A record; `path`: empty for none. Raises `CorpusError` if it is missing or damaged."""
-    if not path:
-        return Duplicates()
-    try:
-        return Duplicates(table_of(store.read(path)).select(SCHEMA.names).cast(SCHEMA))
-    except (pa.ArrowException, ValueError, KeyError) as error:
-        raise CorpusError(f"{store.url}/{path} is damaged ({error}); delete it and run again") from error
+    """A record; `path`: empty for none. Raises `MissingError` if it is not there, `DamagedError` if it is damaged."""
+    return Duplicates(read_table(store, path, SCHEMA, _REMEDY)) if path else Duplicates()
 
 
 def write_duplicates(store: Store, name: str, table: pa.Table) -> str:
     """Keep a record under the name of what was compared (`record_name`). Returns its path."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table.cast(SCHEMA), sink, compression="zstd", use_dictionary=["chunk", "first"])
+    pq.write_table(
+        table.cast(SCHEMA), sink, compression="zstd", use_dictionary=["chunk", "first"], write_page_checksum=True
+    )
     path = f"{FOLDER}/{_RECORD}{name}.parquet"
     store.create(path, sink.getvalue().to_pybytes())
     return path
+
+
+def run_of_ids(keys: list[str], table: pa.Table) -> memoryview:
+    """The bytes of a sorted run: ids of the chunks with these keys, by hash."""
+    table = table.sort_by("hash").replace_schema_metadata({_KEYS: json.dumps(keys)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table, sink, row_group_size=GROUP_IDS, compression="zstd", use_dictionary=False, write_page_checksum=True
+    )
+    return memoryview(sink.getvalue())
+
+
+def runs_of_ids(store: Store) -> list[str]:
+    """Paths of the sorted runs, the oldest first."""
+    return sorted(path for path in store.find(FOLDER) if path.endswith(".parquet") and _RECORD not in path)
+
+
+@contextlib.contextmanager
+def opened_run(store: Store, path: str) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+    """A sorted run and the keys of its chunks. Raises `DamagedError`, also for what is read of it, if it is damaged."""
+    try:
+        with store.open(path) as file:
+            opened = pq.ParquetFile(file, page_checksum_verification=True)
+            keys = json.loads((opened.schema_arrow.metadata or {})[_KEYS])
+            if not opened.schema_arrow.equals(RUN_SCHEMA) or not all(isinstance(key, str) for key in keys):
+                raise ValueError("it is no list of ids")
+            yield opened, keys
+    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
+        raise DamagedError(f"{store.url}/{path}", said_of(error), _REMEDY) from error
+
+
+def check_ids(store: Store, path: str) -> None:
+    """Read a record or a sorted run. Raises `DamagedError` if it is damaged."""
+    if _RECORD in path:
+        read_duplicates(store, path)
+    else:
+        with opened_run(store, path) as (opened, _):
+            opened.read(use_threads=False)
 
 
 def find_record(store: Store, digest: str) -> str:

@@ -21,6 +21,8 @@ from pipeline.base.errors import CorpusError, DamagedError, MissingError, Pipeli
 from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.lock import FOLDER as LOCK
+from pipeline.corpus.document_ids import FOLDER as IDS
+from pipeline.corpus.document_ids import check_ids
 from pipeline.corpus.events import read_events
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import Rate, read_record
@@ -97,7 +99,7 @@ def check_records(store: Store, config: RunConfig | None = None) -> list[Finding
     """
     return [
         *_header(store, config), *_newest(store, config), *_ends_of_runs(store), *_recipes(store), *_ledgers(store),
-        *_leases(store), *_receipts(store), *_fits(store), *_tombstones(store),
+        *_leases(store), *_receipts(store), *_fits(store), *_tombstones(store), *_ids(store),
     ]  # fmt: skip
 
 
@@ -252,6 +254,12 @@ def _fits(store: Store) -> Iterator[Finding]:
             yield from _tried(path, partial(read_record, store, path), path)
         elif path.startswith(f"{layout.FITS}/rates/") and path.endswith(".json"):
             yield from _tried(path, partial(read_json, store, path, Rate, ""), path)
+
+
+def _ids(store: Store) -> Iterator[Finding]:
+    for path in store.find(IDS):
+        if path.endswith(".parquet"):
+            yield from _tried(path, partial(check_ids, store, path), path)
 
 
 def _tombstones(store: Store) -> Iterator[Finding]:

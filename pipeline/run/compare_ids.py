@@ -11,7 +11,6 @@ Cost: 10 µs of CPU a document, mostly to read it; two million ids took 400 MB o
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 import zlib
 from collections import Counter
@@ -23,12 +22,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted
 from pipeline.config.run_config import RunConfig
-from pipeline.corpus.document_ids import FOLDER, SCHEMA, find_record, sorted_rows, with_duplicates, write_duplicates
+from pipeline.corpus.document_ids import (
+    FOLDER,
+    RUN_SCHEMA,
+    SCHEMA,
+    find_record,
+    opened_run,
+    run_of_ids,
+    runs_of_ids,
+    sorted_rows,
+    with_duplicates,
+    write_duplicates,
+)
 from pipeline.corpus.id_keys import compared_chunks, compared_digest, compares_ids
 from pipeline.inputs import Chunk, ChunkTable, Rejected, read_documents
 from pipeline.inputs.documents import short
@@ -37,17 +46,7 @@ from stages.segment import marks
 from stages.sonar.card import load_card
 
 RUN_IDS = 1 << 20  # ids a run is closed at, at the end of a chunk; and a range of hashes holds
-_GROUP = 1 << 15
-_KEYS = b"chunks"
 _TOLD = 3  # ids of a message
-_RUN = pa.schema(
-    [
-        pa.field("hash", pa.uint32(), nullable=False),
-        pa.field("chunk", pa.int32(), nullable=False),  # its place in the list of the file's metadata
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-    ]
-)
 Tell = Callable[[str], object]
 
 
@@ -116,12 +115,9 @@ def _check_none(found: pa.Table, chunks: ChunkTable) -> None:
 
 def _runs(store: Store) -> list[_Run]:
     found = []
-    for path in sorted(store.find(FOLDER)):
-        if path.endswith(".parquet") and "duplicates-" not in path:
-            with store.open(path) as file:
-                opened = pq.ParquetFile(file)
-                keys = json.loads(opened.schema_arrow.metadata[_KEYS])
-                found.append(_Run(path, keys, opened.metadata.num_rows))
+    for path in runs_of_ids(store):
+        with opened_run(store, path) as (opened, keys):
+            found.append(_Run(path, keys, opened.metadata.num_rows))
     return found
 
 
@@ -137,7 +133,9 @@ def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chu
             list(ids.values()),
             list(ids),
         ]
-        tables.append(pa.table([pa.array(one, f.type) for one, f in zip(columns, _RUN, strict=True)], schema=_RUN))
+        tables.append(
+            pa.table([pa.array(one, f.type) for one, f in zip(columns, RUN_SCHEMA, strict=True)], schema=RUN_SCHEMA)
+        )
         keys.append(key)
         if sum(map(len, tables)) >= RUN_IDS:
             yield _write_run(store, keys, tables)
@@ -147,11 +145,9 @@ def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chu
 
 
 def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _Run:
-    table = pa.concat_tables(tables).sort_by("hash").replace_schema_metadata({_KEYS: json.dumps(keys)})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=_GROUP, compression="zstd", use_dictionary=False)
+    table = pa.concat_tables(tables)
     path = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
-    store.write(path, memoryview(sink.getvalue()))
+    store.write(path, run_of_ids(keys, table))
     return _Run(path, keys, table.num_rows)
 
 
@@ -195,14 +191,13 @@ def _compare(store: Store, runs: list[_Run], ranks: dict[str, int], chunks: int)
 
 def _range_of(store: Store, run: _Run, ours: npt.NDArray[np.int64], low: int, high: int) -> pa.Table:
     """Ids of a run with a hash in [low, high), of the chunks that are taken from it."""
-    with store.open(run.path) as file:
-        opened = pq.ParquetFile(file)
+    with opened_run(store, run.path) as (opened, _):
         groups = []
         for number in range(opened.metadata.num_row_groups):
             statistics = opened.metadata.row_group(number).column(0).statistics
             if statistics and statistics.min < high and statistics.max >= low:  # an empty group has none
                 groups.append(number)
-        table = opened.read_row_groups(groups)
+        table = opened.read_row_groups(groups, use_threads=False)
     hashes, rank = table["hash"].to_numpy(), ours[table["chunk"].to_numpy()]
     mask = (hashes >= low) & (hashes < high) & (rank >= 0)
     columns = {"id": table["id"], "rank": pa.array(rank), "count": table["count"]}

@@ -16,6 +16,7 @@ from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
 from pipeline.config.run_config import RunConfig, load_config
+from pipeline.corpus import document_ids
 from pipeline.corpus.document_ids import read_duplicates
 from pipeline.corpus.duplicate_count import DuplicateIds, count_duplicate_ids
 from pipeline.corpus.states import read_state
@@ -26,6 +27,7 @@ from pipeline.run.phases import plan_of_shard, read_phase, write_phase
 from pipeline.run.run import RunOptions
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, write_config, write_jsonl
+from tests.support.cli import pipeline, said
 from tests.support.runs import run
 
 FIRST = {"duplicate_ids": "keep-first"}
@@ -158,7 +160,7 @@ def test_inputs_without_an_id_column_are_left_alone(tmp_path: Path) -> None:
 def test_it_finds_what_comparing_all_with_all_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """With memory for one id, for a few, and for all; read at once, or file after file."""
     monkeypatch.setattr(compare_module, "RUN_IDS", size)
-    monkeypatch.setattr(compare_module, "_GROUP", 5)
+    monkeypatch.setattr(document_ids, "GROUP_IDS", 5)
     rng = random.Random(size)
     names = {f"{number:02d}": [str(rng.randrange(60)) for _ in range(rng.randrange(15))] for number in range(12)}
     names["12"] = ["x"] * 1000
@@ -182,13 +184,35 @@ def test_it_finds_what_comparing_all_with_all_finds(tmp_path: Path, monkeypatch:
     assert read_duplicates(Store(again.output), again.frozen.duplicates).table.equals(record.table)
 
 
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    files(tmp_path, a=["1"], b=["1"])
+def test_a_damaged_file_of_ids_is_named_found_and_made_again(tmp_path: Path) -> None:
+    files(tmp_path, a=["1", "2", "3"], b=["1", "4"])
     path = config_of(tmp_path, **FIRST)
-    config, _ = compared(load_config(path))
-    Path(config.output, config.frozen.duplicates).write_bytes(b"PAR1 no")
-    with pytest.raises(CorpusError, match=r"ids/duplicates-.* is damaged .*; delete it and run again"):
+    run(path)
+    whole, expected = data_digests(tmp_path / "out"), kept(tmp_path)
+    names = sorted(file.name for file in (tmp_path / "out/ids").iterdir())
+    assert len(names) == 2 and names[1].startswith("duplicates-")
+    for name in names:
+        file = tmp_path / "out/ids" / name
+        good = file.read_bytes()
+        for damage in (b"", b"PAR1 no", good[: len(good) // 2], good[:40] + bytes([good[40] ^ 1]) + good[41:]):
+            file.write_bytes(damage)
+            files(tmp_path, c=["5"])  # so that ids have to be compared again
+            with pytest.raises(CorpusError, match=rf"ids/{name}.*delete it, and run again"):
+                config = load_config(path)
+                read_duplicates(Store(config.output), f"ids/{name}") if "dup" in name else compared(config)
+            found = pipeline("verify", tmp_path / "out")
+            assert found.returncode == 1 and f"ids/{name}" in "".join(found.stdout.split()), said(found)
+            (tmp_path / "in/c.jsonl").unlink()
+            file.write_bytes(good)
+        file.write_bytes(good[:-1])
+        mended = pipeline("verify", tmp_path / "out", "--repair")
+        assert not file.exists(), said(mended)
         run(path)
+        assert data_digests(tmp_path / "out") == whole and kept(tmp_path) == expected
+        assert pipeline("verify", tmp_path / "out").returncode == 0
+        for one in (tmp_path / "out/ids").iterdir():
+            if one.name not in names:
+                one.rename(one.with_name(name))
 
 
 def test_workers_of_a_phase_leave_out_the_same(tmp_path: Path) -> None:
