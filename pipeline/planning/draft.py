@@ -32,6 +32,7 @@ TEXT_NAMES = ("text", "content", "body", "document", "article", "raw_content", "
 ID_NAMES = ("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri")
 LANG_NAMES = ("lang", "language", "lang_code", "language_code")
 ONE_LANGUAGE = 0.95  # share of the texts that are in one language, from which on that is taken for all
+USUAL = 0.9  # share of a column's values that are ids, or codes of languages, from which on all are meant to be
 CERTAIN = 0.5  # confidence of the identification
 FEW_DOCUMENTS = 1000  # of fewer, more than a hundredth is held out, or nothing would be
 SHORT = 200  # characters of a value that is metadata, not text
@@ -127,15 +128,17 @@ def _entry(group: _Group) -> Draft:
     found = Draft(group.pattern, len(group.files), sum(one.size for one in group.files))
     settings = InputSettings(path=_absolute(group.pattern), lang="und")
     seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
+    for column in [one for one in seen.columns if not _is_text(one) or visible(one) != one]:
+        del seen.columns[column]  # a name that no file of settings should hold
     if all(one.format == "text" for one in group.files):
         found.documents = len(group.files)
-        texts = [str(one.get("text", "")) for one in seen.values]
+        texts = _strings(seen, "text")
     else:
         found.text = _text_column(seen)
         if found.text is None:
             there = ", ".join(seen.columns) or "none"
             raise ConfigError(f"{group.pattern}: no column holds texts; columns: {there}; leave these files out")
-        texts = [value for one in seen.values if isinstance(value := one.get(found.text), str)]
+        texts = _strings(seen, found.text)
         found.id = _id_column(seen, found.text)
         lang = _lang_column(seen)
         found.keep = _metadata(seen, {found.text, found.id, lang})
@@ -144,7 +147,7 @@ def _entry(group: _Group) -> Draft:
         found.documents = found.bytes * (PACKED if packed else 1) / max(1.0, mean)
         if lang:
             found.lang = {"column": lang}
-            found.langs = Counter(str(one[lang]) for one in seen.values if lang in one)
+            found.langs = Counter(one for one in _strings(seen, lang) if one in _codes())
             return found
     found.langs = _languages(texts)
     most = found.langs.most_common(1)
@@ -154,7 +157,18 @@ def _entry(group: _Group) -> Draft:
 
 
 def _strings(seen: Sample, column: str) -> list[str]:
-    return [value for one in seen.values if isinstance(value := one.get(column), str)]
+    """Its values that are texts; others are quarantined when they are read."""
+    return [value for one in seen.values if isinstance(value := one.get(column), str) and _is_text(value)]
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written: half a surrogate pair cannot."""
+    return not re.search("[\ud800-\udfff]", value)
+
+
+def _codes() -> frozenset[str]:
+    """SONAR's languages."""
+    return frozenset(load_card(LARGE_MODEL).languages)
 
 
 def _text_column(seen: Sample) -> str | None:
@@ -166,21 +180,26 @@ def _text_column(seen: Sample) -> str | None:
 
 
 def _id_column(seen: Sample, text: str) -> str | None:
-    """A column that is called so and tells the sampled records apart."""
+    """A column that is called so and tells the sampled records apart; a few others in it are quarantined."""
     for name in ID_NAMES:
         for column in seen.columns:
+            if column.lower() != name or column == text:
+                continue
             values = [one.get(column) for one in seen.values]
-            plain = all(isinstance(one, str | int) and not isinstance(one, bool) and one != "" for one in values)
-            if column.lower() == name and column != text and plain and len(set(map(str, values))) == len(values):
+            plain = [one for one in values if isinstance(one, str | int) and not isinstance(one, bool) and one != ""]
+            if len(plain) >= USUAL * len(values) and len(set(map(str, plain))) == len(plain):
                 return column
     return None
 
 
 def _lang_column(seen: Sample) -> str | None:
-    """A column of SONAR codes."""
-    known = set(load_card(LARGE_MODEL).languages)
-    ordered = sorted(seen.columns, key=lambda column: column.lower() not in LANG_NAMES)
-    return next((one for one in ordered if (texts := _strings(seen, one)) and known.issuperset(texts)), None)
+    """A column of SONAR codes, most of all one that is called so; a few others in it are quarantined."""
+    known = _codes()
+    for column in sorted(seen.columns, key=lambda one: one.lower() not in LANG_NAMES):
+        texts = _strings(seen, column)
+        if texts and sum(one in known for one in texts) >= USUAL * len(texts):
+            return column
+    return None
 
 
 def _metadata(seen: Sample, used: Collection[str | None]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -93,3 +94,20 @@ def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path
     for place, why in (("empty", "no file that documents are read from"), ("nowhere", "nowhere is not there")):
         done = pipeline("init", place, "--to", "-")
         assert done.returncode == 2 and why in done.stderr, said(done)
+
+
+def test_records_that_nobody_would_write_by_hand(tmp_path: Path) -> None:
+    odd = [
+        {"id": "1", "lang": "eng_Latn", "text": ENGLISH, "a\nlauncher: slurm": 1, "\ud800": 2},
+        {"id": "2", "lang": "eng_Latn", "text": "half \ud800 of a pair"},
+        {"id": "3", "lang": ["eng_Latn"], "text": {"no": "text"}},
+        {"id": "4", "lang": "eng_Latn\nlauncher: slurm", "text": None},
+    ]
+    odd += [{"id": str(n), "lang": "eng_Latn", "text": ENGLISH} for n in range(5, 30)]
+    lines = [json.dumps(one) for one in odd] + ["{broken", "[1, 2]", '{"id": 1e999}']
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    config = drafted("data.jsonl")
+    text = (tmp_path / "corpus.yaml").read_text()
+    assert config.launcher.kind == "auto" and "slurm" not in text
+    assert config.input[0].text == "text" and isinstance(config.input[0].lang, LangColumn)
+    assert "eng_Latn 100%" in text and "keep" not in text
