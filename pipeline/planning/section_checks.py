@@ -90,6 +90,12 @@ def _train(config: RunConfig) -> Iterator[Problem]:
         quantised = load_lcm_card(train.model).quantised
     except CardError:
         quantised = False  # said elsewhere
+    else:
+        try:
+            quantised = train.card.quantised
+        except CardError as error:  # of an objective or of sampling that the model does not know
+            where = str(error).partition(":")[0]
+            yield tuple(where.split(".")) if where.startswith("train.") else ("train", "objective"), str(error)
     if quantised and config.rvq is None:
         yield (
             ("train", "model"),
