@@ -100,6 +100,16 @@ class BaseModel:
         return json.dumps(self.model_dump(), indent=indent, default=str)
 
 
+class TypeAdapter:
+    """Values of any annotation, of JSON."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def validate_json(self, text: str | bytes) -> Any:
+        return _made(json.loads(text), self.kind)
+
+
 def _kinds(model: type) -> dict[str, Any]:
     found = vars(model).get("_kinds_found")
     if found is None:
@@ -160,6 +170,7 @@ _PYDANTIC = {
     "ConfigDict": dict,
     "Field": FieldInfo,
     "PrivateAttr": FieldInfo,
+    "TypeAdapter": TypeAdapter,
     "ValidationError": type("ValidationError", (ValueError,), {}),
     "SerializerFunctionWrapHandler": Any,
 } | dict.fromkeys(
