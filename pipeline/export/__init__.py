@@ -8,7 +8,7 @@ pass over the small columns to count, and one over the text and embeddings that 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from rich.console import Console
 
@@ -91,10 +91,10 @@ def _vectors(options: ExportOptions) -> Vectors:
     if options.format != "parquet" and (options.vectors or options.row_group_rows):
         given = "--vectors" if options.vectors else "--row-group-rows"
         raise ConfigError(f"{given} is an option of --format parquet; --format {options.format} has a fixed layout")
-    for known in get_args(Vectors):
-        if known == (options.vectors or "float32"):
-            return known  # type: ignore[no-any-return]
-    raise ConfigError(f"--vectors {options.vectors}: allowed are {', '.join(get_args(Vectors))}")
+    chosen = options.vectors or "float32"
+    if chosen not in get_args(Vectors):
+        raise ConfigError(f"--vectors {chosen}: allowed are {', '.join(get_args(Vectors))}")
+    return cast(Vectors, chosen)
 
 
 def _whole(corpus: Corpus) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import IO
 
 from rich.console import Console
 from rich.markup import escape
@@ -76,7 +77,7 @@ def _columns(found: list[Writing]) -> dict[tuple[str, float | None], dict[int, f
 
 
 def _label(model: str, length: float | None) -> str:
-    return model if length is None else f"{model}, {length:g} tokens a sentence"
+    return model if length is None else f"{model}, {length:g} tokens per sentence"
 
 
 def _show_writing(console: Console, found: list[Writing], assumed: Assumptions) -> None:
@@ -140,7 +141,7 @@ def _assumptions(sonar: ModelCard, cards: list[LcmCard], options: FlopsOptions) 
     ]
 
 
-def _draw(file: object, form: str, found: list[Writing]) -> None:
+def _draw(file: IO[bytes], form: str, found: list[Writing]) -> None:
     """FLOPs against the length of the text, both logarithmic, as Fig. 13 of the LCM paper."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -156,4 +157,4 @@ def _draw(file: object, form: str, found: list[Writing]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
         dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-        figure.savefig(file, format=form, dpi=160, metadata=dates[form])  # type: ignore[arg-type]
+        figure.savefig(file, format=form, dpi=160, metadata=dates[form])

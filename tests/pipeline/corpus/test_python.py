@@ -68,14 +68,12 @@ def test_arrow_pandas_polars_and_datasets_have_the_same_rows(corpus: Corpus) -> 
 
 
 def test_polars(corpus: Corpus) -> None:
-    pytest.importorskip("polars")
     frame = corpus.to_polars("text", "chars", "embedding")
     assert frame["text"].to_list() == corpus.to_arrow("text")["text"].to_pylist()
     assert (np.stack(frame["embedding"].to_numpy()) == _matrix(corpus)).all()
 
 
 def test_datasets(corpus: Corpus) -> None:
-    pytest.importorskip("datasets")
     found = corpus.to_datasets("text", "embedding", where="chars >= 30")
     expected = corpus.to_arrow("text", where="chars >= 30")["text"].to_pylist()
     assert found["text"][:] == expected

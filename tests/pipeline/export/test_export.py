@@ -30,26 +30,12 @@ from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
 from pipeline.storage import layout
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.select.test_select import ROW_GROUP_ROWS, make_corpus
+from tests.pipeline.select.test_select import make_corpus
 from tests.support.cli import pipeline
 
 WHERE = "chars >= 20 and (autobleu is null or autobleu >= 1)"
 TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
 Sequence = tuple[str, int, str, list[str], list[bytes]]  # doc_id, piece, split, sentences, embeddings
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus with several row groups a part; exports have small row groups too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
-        return make_corpus(tmp_path_factory.mktemp("export"))
-
-
-@pytest.fixture
-def corpus(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    monkeypatch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
-    return Corpus(str(finished))
 
 
 def export(

@@ -24,7 +24,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.select.command import SelectOptions
 from pipeline.storage import layout
-from tests.pipeline.export.test_export import WHERE, corpus, expected, export, finished  # noqa: F401
+from tests.pipeline.export.test_export import WHERE, expected, export
 from tests.pipeline.select.test_select import ROW_GROUP_ROWS
 from tests.support.cli import pipeline
 
@@ -32,7 +32,7 @@ COLUMNS = ["doc_id", "piece", "split", "lang", "text", "chars", "autobleu", "dec
 
 
 @pytest.fixture(scope="module")
-def written(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def written(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("wide") / "to"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
@@ -43,7 +43,7 @@ def written(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  
 
 
 @pytest.fixture(scope="module")
-def truth(finished: Path) -> pa.Table:  # noqa: F811
+def truth(finished: Path) -> pa.Table:
     """What the corpus says of the selected rows, sorted by their place; embeddings in float16."""
     names = [name for name in COLUMNS if name != "piece"]
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +120,7 @@ def test_datasets_reads_it_by_split(written: Path, truth: pa.Table, tmp_path: Pa
     check({name: [row[name] for row in together] for name in COLUMNS}, truth)
 
 
-def test_pieces_are_those_of_the_selection(corpus: Corpus, written: Path) -> None:  # noqa: F811
+def test_pieces_are_those_of_the_selection(corpus: Corpus, written: Path) -> None:
     table = ds.dataset(written / "data").to_table().sort_by([("part", "ascending"), ("row", "ascending")])
     found: dict[tuple[str, int, str], list[str]] = {}
     for row in table.to_pylist():
@@ -130,7 +130,7 @@ def test_pieces_are_those_of_the_selection(corpus: Corpus, written: Path) -> Non
     assert about["written"]["sequences"] == len(found) and about["written"]["sentences"] == table.num_rows
 
 
-def test_vectors_in_float16_or_not_at_all(corpus: Corpus, tmp_path: Path) -> None:  # noqa: F811
+def test_vectors_in_float16_or_not_at_all(corpus: Corpus, tmp_path: Path) -> None:
     for vectors in ("float16", "none"):
         rules = SelectOptions()
         export_corpus(_silent(), corpus.url, corpus, ExportOptions("parquet", str(tmp_path / vectors), rules, vectors))
@@ -147,7 +147,7 @@ def test_vectors_in_float16_or_not_at_all(corpus: Corpus, tmp_path: Path) -> Non
     assert "embedding" not in without.schema.names and without.count_rows() == corpus.rows
 
 
-def test_options_of_other_formats_are_refused(corpus: Corpus, tmp_path: Path) -> None:  # noqa: F811
+def test_options_of_other_formats_are_refused(corpus: Corpus, tmp_path: Path) -> None:
     for options, words in (
         (ExportOptions("lcm", str(tmp_path / "to"), vectors="float16"), "--vectors is an option of --format parquet"),
         (ExportOptions("lcm", str(tmp_path / "to"), row_group_rows=5), "--row-group-rows is an option"),
