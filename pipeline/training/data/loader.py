@@ -136,9 +136,10 @@ class Loader:
         ahead: deque[tuple[int, int, Future[Batch]]] = deque()
         plans = self._order.mine(self.rank, self.world, self.start)
         waiting = 0
+        enough = min(self._rules.window, self.sentences)  # an epoch, where a shuffle buffer would hold several
         try:
             while True:
-                while waiting <= self._rules.window:
+                while waiting <= enough:
                     number, plan = next(plans, (0, None))
                     if plan is None:
                         break
