@@ -50,11 +50,19 @@ FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before the
 
 
 class _Loader(yaml.SafeLoader):
-    """Numbers as YAML 1.2 has them, where 1e-3 is one; YAML 1.1 wants 1.0e-3."""
+    """Reads numbers as YAML 1.2 defines them: `1e-3` is a number (YAML 1.1 wants 1.0e-3), and `24:00:00` is text.
+
+    YAML 1.1 reads numbers with colons to base 60, so a time limit of 24:00:00 would become 86400 minutes.
+    """
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # types-PyYAML has none
+        return self.DEFAULT_SCALAR_TAG if tag in _NUMBER_TAGS and ":" in value else tag
 
 
-_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver(_NUMBER_TAGS[1], _FLOAT, list("-+0123456789"))
 
 
 class PilotSettings(Settings):

@@ -1,9 +1,10 @@
-"""The column `embedding` decoded without its levels, three times as fast as Arrow does it.
+"""Reads the column `embedding` without its levels, three times as fast as Arrow does.
 
-Parquet keeps two levels beside every value of a list. Those of a list of fixed size without nulls say nothing, yet
-Arrow decodes them, and that is more than half of its time. Here they are skipped: pages are decompressed (by Arrow's
-codec), and the two byte streams of BYTE_STREAM_SPLIT put together. Only what `layout.parquet_options` writes is
-understood: data pages of version 1, zstd, float16; anything else raises ValueError.
+Parquet keeps two levels beside every value of a list. The levels of a list of fixed size without nulls carry no
+information, yet Arrow decodes them, which takes more than half of its time. Here they are skipped: pages are
+decompressed (by Arrow's codec), and the two byte streams of BYTE_STREAM_SPLIT are joined. This works for what
+`layout.parquet_options` writes: data pages of version 1, zstd, BYTE_STREAM_SPLIT. Arrow reads all other layouts, such
+as dictionaries, data pages of version 2 or another compression, in which another program may have rewritten a file.
 """
 
 from __future__ import annotations
@@ -15,20 +16,45 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_BLOCK = 1 << 16  # values that are put together at a time: in a core's cache
+from stages.arrow import embedding_matrix
+
+_BLOCK = 1 << 16  # values that are joined at a time: they fit a core's cache
 _DATA_PAGE, _BYTE_STREAM_SPLIT = 0, 9  # of parquet.thrift: PageType, Encoding
 
 
-def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) -> npt.NDArray[np.float16]:
-    """(rows, dim) of the first rows of a row group, of a file's only column.
+class _OtherLayoutError(Exception):
+    """The pages are not laid out as `layout.parquet_options` writes them."""
 
-    source: the open file; only pages that hold these rows are read to their end.
+
+def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) -> npt.NDArray[np.float16]:
+    """Read the first rows of a row group from a file whose only column is `embedding`.
+
+    Args:
+        file: the Parquet file.
+        source: the same file, opened; of the usual layout, only pages that hold these rows are decompressed.
+        group: the number of the row group.
+        rows: how many of its rows are wanted.
+
+    Returns:
+        (rows, dim) float16.
+
+    Raises:
+        ValueError: if the values are not float16.
     """
-    chunk = file.metadata.row_group(group).column(0)
-    width = chunk.num_values // file.metadata.row_group(group).num_rows
     kind = file.schema.column(0)
-    if (chunk.compression, kind.physical_type, kind.length) != ("ZSTD", "FIXED_LEN_BYTE_ARRAY", 2):
-        raise ValueError(f"a column of {kind.physical_type} by {chunk.compression}, not of float16 by zstd")
+    if (kind.physical_type, kind.length) != ("FIXED_LEN_BYTE_ARRAY", 2):
+        raise ValueError(f"a column of {kind.physical_type}, not of float16")
+    try:
+        return _without_levels(file.metadata.row_group(group), source, rows)
+    except _OtherLayoutError:
+        return embedding_matrix(file.read_row_group(group, use_threads=False)[0])[:rows]
+
+
+def _without_levels(group: Any, source: Any, rows: int) -> npt.NDArray[np.float16]:
+    chunk = group.column(0)
+    width = chunk.num_values // group.num_rows
+    if chunk.compression != "ZSTD" or chunk.has_dictionary_page:
+        raise _OtherLayoutError
     source.seek(chunk.data_page_offset)
     data = memoryview(source.read_buffer(chunk.total_compressed_size))
     values = np.empty(rows * width, np.uint16)
@@ -37,10 +63,10 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
         page, at = _struct(data, at)
         about = page.get(5, {1: 0, 2: None})  # the header of a data page of version 1
         if (page[1], about[2]) != (_DATA_PAGE, _BYTE_STREAM_SPLIT) or about[1] < 1:
-            raise ValueError(f"a page of kind {page[1]}, encoding {about[2]}, with {about[1]} values")
+            raise _OtherLayoutError
         body = np.frombuffer(codec.decompress(data[at : at + page[3]], page[2]), np.uint8)
         at += page[3]
-        for _ in range(2):  # levels of repetition, of definition: each behind its length
+        for _ in range(2):  # levels of repetition, of definition: each follows its length
             body = body[4 + int(body[:4].view(np.uint32)[0]) :]
         low, high = body[: about[1]], body[about[1] : 2 * about[1]]
         take = min(about[1], len(values) - done)
@@ -55,14 +81,14 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
 
 
 def _struct(data: memoryview, at: int) -> tuple[dict[int, Any], int]:
-    """The numbers and structs of a struct in Thrift's compact protocol by field, and where it ends."""
+    """Parse a struct in Thrift's compact protocol: its numbers and structs by field, and the offset of its end."""
     found: dict[int, Any] = {}
     field = 0
     while head := data[at]:
         kind, step = head & 15, head >> 4
         at += 1
         if not step:
-            raise ValueError("a page header that Parquet has not")
+            raise _OtherLayoutError
         field += step
         if kind in (5, 6):  # i32, i64: zigzag
             number, at = _varint(data, at)
@@ -70,7 +96,7 @@ def _struct(data: memoryview, at: int) -> tuple[dict[int, Any], int]:
         elif kind == 12:
             found[field], at = _struct(data, at)
         else:
-            raise ValueError(f"a page header with a field of type {kind}")
+            raise _OtherLayoutError
     return found, at + 1
 
 

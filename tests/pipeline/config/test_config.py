@@ -100,6 +100,14 @@ def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
             load_config(path, [wrong])
 
 
+@pytest.mark.parametrize("time", ["24:00:00", "1:30", "2-12:00"])
+def test_numbers_with_colons_stay_text(tmp_path: Path, time: str) -> None:
+    """YAML 1.1 would read them to base 60: 24:00:00 as 86400, which a time limit takes as minutes."""
+    path = write(tmp_path, GOOD + f"launcher: {{kind: slurm, time: {time}}}\n")
+    assert load_config(path).launcher.time == time
+    assert load_config(path, [f"launcher.time={time}"]).launcher.time == time
+
+
 @pytest.mark.parametrize(
     "override",
     [
