@@ -231,7 +231,9 @@ def _print_share(
     flops = encoder_flops(lengths.tolist(), dim=size.dim, layers=size.layers, ffn_dim=size.ffn_dim)
     longest_first, tokens = np.sort(lengths)[::-1], list[int]()
     budget = Budget(batch_tokens, "--batch-tokens", "tokens", "give a lower --batch-tokens")
-    in_batches(longest_first, budget, lambda start, stop: tokens.append(int(longest_first[start:stop].sum())))
+    in_batches(
+        longest_first, budget, lambda start, stop: tokens.append(int(longest_first[start:stop].sum())), mixed=True
+    )
     tokens.sort(reverse=True)
     middle = tokens[int(np.searchsorted(np.cumsum(tokens), sum(tokens) / 2))]  # half of all tokens are in larger ones
     shapes = layer_shapes(size.dim, size.ffn_dim)

@@ -96,19 +96,24 @@ class Budget:
         return {"out_of_memory": float(failures), f"least.{self.setting}": float(self.limit)}
 
 
-def in_batches(costs: npt.NDArray[np.int64], budget: Budget, compute: Callable[[int, int], None]) -> int:
-    """Call `compute(start, stop)` for batches of neighbouring rows of equal cost, within the budget or of one row.
+def in_batches(
+    costs: npt.NDArray[np.int64], budget: Budget, compute: Callable[[int, int], None], *, mixed: bool = False
+) -> int:
+    """Call `compute(start, stop)` for batches of neighbouring rows, within the budget or of one row.
 
-    costs: (rows,), each ≥ 1, in the budget's unit. Give them in descending order, so that the batch that needs the most
-    memory comes at once. When a batch runs out of memory, the cache is emptied and it is tried once more; if that fails
-    too, the budget is halved, and the work goes on with half of that batch: nothing else is computed twice. Returns how
-    often a batch failed. Raises `DeviceMemoryError` if one row does not fit.
+    costs: (rows,), each ≥ 1, in the budget's unit; give them in descending order, so that the batch that needs the most
+    memory comes at once. mixed: whether a batch may have rows of several costs. When a batch runs out of memory, the
+    cache is emptied and it is tried once more; if that fails too, the budget is halved, and the work goes on with half
+    of that batch: nothing else is computed twice. Returns how often a batch failed. Raises `DeviceMemoryError` if one
+    row does not fit.
     """
-    ends = np.append(np.flatnonzero(np.diff(costs)) + 1, len(costs))
+    ends = [len(costs)] if mixed else np.append(np.flatnonzero(np.diff(costs)) + 1, len(costs))
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs)])
     start, failures, most, is_second = 0, 0, budget.limit, False
     while start < len(costs):
-        cost = int(costs[start])
-        stop = min(start + max(1, most // cost), int(ends[np.searchsorted(ends, start, side="right")]))
+        fitting = int(np.searchsorted(before, before[start] + most, side="right")) - 1
+        stop = min(max(start + 1, fitting), int(ends[np.searchsorted(ends, start, side="right")]))
+        cost = int(before[stop] - before[start])
         try:
             compute(start, stop)
         except RuntimeError as error:
@@ -127,7 +132,7 @@ def in_batches(costs: npt.NDArray[np.int64], budget: Budget, compute: Callable[[
         failures += 1
         _empty_cache()
         if is_second:
-            most = budget.halve((stop - start) * cost)
+            most = budget.halve(cost)
         is_second = not is_second
     budget.end_part(failures)
     return failures

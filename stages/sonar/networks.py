@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stages.packed import Runs, blocks, joined
+
 FIRST_POSITION = 2  # positions are counted from 2, as in the published models
 FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
 
@@ -72,6 +74,14 @@ class Embedding(nn.Module):
         self.check(length)
         return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions[:length])
 
+    def packed(self, ids: Tensor, runs: Runs) -> Tensor:
+        """ids: (tokens,), rows end to end → (tokens, dim)."""
+        self.check(max(length for _, length in runs))
+        x = F.embedding(ids, self.weight).mul_(self.scale)
+        for block in blocks(x, runs):
+            block.add_(self.positions[: block.shape[1]])
+        return x
+
 
 class Linear(nn.Linear):
     """nn.Linear by `linear`."""
@@ -104,6 +114,15 @@ class SonarSelfAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         query, key, value = self.split(x)
         return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
+
+    def packed(self, x: Tensor, runs: Runs) -> Tensor:
+        """(tokens, dim) → the same: every row attends to itself."""
+        dim, found = x.shape[1], []
+        for qkv in blocks(self.qkv_proj(x), runs):
+            query, key, value = qkv.unflatten(2, (3, self.heads, dim // self.heads)).permute(2, 0, 3, 1, 4).unbind(0)
+            found.append(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        attended: Tensor = self.out_proj(joined(found))
+        return attended
 
 
 class SonarFeedForward(nn.Module):
@@ -138,6 +157,12 @@ class EncoderLayer(nn.Module):
         x = x + self.ffn(self.ffn_norm(x))
         return x
 
+    def packed(self, x: Tensor, runs: Runs) -> Tensor:
+        """(tokens, dim) → the same."""
+        x = x + self.attention.packed(self.attention_norm(x), runs)
+        x = x + self.ffn(self.ffn_norm(x))
+        return x
+
 
 class SonarTextEncoder(nn.Module):
     """Token ids → one embedding per sentence."""
@@ -162,6 +187,13 @@ class SonarTextEncoder(nn.Module):
             return tokens.mean(dim=1)
         kept = mask.unsqueeze(2).to(tokens.dtype)
         return (tokens * kept).sum(dim=1) / kept.sum(dim=1)
+
+    def packed(self, ids: Tensor, runs: Runs) -> Tensor:
+        """ids: (tokens,) int32 or int64, rows end to end → (rows, dim), of each what `forward` gives it."""
+        x = self.embedding.packed(ids, runs)
+        for layer in cast("list[EncoderLayer]", self.layers):
+            x = layer.packed(x, runs)
+        return torch.cat([block.mean(dim=1) for block in blocks(self.norm(x), runs)])
 
 
 class CrossConstant(nn.Module):

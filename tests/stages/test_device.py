@@ -320,3 +320,16 @@ def test_a_gpu_decodes_as_many_rows_as_60_percent_of_its_memory_hold() -> None:
     sizes = [rows_that_fit(published, 175, memory << 30) for memory in (8, 24, 40, 79, 141)]
     assert sizes == [128, 512, 1024, 2048, 2048]
     assert rows_that_fit(published, 512, 80 << 30) == 512
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(1, 200))
+def test_mixed_batches_are_full_whatever_their_rows_cost(lengths: list[int], limit: int) -> None:
+    costs = np.sort(np.asarray(lengths, dtype=np.int64))[::-1]
+    batches: list[tuple[int, int]] = []
+    assert in_batches(costs, budget(limit), lambda start, stop: batches.append((start, stop)), mixed=True) == 0
+    assert [start for start, _ in batches] == [0, *(stop for _, stop in batches[:-1])]
+    assert batches[-1][1] == len(costs)
+    for start, stop in batches:
+        assert stop - start == 1 or costs[start:stop].sum() <= limit
+        assert stop == len(costs) or costs[start : stop + 1].sum() > limit

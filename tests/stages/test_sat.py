@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from wtpsplit import SaT
 
 from stages.cards import CardError
 from stages.fetch import sha256_of
+from stages.packed import Runs
 from stages.segment.sat.card import LORA_FILES, SatCard, load_sat_card, shipped_sat_cards
 from stages.segment.sat.load import load
+from stages.segment.sat.networks import SatNetwork
 from stages.segment.sat.runner import SatRunner, mean_of_windows, windows
 from tests.conftest import sample_documents
 
@@ -80,6 +83,39 @@ def test_batches_do_not_matter() -> None:
     card = load_sat_card("sat-tiny")
     for one, other in zip(probabilities(card, texts(), 96), probabilities(card, texts(), 96, 600), strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_short_documents_share_batches_and_have_the_logits_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one thread, as segmenting processes have; with several, GELU rounds by where a thread's share ends."""
+    network, tokenizer = load(load_sat_card("sat-tiny"), torch.float32, "cpu")
+    documents = [text[at : at + 7 * size] for text in texts()[:4] for size, at in enumerate(range(0, 2000, 50), 2)]
+    batches: list[int] = []
+    packed = SatNetwork.packed
+
+    def counting(self: SatNetwork, ids: torch.Tensor, runs: Runs) -> torch.Tensor:
+        batches.append(len(ids))
+        return packed(self, ids, runs)
+
+    monkeypatch.setattr(SatNetwork, "packed", counting)
+    begins = np.cumsum([0, *map(len, documents)])[:-1]
+    runner = SatRunner(network, tokenizer, stride=96, batch_tokens=2048, device="cpu")
+    _, found = runner.logits(documents, begins)
+    assert min(batches[:-1]) > 2048 - BLOCK - 2
+    monkeypatch.undo()
+    alone = [runner.logits([one], np.zeros(1, np.int64))[1] for one in documents]
+    assert np.array_equal(found, np.concatenate(alone))
+    with torch.inference_mode():
+        ids = torch.tensor(tokenizer.encode(documents[0]).ids)
+        assert np.array_equal(network(ids[None])[0, 1:-1].numpy(), alone[0])
 
 
 def test_logits_are_summed_from_the_first_window_to_the_last() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stages.packed import blocks
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder, load_encoder, rows_are_independent
 from stages.sonar.generate import greedy
@@ -52,6 +53,19 @@ def test_embeddings(networks: tuple[SonarTextEncoder, SonarTextDecoder]) -> None
             for rows in ROWS:
                 part = encoder(ids[:rows])
                 assert torch.equal(part[:8], alone[:rows]), f"{rows} rows of {length} tokens, {threads} threads"
+
+
+@torch.inference_mode()
+def test_embeddings_among_sentences_of_other_lengths(networks: tuple[SonarTextEncoder, SonarTextDecoder]) -> None:
+    encoder, _ = networks
+    runs = [(2, 130), (1, 64), (7, 33), (3, 16), (64, 7), (1, 4), (2, 3)]
+    total = sum(rows * length for rows, length in runs)
+    ids = torch.randint(4, 1000, (total,), generator=torch.Generator().manual_seed(0))
+    torch.set_num_threads(1)
+    alone = torch.cat([encoder(row[None]) for block in blocks(ids, runs) for row in block])
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        assert torch.equal(encoder.packed(ids, runs), alone), f"{threads} threads"
 
 
 @torch.inference_mode()

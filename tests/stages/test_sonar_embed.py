@@ -8,6 +8,7 @@ import torch
 
 from stages.batching import Tokens
 from stages.device import Budget, to_host
+from stages.packed import Runs
 from stages.sonar.embed import embed
 from stages.sonar.networks import SonarTextEncoder
 
@@ -39,6 +40,37 @@ def test_each_sentence_gets_its_own_embedding_to_the_last_bit(limit: int) -> Non
         for row in range(80):
             ids = torch.from_numpy(tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]]).long()
             assert (found[row] == network(ids[None])[0].half().numpy()).all()
+
+
+def test_batches_are_full_whatever_lengths_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    packed = SonarTextEncoder.packed
+
+    def counting(self: SonarTextEncoder, ids: torch.Tensor, runs: Runs) -> torch.Tensor:
+        sizes.append(len(ids))
+        return packed(self, ids, runs)
+
+    monkeypatch.setattr(SonarTextEncoder, "packed", counting)
+    tokens = sentences(200, 40)
+    run(encoder(), tokens, 512, "cpu")
+    assert sum(sizes) == tokens.offsets[-1] and min(sizes[:-1]) > 512 - 40
+    assert len(sizes) < len(set(tokens.lengths.tolist())), "one for each length and more, before"
+
+
+def test_a_network_that_cannot_mix_lengths_gets_those_of_one() -> None:
+    tokens, network = sentences(80, 20), encoder()
+    shapes: list[tuple[int, int]] = []
+
+    def other(ids: torch.Tensor) -> torch.Tensor:
+        shapes.append((ids.shape[0], ids.shape[1]))
+        found: torch.Tensor = network(ids)
+        return found
+
+    budget = Budget(64, "batch_tokens", "tokens", "use fewer")
+    found, _ = embed(other, tokens, budget, dim=DIM, device="cpu")
+    assert np.array_equal(found, run(network, tokens, 4096, "cpu")[0])
+    assert {length for _, length in shapes} == set(tokens.lengths.tolist())
+    assert max(rows * length for rows, length in shapes) <= 64
 
 
 def test_no_sentences() -> None:

@@ -9,8 +9,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stages.packed import Runs, blocks, joined
+from stages.sonar.networks import Linear, linear
+
 FIRST_POSITION = 2  # RoBERTa counts positions from its padding id on
 BEGIN, END = 0, 2  # <s>, </s>
+COLUMNS = 16  # of the last product, all but the first of them zeros
 
 
 class Embeddings(nn.Module):
@@ -21,9 +25,10 @@ class Embeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(1, dim)
         self.LayerNorm = nn.LayerNorm(dim, eps=eps)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        positions = self.position_embeddings.weight[FIRST_POSITION : FIRST_POSITION + ids.shape[1]]
-        found: Tensor = self.LayerNorm(self.word_embeddings(ids) + positions + self.token_type_embeddings.weight[0])
+    def forward(self, ids: Tensor, runs: Runs) -> Tensor:
+        positions = self.position_embeddings.weight[FIRST_POSITION:]
+        x = joined([one + positions[: one.shape[1]] for one in blocks(self.word_embeddings(ids), runs)])
+        found: Tensor = self.LayerNorm(x + self.token_type_embeddings.weight[0])
         return found
 
 
@@ -31,15 +36,15 @@ class SatSelfAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+        self.query, self.key, self.value = (Linear(dim, dim) for _ in range(3))
 
-    def forward(self, x: Tensor) -> Tensor:
-        rows, length, dim = x.shape
-        q, k, v = (
-            project(x).view(rows, length, self.heads, -1).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
-        )
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, length, dim)
+    def forward(self, x: Tensor, runs: Runs) -> Tensor:
+        heads = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))
+        found = []
+        for three in zip(*(blocks(one, runs) for one in heads), strict=True):
+            query, key, value = (one.transpose(1, 2) for one in three)
+            found.append(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return joined(found)
 
 
 class Sublayer(nn.Module):
@@ -47,7 +52,7 @@ class Sublayer(nn.Module):
 
     def __init__(self, inner: int, dim: int, eps: float) -> None:
         super().__init__()
-        self.dense = nn.Linear(inner, dim)
+        self.dense = Linear(inner, dim)
         self.LayerNorm = nn.LayerNorm(dim, eps=eps)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -59,11 +64,11 @@ class Layer(nn.Module):
     def __init__(self, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
         super().__init__()
         self.attention = nn.ModuleDict({"self": SatSelfAttention(dim, heads), "output": Sublayer(dim, dim, eps)})
-        self.intermediate = nn.ModuleDict({"dense": nn.Linear(dim, ffn_dim)})
+        self.intermediate = nn.ModuleDict({"dense": Linear(dim, ffn_dim)})
         self.output = Sublayer(ffn_dim, dim, eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.attention["output"](self.attention["self"](x), x)
+    def forward(self, x: Tensor, runs: Runs) -> Tensor:
+        x = self.attention["output"](self.attention["self"](x, runs), x)
         found: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
         return found
 
@@ -82,15 +87,18 @@ class Roberta(nn.Module):
         self.embeddings = Embeddings(vocab_size, dim, max_positions, eps)
         self.encoder = Encoder(layers, dim, heads, ffn_dim, eps)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.embeddings(ids)
+    def forward(self, ids: Tensor, runs: Runs) -> Tensor:
+        x: Tensor = self.embeddings(ids, runs)
         for layer in self.encoder.layer:
-            x = layer(x)
+            x = layer(x, runs)
         return x
 
 
 class SatNetwork(nn.Module):
-    """Token ids (rows, length), `<s> … </s>`, rows of one length → a logit for each token (rows, length), float32."""
+    """Token ids `<s> … </s>`, (rows, length), → a logit for each token, (rows, length) float32.
+
+    All within it has rows of several lengths end to end, (tokens, …), see `stages/packed.py`.
+    """
 
     def __init__(
         self,
@@ -109,5 +117,11 @@ class SatNetwork(nn.Module):
         self.block = max_positions - FIRST_POSITION - 2  # tokens of the longest row, without <s> and </s>
 
     def forward(self, ids: Tensor) -> Tensor:
-        found: Tensor = self.classifier(self.roberta(ids))[..., 0].float()
-        return found
+        rows, length = ids.shape
+        return self.packed(ids.flatten(), [(rows, length)]).view_as(ids)
+
+    def packed(self, ids: Tensor, runs: Runs) -> Tensor:
+        """ids: (tokens,), rows end to end, each `<s> … </s>` → (tokens,) float32."""
+        # A product with a single column sums in an order that depends on how many rows there are and where they lie.
+        columns = F.pad(self.classifier.weight, (0, 0, 0, COLUMNS - 1)), F.pad(self.classifier.bias, (0, COLUMNS - 1))
+        return linear(self.roberta(ids, runs), *columns)[:, 0].float()
