@@ -123,6 +123,7 @@ def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> d
         "nothing_to_do": done,
         "stages": stages,
         "chunks_to_segment": len(made.chunks_to_segment()),
+        "same_files": made.same_files,
         "further": further,
         "view": moves,
     }

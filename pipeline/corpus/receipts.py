@@ -89,6 +89,7 @@ class ChunkReceipt(_Record):
     bytes_unreadable: int
     seconds: float
     created: float
+    content: str = ""  # of what was read, as `pipeline/inputs/content.py` has it; earlier versions have none
 
     def balance(self) -> str | None:
         """None if documents in = kept + dropped + quarantined; otherwise what is wrong, in words."""

@@ -32,6 +32,7 @@ PRINT = pa.binary(16)  # a fingerprint's bytes
 Entry = tuple[Chunk, str]
 AGAIN = "run the corpus.yaml of this corpus again, which writes it anew: what is finished is kept"
 _CHUNKS = SCHEMA.append(pa.field("fingerprint", PRINT))
+_OPTIONAL = ["current"]  # a column that is written only where it says something
 
 
 class _Chunks(BaseModel):
@@ -67,12 +68,17 @@ class Listed(InColumns[Entry]):
     def digest(self) -> str:
         """32 hex digits of everything in it."""
         sha = hashlib.sha256()
-        for name in SCHEMA.names:
+        for name in self.written_columns():
             for start in range(0, len(self), BATCH):
                 sha.update(column_digest(self.chunks.table[name].slice(start, BATCH)).encode())
         for some in self._bytes():
             sha.update(b"".join(some))
         return sha.hexdigest()[:32]
+
+    def written_columns(self) -> list[str]:
+        """Columns of the chunks that say something."""
+        silent = [name for name in _OPTIONAL if self.chunks.table[name].unique().to_pylist() in ([], [""])]
+        return [name for name in SCHEMA.names if name not in silent]
 
     def _bytes(self) -> Iterator[list[bytes]]:
         for start in range(0, len(self), BATCH):
@@ -137,7 +143,8 @@ class View:
     def write_chunks(self, store: Store, folder: str) -> None:
         """Write the list of chunks, which no decision of a run changes, into its folder."""
         sink = pa.BufferOutputStream()
-        table = self.listed.chunks.table.append_column("fingerprint", self.listed.fingerprints)
+        table = self.listed.chunks.table.select(self.listed.written_columns())
+        table = table.append_column("fingerprint", self.listed.fingerprints)
         pq.write_table(table, sink, compression="zstd", write_statistics=False)
         store.write(f"{folder}/{CHUNKS_FILE}", memoryview(sink.getvalue()))
 
@@ -151,7 +158,7 @@ class View:
         with needed(store, f"{folder}/{VIEW_FILE}", AGAIN):
             header = read_json(store, f"{folder}/{VIEW_FILE}", _Header, AGAIN)
         with needed(store, f"{folder}/{CHUNKS_FILE}", AGAIN):
-            table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN)
+            table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN, optional=_OPTIONAL)
         listed = Listed(ChunkTable(table.select(SCHEMA.names)), table["fingerprint"].combine_chunks())
         if (header.chunks.count, header.chunks.digest) != (len(listed), listed.digest):
             what = f"it is not the list of chunks that {VIEW_FILE} speaks of"

@@ -6,6 +6,7 @@ chunk, on the worker. JSONL, Parquet, text and Markdown; gzip, bz2, xz and zstd.
 
 from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.chunks import CHUNK_BYTES, order_chunks, plan_chunks, plan_inputs
+from pipeline.inputs.content import Content
 from pipeline.inputs.counting import Counted, count_documents
 from pipeline.inputs.documents import Document, Rejected
 from pipeline.inputs.languages import nearest_languages
@@ -21,6 +22,7 @@ __all__ = [
     "SPLITS",
     "Chunk",
     "ChunkTable",
+    "Content",
     "Counted",
     "Document",
     "InputError",

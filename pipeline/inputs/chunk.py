@@ -20,6 +20,7 @@ class Chunk:
     `take`: no more than so many records (from `limit`); None for all.
     Of format "packed", `url` and `stamp` are those of all files, and `path` is for people.
     `stamp`: changes with the file; of format "unreadable", why it cannot be read.
+    `current`: the stamp that the file has now, where it held the same when it was segmented with another one, `stamp`.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Chunk:
     bytes: int
     take: int | None
     stamp: str
+    current: str = ""
 
     @property
     def source(self) -> str:

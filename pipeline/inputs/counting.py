@@ -8,15 +8,22 @@ Broken files: of a compressed stream that breaks, the complete lines before the 
 one document (the reader rejects it as "unreadable"), whether or not it left a piece of a line. Parquet pages are not
 opened: the rows of a broken row group count, and the reader rejects as many. A Parquet file without a readable footer
 counts as one, and so does each chunk of a file that begins like something else than its name says.
+
+Who asks for it gets a digest of what is read as well (`content.py`): lines are read once for both, and of text and
+Parquet, which are counted without it, the bytes are read for that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
+from pipeline.inputs.content import Content
 from pipeline.inputs.packing import files_of
-from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+from pipeline.inputs.parquet import PAGE_BUFFER, BrokenParquetError, open_parquet
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
 
 
@@ -33,50 +40,84 @@ class Counted:
     bytes_unreadable: int = 0
 
 
-def count_documents(chunk: Chunk) -> Counted:
-    """Count what `read_documents` has to account for. Raises InputError if the file changed since planning."""
+def count_documents(chunk: Chunk, content: Content | None = None) -> Counted:
+    """Count what `read_documents` has to account for. Raises InputError if the file changed since planning.
+
+    `content`: is shown what these documents depend on.
+    """
     if chunk.format == PACKED:
-        return _count_files(chunk)
+        return _count_files(chunk, content)
     if chunk.format == UNREADABLE:
         return Counted(1, 0, chunk.bytes)
     if chunk.format == "text":
+        if content:
+            for block in raw_blocks(chunk, 0):
+                content.update(block)
         return Counted(1, chunk.bytes)
     if chunk.format == "parquet":
-        return _count_rows(chunk)
+        return _count_rows(chunk, content)
     if chunk.end == TO_THE_END:
-        return _count_stream(chunk)
-    return _count_range(chunk)
+        return _count_stream(chunk, content)
+    return _count_range(chunk, content)
 
 
-def _count_files(chunk: Chunk) -> Counted:
-    sizes = [file.bytes for file in files_of(chunk)][: chunk.take]
-    return Counted(len(sizes), sum(sizes))
+def _count_files(chunk: Chunk, content: Content | None) -> Counted:
+    files = list(files_of(chunk))[: chunk.take]
+    if content:
+        for file, digest in zip(files, prefetch(_digest_of, files), strict=True):
+            content.add(file.path, digest)
+    return Counted(len(files), sum(file.bytes for file in files))
 
 
-def _count_range(chunk: Chunk) -> Counted:
+def _digest_of(file: Chunk) -> str:
+    content = Content()
+    count_documents(file, content)
+    return content.of(file)
+
+
+def _count_range(chunk: Chunk, content: Content | None) -> Counted:
     """Lines whose first byte lies in the range: one after each newline in [start − 1, end − 1), and the first."""
     try:
         check_lines(chunk, head_of(chunk))
     except BrokenStreamError as broken:
+        if content:
+            content.add(str(broken))
         return Counted(1, 0, broken.bytes_unreadable)
-    first = max(chunk.start - 1, 0)
+    first, last = max(chunk.start - 1, 0), chunk.end - 1
     documents = 1 if chunk.start == 0 < chunk.end else 0
-    done = 0
-    if chunk.end - 1 > first:
-        for block in raw_blocks(chunk, first, chunk.end - 1):
-            documents += block.count(b"\n")
-            done += len(block)
-            if chunk.take is not None and documents >= chunk.take:
-                return Counted(chunk.take, min(done, chunk.bytes))
-    return Counted(_at_most(documents, chunk.take), chunk.bytes)
+    at, counted_in = first, 0
+    for block in raw_blocks(chunk, first, None if content else last) if chunk.end > chunk.start else ():
+        inside = max(0, last - at)  # so many bytes of the block, after which lines of the range can begin
+        documents += block.count(b"\n", 0, inside)
+        at += len(block)
+        if content and _ends_in(block, inside, documents > 0, content):
+            break
+        if chunk.take is not None and documents >= chunk.take:
+            counted_in = counted_in or min(at - first, chunk.bytes)
+            if not content or documents > chunk.take:  # the last one is read whole
+                break
+    return Counted(_at_most(documents, chunk.take), counted_in or chunk.bytes)
 
 
-def _count_stream(chunk: Chunk) -> Counted:
+def _ends_in(block: bytes, inside: int, any_begun: bool, content: Content) -> bool:
+    """Show `content` what a range's lines have of a block; whether the last one ends in it. inside: as above."""
+    if inside >= len(block):
+        content.update(block)
+        return False
+    newline = block.find(b"\n", inside) if any_begun else inside - 1  # a line that began before the range is no part
+    if any_begun and newline < 0:
+        content.update(block)
+        return False
+    content.update(block[: newline + 1])
+    return True
+
+
+def _count_stream(chunk: Chunk, content: Content | None) -> Counted:
     """Newlines of the decompressed stream, a last line without one, and a break."""
     documents = unreadable = 0
     last = b"\n"
     try:
-        for block in decompressed_blocks(chunk):
+        for block in decompressed_blocks(chunk, *([content.update] if content else [])):
             documents += block.count(b"\n")
             last = block[-1:]
             if chunk.take is not None and documents >= chunk.take:
@@ -89,15 +130,43 @@ def _count_stream(chunk: Chunk) -> Counted:
     return Counted(_at_most(documents, chunk.take), chunk.bytes - unreadable, unreadable)
 
 
-def _count_rows(chunk: Chunk) -> Counted:
+def _count_rows(chunk: Chunk, content: Content | None) -> Counted:
     try:
-        with open_parquet(chunk) as (file, _):
+        with open_parquet(chunk) as (file, handle):
             metadata = file.metadata
             end = metadata.num_row_groups if chunk.end == TO_THE_END else chunk.end
             rows = sum(metadata.row_group(group).num_rows for group in range(chunk.start, end))
-    except BrokenParquetError:
+            if content:
+                for stored in _pages(chunk, content, file, handle, end):
+                    content.update(stored)
+    except BrokenParquetError as broken:
+        if content:
+            content.add(str(broken))
+            content.update(head_of(chunk))
         return Counted(1, 0, chunk.bytes)
     return Counted(_at_most(rows, chunk.take), chunk.bytes)
+
+
+def _pages(chunk: Chunk, content: Content, file: Any, handle: Any, end: int) -> Iterator[bytes]:
+    """The stored bytes of the columns that are read, after what the footer says of them."""
+    metadata, schema, left = file.metadata, file.schema_arrow, chunk.take
+    content.add(sum(metadata.row_group(group).num_rows for group in range(chunk.start)))
+    content.add([[field.name, str(field.type)] for field in schema if field.name in content.columns])
+    for number in range(chunk.start, end):
+        group = metadata.row_group(number)
+        content.add(group.num_rows)
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema.split(".")[0] in content.columns:
+                size = column.total_compressed_size
+                content.add(column.path_in_schema, column.physical_type, column.compression, column.num_values, size)
+                offsets = [one for one in (column.dictionary_page_offset, column.data_page_offset) if one and one > 0]
+                handle.seek(min(offsets, default=0))
+                while size > 0 and (stored := handle.read(min(PAGE_BUFFER, size))):
+                    yield stored
+                    size -= len(stored)
+        left = None if left is None else left - group.num_rows
+        if left is not None and left <= 0:
+            return
 
 
 def _at_most(documents: int, take: int | None) -> int:

@@ -84,7 +84,7 @@ def files_of(chunk: Chunk) -> Iterator[Chunk]:
     for path, size, stamp in value["files"]:
         compression = COMPRESSIONS.get(posixpath.splitext(path.lower())[1], "")
         one = replace(chunk, path=path, url=value["root"] + path, format="text", compression=compression)
-        yield replace(one, bytes=size, stamp=stamp, take=None)
+        yield replace(one, bytes=size, stamp=stamp, current="", take=None)
 
 
 def root_of(chunk: Chunk) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol, cast
 
 import zstandard
@@ -119,8 +119,9 @@ def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
         now, size = stamp(fs, path, info), int(info["size"] or 0)
     except FileNotFoundError:
         now = "gone"
-    if now != chunk.stamp:
-        state = "is gone" if now == "gone" else f"has changed (stamp {chunk.stamp} → {now})"
+    planned = chunk.current or chunk.stamp
+    if now != planned:
+        state = "is gone" if now == "gone" else f"has changed (stamp {planned} → {now})"
         raise InputError(
             f"input {chunk.input}: {chunk.path} {state} since the run was planned; start the run again, and leave "
             "input files alone while it goes on"
@@ -143,16 +144,22 @@ def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[byt
             left = left - len(block) if left is not None else None
 
 
-def decompressed_blocks(chunk: Chunk) -> Iterator[bytes]:
-    """The whole file, decompressed (as it is when plain). Raises BrokenStreamError after the last good bytes."""
+def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda stored: None) -> Iterator[bytes]:
+    """The whole file, decompressed (as it is when plain). Raises BrokenStreamError after the last good bytes.
+
+    `see`: is shown the stored bytes, a block before what comes of it.
+    """
     if not chunk.compression:
-        yield from raw_blocks(chunk, 0)
+        for block in raw_blocks(chunk, 0):
+            see(block)
+            yield block
         return
     decompressor: _Bounded | None = None
     given_out = False
     done = 0  # stored bytes of the pieces that were decoded
     members = 0  # gzip members, zstd frames, … that ended properly
     for block in raw_blocks(chunk, 0):
+        see(block)
         for begin in range(0, len(block), PIECE):
             data = piece = block[begin : begin + PIECE]
             while data:

@@ -22,7 +22,7 @@ _TYPES: dict[str, pa.DataType] = {
     "id": pa.string(),
     **dict.fromkeys(("input", "path", "url", "format", "compression"), _SHARED),
     **dict.fromkeys(("start", "end", "bytes", "take"), pa.int64()),
-    "stamp": _SHARED,
+    **dict.fromkeys(("stamp", "current"), _SHARED),
 }
 SCHEMA = pa.schema([(field.name, _TYPES[field.name]) for field in dataclasses.fields(Chunk)])
 

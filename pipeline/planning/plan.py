@@ -25,6 +25,7 @@ from pipeline.corpus.runs import packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
+from pipeline.planning.same_content import recognise
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.sampling import Rows
@@ -69,6 +70,7 @@ class Plan:
     chunks: Sequence[ChunkState]
     work: dict[str, StageWork]
     missing_fits: tuple[str, ...]  # of this run
+    same_files: int = 0  # that have another time or version than when they were segmented, and hold the same
 
     def over(self, chunks: Sequence[ChunkState]) -> Plan:
         """The same work on these chunks only."""
@@ -156,10 +158,15 @@ def make_plan(
     if chunks is None:
         found = plan_inputs(config.input, config.chunk_bytes, packs(Store(config.output)))
         chunks = order_chunks(found, seed=config.seed)
-    config = with_known_duplicates(Store(config.output), config, chunks)
-    view = View.of(config, chunks)
     store = Store(config.output)
+    config = with_known_duplicates(store, config, chunks)
+    view = View.of(config, chunks)
     state = read_state(store, view)
+    recognised = recognise(state, config)
+    if recognised:
+        config = with_known_duplicates(store, config, recognised.chunks)
+        view = View.of(config, recognised.chunks)
+        state = read_state(store, view)
     work = {stage: _work(state.total, stage) for stage in stages}
     if SEGMENT in work:
         segment_reasons(state, work[SEGMENT])
@@ -174,7 +181,7 @@ def make_plan(
             work[stage] = StageWork(stage, 0, parts, 0, rows, Counter({LATER: parts}))
     _price_fragility(config, state.total, work)
     missing = tuple(name for name in FITS if name in stages and name not in config.frozen.fits)
-    return Plan(config, view, stages, state, work, missing)
+    return Plan(config, view, stages, state, work, missing, recognised.files if recognised else 0)
 
 
 def _work(total: Counters, stage: str) -> StageWork:

@@ -11,19 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.base.parallel import in_parallel
-from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail
+from pipeline.corpus.counters import busy_seconds, by_detail
 from pipeline.corpus.fingerprint import difference, fingerprint
-from pipeline.corpus.receipts import Receipt, read_chunk_receipt, read_receipt
+from pipeline.corpus.receipts import Receipt, read_receipt
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import States
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View, saved_recipe
 from pipeline.inputs import Chunk
+from pipeline.planning.earlier import Earlier, in_ledgers, in_receipts
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
@@ -54,24 +53,15 @@ class StageWork:
         return self.sentences_left / self.rate if self.rate else None
 
 
-@dataclass(frozen=True)
-class _Last:
-    """What is known of the last time that a chunk was segmented."""
-
-    recipe: str
-    sentences: int
-    stamp: str
-    take: int | None
-    created: float
-
-
 def segment_reasons(state: States, work: StageWork) -> None:
     """Say why chunks are to be segmented, and how many sentences they had the last time."""
     left = state.unsegmented()
     if not len(left):
         return
-    found = _last_of_ledgers(state, left.table["id"].combine_chunks())
-    found |= _last_of_receipts(state.store, left.table["id"].combine_chunks(), set(found))
+    ids = left.table["id"].combine_chunks()
+    times = in_ledgers(state, ids)
+    times |= in_receipts(state.store, ids, times)
+    found = {row: max(several, key=lambda one: one.created) for row, several in times.items()}
     if len(found) < len(left):
         work.reasons[NEW] = len(left) - len(found)
     changes: dict[tuple[str, str], list[str]] = {}  # recipe, input → what changed
@@ -91,43 +81,9 @@ def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
     return difference(saved_recipe(store, SEGMENT, recipe), now) or ["recipe changed"]
 
 
-def _of_data(last: _Last, chunk: Chunk) -> list[str]:
+def _of_data(last: Earlier, chunk: Chunk) -> list[str]:
     old, new = {"stamp": last.stamp, "take": last.take}, {"stamp": chunk.stamp, "take": chunk.take}
     return difference(old, new, chunk.path)
-
-
-def _last_of_ledgers(state: States, ids: pa.Array) -> dict[int, _Last]:
-    """Number among `ids` → what ledgers say of that chunk under other fingerprints."""
-    ledgers = state.ledgers
-    if not len(ledgers):
-        return {}
-    table = ledgers.columns("chunk", "stamp", "take", "created")
-    owners = pc.index_in(table["chunk"], value_set=ids).combine_chunks()
-    mine = np.flatnonzero(owners.is_valid().to_numpy(zero_copy_only=False))
-    some = table.take(pa.array(mine)).append_column("owner", owners.take(pa.array(mine)))
-    found: dict[int, _Last] = {}
-    for row, one in zip(mine.tolist(), some.to_pylist(), strict=True):
-        recipe = ledgers.recipes[ledgers.recipe[row]][CHUNK]["recipe"]
-        last = _Last(recipe, int(ledgers.sentences[row]), one["stamp"], one["take"], one["created"])
-        if one["owner"] not in found or found[one["owner"]].created < last.created:
-            found[one["owner"]] = last
-    return found
-
-
-def _last_of_receipts(store: Store, ids: pa.Array, known: set[int]) -> dict[int, _Last]:
-    """The same of receipts, for chunks that no ledger knows."""
-    older: dict[int, list[str]] = defaultdict(list)
-    for folder in store.folders("chunks"):
-        paths = store.find("chunks", f"{folder}/")
-        owners = pc.index_in(pa.array([layout.data_owner(path)[0] for path in paths], pa.string()), value_set=ids)
-        for path, owner in zip(paths, owners.to_pylist(), strict=True):
-            if owner is not None and owner not in known:
-                older[owner].append(path)
-    found = {}
-    for owner, paths in older.items():
-        last = max((read_chunk_receipt(store, path) for path in paths), key=lambda receipt: receipt.created)
-        found[owner] = _Last(last.recipe, last.sentences, last.stamp, last.take, last.created)
-    return found
 
 
 def stage_reasons(state: States, work: StageWork) -> None:

@@ -38,6 +38,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for work in plan.work.values():
         table.add_row(*_plan_row(work, estimate))
     console.print(table)
+    show_same(console, plan)
     if estimate:
         console.print(_estimated(estimate), highlight=False, soft_wrap=True)
     reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")
@@ -46,6 +47,17 @@ def show_plan(console: Console, plan: Plan) -> None:
             reasons.add_row(work.stage, f"{escape(reason)} ({counted(count, _unit(work))})")
     if reasons.row_count:
         console.print(reasons)
+
+
+def show_same(console: Console, plan: Plan) -> None:
+    """Say how many files were read because their times or versions are others, and hold what they held."""
+    if plan.same_files:
+        have = "has" if plan.same_files == 1 else "have"
+        console.print(
+            f"{counted(plan.same_files, 'file')} {have} another modification time or version but the same content: "
+            "nothing of that is segmented again.",
+            highlight=False,
+        )
 
 
 def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
+from pipeline.planning.tables import show_same
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
@@ -115,6 +116,7 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     with announced(console, "listing the inputs and reading receipts"):
         plan, seen = plan_run(config, options, options.refit, options.chunks)
         change = view_change(store, plan.view)
+    show_same(console, plan)
     _check_consent(console, change, options)
     who = holder_info(launcher=config.launcher.kind)
     lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)

@@ -34,7 +34,8 @@ from pipeline.corpus.receipts import (
     write_family,
 )
 from pipeline.corpus.recipes import SEGMENT, Recipes, segment_part_fingerprint
-from pipeline.inputs import Chunk, Document, Rejected, count_documents, read_documents
+from pipeline.inputs import Chunk, Content, Document, InputSettings, Rejected, count_documents, read_documents
+from pipeline.inputs.records import needed_columns
 from pipeline.run.chunk_accounting import ChunkAccounting
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -99,7 +100,8 @@ class ChunkSegmenter:
             if part.rows:  # of one whose documents were all purged, only the number is left
                 parts.append(self._close(part, chunk, print_of_chunk, recipe, number))
                 yield _segmentation(parts[-1])
-        counted = count_documents(chunk)
+        content = Content(needed_columns(self._settings(chunk), self.config.split))
+        counted = count_documents(chunk, content)
         quarantine = None
         listed = accounting.table()
         if listed:
@@ -124,6 +126,7 @@ class ChunkSegmenter:
             bytes_unreadable=max(accounting.bytes_unreadable, counted.bytes_unreadable),
             seconds=round(time.perf_counter() - started, 3),
             created=time.time(),
+            content=content.of(chunk),
         )
         yield commit_chunk(self.store, receipt)
 
@@ -141,8 +144,11 @@ class ChunkSegmenter:
                     part = self._open()
         yield part
 
+    def _settings(self, chunk: Chunk) -> InputSettings:
+        return next(one for one in self.config.input if one.name == chunk.input)
+
     def _documents(self, chunk: Chunk, accounting: ChunkAccounting) -> Iterator[Document]:
-        settings = next(one for one in self.config.input if one.name == chunk.input)
+        settings = self._settings(chunk)
         later = self.recipes.duplicates.of(chunk.id)
         any_id = settings.id is None or self.config.duplicate_ids == "keep-all"
         for item in read_documents(chunk, settings, self.config.split, self.card.languages):

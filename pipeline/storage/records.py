@@ -70,13 +70,20 @@ def read_yaml(store: Store, path: str, remedy: str) -> Values:
     return value
 
 
-def read_table(store: Store, path: str, schema: pa.Schema, remedy: str, names: Sequence[str] = ()) -> pa.Table:
-    """A Parquet file in a declared schema; of some columns only, if they are named. Raises as `read_json` does."""
+def read_table(
+    store: Store, path: str, schema: pa.Schema, remedy: str, names: Sequence[str] = (), optional: Sequence[str] = ()
+) -> pa.Table:
+    """A Parquet file in a declared schema; of some columns only, if they are named. Raises as `read_json` does.
+
+    optional: columns of texts that are empty where the file has none.
+    """
     try:
         with store.open(path) as file:
             table = pq.ParquetFile(file, page_checksum_verification=True).read(
                 list(names) or schema.names, use_threads=False
             )
+            for name in set(optional).difference(table.column_names):
+                table = table.append_column(name, pa.repeat("", len(table)))
             expected = pa.schema([schema.field(name) for name in names]) if names else schema
             return table.select(expected.names).cast(expected.with_metadata(table.schema.metadata)).combine_chunks()
     except (pa.ArrowException, ValueError, KeyError, OSError) as error:

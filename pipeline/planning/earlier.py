@@ -1,0 +1,80 @@
+"""What chunks gave when they were segmented before, under whatever recipe or with whatever stamp of their file."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.corpus.counters import CHUNK
+from pipeline.corpus.ledger import LedgerGoneError
+from pipeline.corpus.receipts import read_chunk_receipt
+from pipeline.corpus.states import States
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A time that a chunk was segmented. `row`: of the ledgers, where it is from there; else `content` is known."""
+
+    chunk: str
+    fingerprint: str
+    recipe: str
+    sentences: int
+    stamp: str
+    take: int | None
+    created: float
+    content: str = ""
+    row: int = -1
+
+    def content_in(self, state: States) -> str:
+        """What its receipt says that it was read from; empty if an earlier version wrote that.
+
+        Asked in the order of rows, it reads ledgers once.
+        """
+        if self.row < 0:
+            return self.content
+        try:
+            return state.ledgers.detail(self.row)[0].content
+        except LedgerGoneError:  # compacted since: the receipt says the same
+            return read_chunk_receipt(state.store, layout.chunk_receipt_path(self.chunk, self.fingerprint)).content
+
+
+Found = dict[int, list[Earlier]]  # number among some chunks → the times that it was segmented
+
+
+def in_ledgers(state: States, ids: pa.Array) -> Found:
+    """What ledgers say of chunks."""
+    ledgers, found = state.ledgers, defaultdict[int, list[Earlier]](list)
+    if not len(ledgers):
+        return found
+    table = ledgers.columns("chunk", "fingerprint", "stamp", "take", "created")
+    owners = pc.index_in(table["chunk"], value_set=ids).combine_chunks()
+    mine = np.flatnonzero(owners.is_valid().to_numpy(zero_copy_only=False))
+    some = table.take(pa.array(mine)).append_column("owner", owners.take(pa.array(mine)))
+    for row, one in zip(mine.tolist(), some.to_pylist(), strict=True):
+        recipe, sentences = ledgers.recipes[ledgers.recipe[row]][CHUNK]["recipe"], int(ledgers.sentences[row])
+        stamp, take, created = (one[name] for name in ("stamp", "take", "created"))
+        found[one["owner"]].append(
+            Earlier(one["chunk"], one["fingerprint"].hex(), recipe, sentences, stamp, take, created, row=row)
+        )
+    return found
+
+
+def in_receipts(store: Store, ids: pa.Array, known: Collection[int]) -> Found:
+    """What receipts say of chunks, without those of `known` numbers."""
+    found = defaultdict[int, list[Earlier]](list)
+    for folder in store.folders("chunks"):
+        paths = store.find("chunks", f"{folder}/")
+        owners = pc.index_in(pa.array([layout.data_owner(path)[0] for path in paths], pa.string()), value_set=ids)
+        for path, owner in zip(paths, owners.to_pylist(), strict=True):
+            if owner is not None and owner not in known:
+                one = read_chunk_receipt(store, path)
+                read = one.recipe, one.sentences, one.stamp, one.take, one.created, one.content
+                found[owner].append(Earlier(one.chunk, one.fingerprint, *read))
+    return found

@@ -1,0 +1,113 @@
+"""Chunks whose files have another time or version than when they were segmented, and hold the same.
+
+Such files were touched, copied, or loaded from somewhere again. Each is read once, and what its chunks hold is compared
+with what their receipts say; where it is the same, they keep the stamp that they were segmented with, so that nothing
+is done again. The next run records that, and later plans believe its view without reading.
+Cost: nothing where no stamp has changed, or no receipt knows a digest; else one reading of these files, sixteen at a
+time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from pipeline.base.errors import CorpusError
+from pipeline.base.parallel import in_parallel
+from pipeline.config.run_config import RunConfig
+from pipeline.corpus.recipes import Recipes
+from pipeline.corpus.runs import newest_view
+from pipeline.corpus.states import States
+from pipeline.inputs import Chunk, ChunkTable, Content, count_documents, files_of
+from pipeline.inputs.records import needed_columns
+from pipeline.planning.earlier import Earlier, Found, in_ledgers, in_receipts
+from pipeline.storage.remote import translate_errors
+from pipeline.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """`chunks`: all of them, in their order; `files`: how many were read and hold the same."""
+
+    chunks: ChunkTable
+    files: int
+
+
+def recognise(state: States, config: RunConfig) -> Recognised | None:
+    """Find chunks that are to be segmented only because their files have other stamps; None if there are none.
+
+    Raises `InputError` if a file changes while it is read.
+    """
+    left = state.unsegmented()
+    earlier = _by_stamp_alone(state, left, Recipes.of(config)) if len(left) else {}
+    if not earlier:
+        return None
+    rows, chunks = sorted(earlier), left.take(pa.array(sorted(earlier), pa.int64()))
+    known = _recorded(state.store)
+    columns = {one.input_name: (one.path, tuple(needed_columns(one, config.split))) for one in config.input}
+    times = sorted((one for several in earlier.values() for one in several), key=lambda one: (one.row, one.created))
+    contents = {one.fingerprint: one.content_in(state) for one in times}
+
+    def compare(row: int, chunk: Chunk) -> tuple[str, bool]:
+        """The stamp that it was segmented with, or nothing; whether it was read for that."""
+        for one in earlier[row]:
+            if known.get((chunk.id, chunk.stamp)) == one.fingerprint:
+                return one.stamp, False
+        said = {contents[one.fingerprint]: one.stamp for one in earlier[row]}
+        if not any(content.startswith(f"{chunk.bytes}-") for content in said):
+            return "", False
+        path, names = columns[chunk.input]
+        with translate_errors(path):
+            return said.get(content_of(chunk, names), ""), True
+
+    found = in_parallel(lambda pair: compare(*pair), list(zip(rows, chunks, strict=True)))
+    same = {chunk.id: stamp for chunk, (stamp, _) in zip(chunks, found, strict=True) if stamp}
+    if not same:
+        return None
+    read = [chunk for chunk, (stamp, was_read) in zip(chunks, found, strict=True) if stamp and was_read]
+    return Recognised(
+        ChunkTable.of(_with_stamp(chunk, same) for chunk in state.view.listed.chunks),
+        len({(file.input, file.path) for chunk in read for file in files_of(chunk)}),
+    )
+
+
+@functools.lru_cache(1 << 16)  # a run plans several times
+def content_of(chunk: Chunk, columns: tuple[str, ...]) -> str:
+    """What the documents of a chunk depend on, as its receipt would say it."""
+    content = Content(columns)
+    count_documents(chunk, content)
+    return content.of(chunk)
+
+
+def _with_stamp(chunk: Chunk, same: Mapping[str, str]) -> Chunk:
+    return replace(chunk, stamp=same[chunk.id], current=chunk.stamp) if chunk.id in same else chunk
+
+
+def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> Found:
+    """Times that chunks were segmented as they would be now, but for the stamps of their files."""
+
+    def alike(found: Found) -> Found:
+        some = sorted(found)
+        pairs = zip(some, chunks.take(pa.array(some, pa.int64())), strict=True)
+        kept = {row: [one for one in found[row] if _is_of(one, chunk, recipes)] for row, chunk in pairs}
+        return {row: times for row, times in kept.items() if times}
+
+    ids = chunks.table["id"].combine_chunks()
+    found = alike(in_ledgers(state, ids))
+    return found | alike(in_receipts(state.store, ids, found))
+
+
+def _is_of(one: Earlier, chunk: Chunk, recipes: Recipes) -> bool:
+    return one.fingerprint == recipes.chunk_fingerprint(replace(chunk, stamp=one.stamp))
+
+
+def _recorded(store: Store) -> dict[tuple[str, str], str]:
+    """What the newest view recognised: chunk and present stamp → fingerprint."""
+    try:
+        view = newest_view(store)
+    except CorpusError:  # told by who opens it; reading the files again finds the same
+        return {}
+    return {(chunk.id, chunk.current): fingerprint for chunk, fingerprint in view.listed if chunk.current}
