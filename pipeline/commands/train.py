@@ -50,15 +50,22 @@ Reencode = Annotated[
     ),
 ]
 Temperature = Annotated[
-    float | None, typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23 (default: the paper's); needs --top-k above 1")
+    float | None,
+    typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23 (the paper's); token models: of logits (1); needs --top-k"),
 ]
 TopK = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Quant-LCM: draw from the K likeliest units; 1 takes the likeliest"),
+    typer.Option(min=1, metavar="N", help="Quant-LCM, token models: draw from the K likeliest; 1 takes the likeliest"),
 ]
 TopP = Annotated[
     float | None,
-    typer.Option(min=0.01, max=1, help="Quant-LCM: draw from the likeliest units whose probabilities add up to this"),
+    typer.Option(
+        min=0.01, max=1, help="Quant-LCM, token models: draw from the likeliest that together have this probability"
+    ),
+]
+Ensemble = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="models with n-gram heads: λ of their ensemble (0: the first head alone)"),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="seed of the noise and of every random draw")]
 
@@ -189,6 +196,7 @@ def evaluate(
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
+    ensemble: Ensemble = None,
 ) -> None:
     """Measure how well models predict the next sentence of held-out documents, as in Table 3 of the LCM paper.
 
@@ -221,7 +229,7 @@ def evaluate(
 
     sampling = _sampling(
         steps=steps, guidance=guidance, rescale=rescale, initial_noise=initial_noise, epsilon_scaling=epsilon_scaling,
-        eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p,
+        eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p, ensemble=ensemble,
     )  # fmt: skip
     asked = tuple(models or ())
     options = EvaluateOptions(
@@ -270,6 +278,7 @@ def generate(
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
+    ensemble: Ensemble = None,
     end_cosine: EndCosine = None,
     previous_cosine: PreviousCosine = None,
     reencode: Reencode = None,
@@ -298,7 +307,7 @@ def generate(
 
     sampling = _sampling(
         steps=steps, guidance=guidance, rescale=rescale, initial_noise=initial_noise, epsilon_scaling=epsilon_scaling,
-        eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p, end_cosine=end_cosine,
+        eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p, ensemble=ensemble, end_cosine=end_cosine,
         previous_cosine=previous_cosine, reencode=reencode,
     )  # fmt: skip
     text = read_prompt(prompt) if prompt is not None else None

@@ -14,8 +14,10 @@ from stages.cards import CardError
 from stages.lcm.card import (
     ContrastiveSettings,
     LcmCard,
+    NgramSettings,
     Objective,
     SonarLlmSettings,
+    TokenLmSettings,
     load_lcm_card,
     options_of,
     with_objective,
@@ -27,7 +29,7 @@ MICRO_CONCEPTS = 2048
 LANES = 8
 TAKEN = "index"  # a folder of train/
 OF_GENERATION = ("end_cosine", "previous_cosine", "reencode")  # of `SamplingSettings`
-OF_CARD = ("model", "objective", "contrastive", "sonar_llm")  # settings that say which card it is
+OF_CARD = ("model", "objective", "contrastive", "sonar_llm", "token_lm", "ngram")  # settings that say which card it is
 
 
 class OtherCorpus(Settings):
@@ -65,10 +67,20 @@ class SamplingSettings(Settings):
     clip: float | None = execution(
         None, gt=0, description="diffusion: the largest normalised value of a prediction (no limit)"
     )
-    temperature: float | None = execution(None, gt=0, description="Quant-LCM: 1/β of eq. 23")
-    top_k: int | None = execution(None, ge=1, description="Quant-LCM: units that are drawn from; 1: the likeliest")
+    temperature: float | None = execution(
+        None, gt=0, description="Quant-LCM: 1/β of eq. 23; token models: what logits are divided by"
+    )
+    top_k: int | None = execution(
+        None, ge=1, description="Quant-LCM, token models: units or tokens that are drawn from; 1: the likeliest"
+    )
     top_p: float | None = execution(
-        None, gt=0, le=1, description="Quant-LCM: draw from the likeliest units that together have this probability"
+        None,
+        gt=0,
+        le=1,
+        description="Quant-LCM, token models: draw from the likeliest that together have this probability",
+    )
+    ensemble: float | None = execution(
+        None, ge=0, le=1, description="models with n-gram heads: λ of their ensemble, 0: only the first head predicts"
     )
     end_cosine: float | None = execution(
         None,
@@ -113,6 +125,14 @@ class TrainSettings(Settings):
     )
     sonar_llm: SonarLlmSettings | None = meaning(
         None, description="of the objective sonar-llm (default: that of the card)"
+    )
+    token_lm: TokenLmSettings | None = meaning(
+        None, description="of token language models: how they learn (default: as the card says)"
+    )
+    ngram: NgramSettings | None = meaning(
+        None,
+        description="of token language models, and of models of the kind base that learn by squared error: heads that "
+        "predict what comes after the next one too (default: that of the card)",
     )
     name: str | None = execution(
         None, pattern=NAME, description="name of the run of training: its folder in train/ (default: that of the model)"
@@ -245,9 +265,11 @@ class TrainSettings(Settings):
 
         Raises CardError if there is none, or if it reads nothing of what `sampling` sets.
         """
-        card = with_objective(load_lcm_card(self.model), self.objective, self.contrastive, self.sonar_llm)
+        card = with_objective(
+            load_lcm_card(self.model), self.objective, self.contrastive, self.sonar_llm, self.token_lm, self.ngram
+        )
         for name in self.sampling.given() if self.sampling else ():
-            if name not in (*options_of(card.kind), *OF_GENERATION):
+            if name not in (*options_of(card), *(() if card.kind == "token-lm" else OF_GENERATION)):
                 raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
         return card
 

@@ -178,8 +178,10 @@ def show_lcm_card(console: Console, card: LcmCard) -> None:
     lines += _wrapped("layers", f"{_layers(card)}, {card.heads} heads, feed-forward {card.inner_dim}")
     lines += _wrapped("dimensions", f"{card.model_dim}")
     codebooks = " and 64 codebooks of 8192 units" if card.quantised else ""
-    lines += _wrapped("weights", f"{_millions(card.parameters())} for embeddings of 1024 dimensions{codebooks}")
-    lines += _wrapped("context", f"{card.context} sentences, at which documents are wrapped")
+    what = "a vocabulary of 256206" if card.kind == "token-lm" else f"embeddings of 1024 dimensions{codebooks}"
+    lines += _wrapped("weights", f"{_millions(card.parameters())} for {what}")
+    tokens = f"; {card.context_tokens} tokens at once" if card.context_tokens else ""
+    lines += _wrapped("context", f"{card.context} sentences, at which documents are wrapped{tokens}")
     lines += _wrapped("training", f"dropout {card.dropout:g}{_unconditional(card)}")
     if card.objective != "mse":
         keys = f", keys {card.contrast.keys}" if card.objective == "contrastive" else ""
@@ -190,7 +192,7 @@ def show_lcm_card(console: Console, card: LcmCard) -> None:
 
 
 def _unconditional(card: LcmCard) -> str:
-    return "" if card.kind == "base" else f", {card.unconditional:.0%} of targets without their context"
+    return "" if card.kind in ("base", "token-lm") else f", {card.unconditional:.0%} of targets without their context"
 
 
 def _layers(card: LcmCard) -> str:

@@ -49,6 +49,12 @@ def show_flops(console: Console, options: FlopsOptions) -> None:
     if not 0 < options.assumed.generated <= 1:
         raise ConfigError(f"--generated {options.assumed.generated}: give a share above 0 and at most 1")
     cards = [load_lcm_card(name) for name in options.models]
+    words = [card.name for card in cards if card.kind == "token-lm"]
+    if words:
+        raise ConfigError(
+            f"--model {words[0]}: a token language model takes as much as the LLMs that are shown anyway; name models "
+            "of sentences"
+        )
     sonar = load_card(options.sonar)
     tokens = [round(value) for value in checked_numbers(options.tokens, "--tokens", 1)]
     lengths = checked_numbers(options.sentence_tokens, "--sentence-tokens", 1)

@@ -74,7 +74,13 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
     prepare_cuda(device)
     store, run = located(place)
     about = model_header(store, run)
-    model = build(about.card, read_scaler(store, run, about.scaler), codebooks_of(store, about.pinned))
+    tokenizer = about.pinned.tokenizer
+    model = build(
+        about.card,
+        read_scaler(store, run, about.scaler),
+        codebooks_of(store, about.pinned),
+        tokenizer.vocabulary if tokenizer else None,
+    )
     if store.exists(f"{run}/{MODEL}"):
         data = store.read(f"{run}/{WEIGHTS}")
         if content_digest(data) != about.weights:

@@ -39,8 +39,19 @@ class PinnedDecoder(BaseModel):
     digest: str
 
 
+class PinnedTokenizer(BaseModel):
+    """The tokenizer of a token language model: the card that it is of, and a digest of all that decides on ids."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    model: str
+    digest: str
+    vocabulary: int
+
+
 class Pinned(BaseModel):
-    """card, settings: those of meaning; scaler, codebooks: fits of the corpus; decoder: of SONAR-LLM."""
+    """card, settings: those of meaning; scaler, codebooks: fits of the corpus; decoder: of SONAR-LLM; tokenizer: of
+    token language models."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -53,11 +64,12 @@ class Pinned(BaseModel):
     scaler: Fit
     codebooks: Fit | None
     decoder: PinnedDecoder | None = None
+    tokenizer: PinnedTokenizer | None = None
 
     @property
     def digest(self) -> str:
         """Of all of it: markers of checkpoints have it."""
-        lacking = {"decoder"} if self.decoder is None else set()  # as before there were any
+        lacking = {name for name in ("decoder", "tokenizer") if getattr(self, name) is None}  # as before there were any
         return fingerprint(self.model_dump(mode="json", exclude=lacking))
 
 

@@ -26,6 +26,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.data.checks import check_files
 from pipeline.training.data.index import Index, is_present, make_index, whole_index
 from pipeline.training.record import (
     Fit,
@@ -191,8 +192,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     index = own()
     _check(index, settings, card)
     from pipeline.training.through_decoder import pinned_decoder  # torch
+    from pipeline.training.tokens import pinned_tokenizer
 
-    decoder = pinned_decoder(corpus, card, index)
+    decoder, tokenizer = pinned_decoder(corpus, card, index), pinned_tokenizer(corpus, card)
     of_scaler = _dim(corpus, scaler)
     if of_scaler != index.dim:
         raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
@@ -210,6 +212,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     for other, make in zip(settings.corpora, others, strict=True):
         found = make()
         _check_split(found, "train")
+        _check_texts(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
     return Pinned(
         **asked(config, settings, card),
@@ -219,6 +222,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         scaler=scaler,
         codebooks=codebooks,
         decoder=decoder,
+        tokenizer=tokenizer,
     )
 
 
@@ -248,13 +252,15 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
 
 def _as_begun(pinned: Pinned) -> dict[str, Any]:
     """What weights depend on besides the scaler, which comes with them."""
-    words = ("name", "description", "licence", "contrastive", "sonar_llm")
+    words = ("name", "description", "licence", "contrastive", "sonar_llm", "token_lm")
     card = {key: value for key, value in pinned.card.items() if key not in words}
     if card.get("objective") == "sonar-llm":
         del card["objective"]  # the weights are Base-LCM's
     card["contrastive.keys"] = (pinned.card.get("contrastive") or {}).get("keys")
     codebooks = (pinned.codebooks or {}).get("content")
-    return {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}
+    tokenizer = None if pinned.tokenizer is None else pinned.tokenizer.digest
+    begun = {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}
+    return begun | {"tokenizer": tokenizer}
 
 
 def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
@@ -266,6 +272,13 @@ def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
             f"train.micro_concepts is {settings.micro_concepts}, the context of {card.name} {card.context}: a document "
             f"may be that long; give {card.context} or more"
         )
+    _check_texts(index, card)
+
+
+def _check_texts(index: Index, card: LcmCard) -> None:
+    """Raises `CorpusError` if sentences' texts, which the model learns by, are gone."""
+    if card.reads_words:
+        check_files(index, ("sentences",))
 
 
 def _check_split(index: Index, split: str) -> None:

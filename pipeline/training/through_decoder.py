@@ -1,8 +1,6 @@
-"""What a training needs that learns by words: the frozen decoder, pinned by a digest, and tokens of sentences."""
+"""What a training needs that learns through a decoder: the frozen network, pinned by a digest."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 
@@ -11,13 +9,11 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.training.data.index import Index
 from pipeline.training.record import Pinned, PinnedDecoder
-from stages.batching import Tokens
 from stages.cards import CardError
 from stages.lcm.card import LcmCard
 from stages.sonar.card import ModelCard, load_card
 from stages.sonar.checkpoint import load_decoder
 from stages.sonar.networks import SonarTextDecoder
-from stages.sonar.tokenizer import SonarTokenizer
 
 HERE = "train.sonar_llm.decoder"
 
@@ -68,23 +64,3 @@ def decoder_of(pinned: Pinned) -> SonarTextDecoder:
         return load_decoder(card, torch.float32)
     except CardError as error:
         raise ConfigError(f"{HERE}: {error}") from error
-
-
-class Tokeniser:
-    """Makes tokens of sentences in their languages, cut where the encoder cuts them: at `max_tokens`."""
-
-    def __init__(self, card: ModelCard) -> None:
-        self._tokenizer = SonarTokenizer(card)
-
-    def __call__(self, texts: Sequence[str], langs: Sequence[str]) -> Tokens:
-        """`[language] pieces </s>` of each. Raises `ConfigError` for a language that the decoder does not speak."""
-        found: list[list[int]] = [[] for _ in texts]
-        for lang in dict.fromkeys(langs):
-            rows = [row for row, one in enumerate(langs) if one == lang]
-            try:
-                ids = self._tokenizer.encode([texts[row] for row in rows], lang)
-            except ValueError as error:
-                raise ConfigError(f"{HERE}: {error}; take its documents out (select), or name another") from error
-            for row, one in zip(rows, ids, strict=True):
-                found[row] = one
-        return Tokens.of(found)

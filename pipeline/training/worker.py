@@ -34,7 +34,10 @@ from pipeline.training.optimizer import adamw
 from pipeline.training.record import Started, read_started
 from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
 from pipeline.training.step import Stepper, seed_of
-from pipeline.training.through_decoder import Tokeniser, card_of, decoder_of
+from pipeline.training.through_decoder import HERE as DECODER
+from pipeline.training.through_decoder import card_of, decoder_of
+from pipeline.training.tokens import HERE as TOKENIZER
+from pipeline.training.tokens import Tokeniser, tokenizer_card
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
@@ -170,7 +173,10 @@ class _Work:
         pinned = self.record.pinned
         torch.manual_seed(seed_of(self.settings.seed, "weights"))
         model = build(
-            self.card, read_scaler(self.store, self.run, self.record.scaler), codebooks_of(self.store, pinned)
+            self.card,
+            read_scaler(self.store, self.run, self.record.scaler),
+            codebooks_of(self.store, pinned),
+            pinned.tokenizer.vocabulary if pinned.tokenizer else None,
         )
         if isinstance(model, SonarLlm):
             model.use(decoder_of(pinned))
@@ -195,13 +201,19 @@ class _Work:
             start=start,
             weights=self.settings.weights if training else "none",
             codes=self.card.quantised,
-            tokenise=Tokeniser(card_of(self.record.pinned)) if self.record.pinned.decoder else None,
+            tokenise=self._tokeniser(),
             pin=self.processes.device.type == "cuda",
             shuffle=training,
             epochs=None if training else 1,
             lanes=self.settings.lanes,
             window=window_of(self.settings.lanes, self.settings.micro_concepts),
         )
+
+    def _tokeniser(self) -> Tokeniser | None:
+        pinned = self.record.pinned
+        if pinned.decoder:
+            return Tokeniser(card_of(pinned), DECODER)
+        return Tokeniser(tokenizer_card(pinned.tokenizer), TOKENIZER, own=True) if pinned.tokenizer else None
 
     def _validation(self) -> list[Batch]:
         """The first documents of the validation split, in memory: at most `validation_concepts`, at least a batch."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stages.lcm.packing import Packing
 
-BASE = 10_000.0  # of RoPE
+BASE = 10_000.0  # of RoPE, where a card names no other
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Rotations:
     sin: Tensor
 
     @classmethod
-    def of(cls, packing: Packing, head_dim: int) -> Rotations:
-        """Those of heads of `head_dim` dimensions."""
+    def of(cls, packing: Packing, head_dim: int, base: float = BASE) -> Rotations:
+        """Those of heads of `head_dim` dimensions; base: θ."""
         device = packing.positions.device
         exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-        angles = packing.positions[:, None, :, None] * BASE**-exponents
+        angles = packing.positions[:, None, :, None] * base**-exponents
         return cls(angles.cos(), angles.sin())
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -51,13 +51,15 @@ class SelfAttention(nn.Module):
 
     x may hold more positions than `packing` places: the others see only themselves, as does every position without a
     packing. Their softmax is over one key, so that query and key have no effect: out(value(x)).
+
+    head_dim: dimensions of a head, by default dim / heads; all of them together need not be `dim`.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, head_dim: int | None = None) -> None:
         super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.out = nn.Linear(dim, dim, bias=False)
+        self.heads, self.inner = heads, heads * (head_dim or dim // heads)
+        self.qkv = nn.Linear(dim, 3 * self.inner, bias=False)
+        self.out = nn.Linear(self.inner, dim, bias=False)
 
     def forward(
         self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
@@ -77,7 +79,7 @@ class SelfAttention(nn.Module):
                     k, v = (torch.cat(pair, dim=2) for pair in zip(cache.kept, (k, v), strict=True))
             mixed.append(_attend(q, k, v, packing))
         if placed < len(x):
-            mixed.append(F.linear(x[placed:], self.qkv.weight[2 * x.shape[1] :]))
+            mixed.append(F.linear(x[placed:], self.qkv.weight[2 * self.inner :]))
         attended: Tensor = self.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
         return attended
 

@@ -46,7 +46,7 @@ class BaseLcm(Lcm):
         self.scaling = Scaling(scaler)
         self.pre = PreNet(dim, card.model_dim)
         self.layers = nn.ModuleList(
-            Block(card.model_dim, card.heads, SwiGLU(card.model_dim, card.inner_dim), card.dropout)
+            Block(card.model_dim, card.heads, SwiGLU(card.model_dim, card.inner_dim), card.dropout, card.head_dim)
             for _ in range(card.layers)
         )
         self.post = PostNet(card.model_dim, dim)
@@ -79,11 +79,12 @@ class BaseLcm(Lcm):
         """PreNet needs no gradient of its input."""
         card, dim, sentences = self.card, self.scaling.median.numel(), batch.sentences
         assert card.layers is not None
-        block = 4 * card.model_dim**2 + 3 * card.model_dim * card.inner_dim
+        inner = card.heads * card.width_of_head
+        block = 4 * card.model_dim * inner + 3 * card.model_dim * card.inner_dim
         ends = dim * card.model_dim
         return (
             matmul_flops(card.layers * block + 5 / 3 * ends, sentences)
-            + attention_flops(card.model_dim, visible_pairs(batch.lengths)) * card.layers
+            + attention_flops(inner, visible_pairs(batch.lengths)) * card.layers
         )
 
     def blocks(self) -> list[nn.Module]:
@@ -98,7 +99,7 @@ class BaseLcm(Lcm):
     def _read(self, normalized: Tensor, lengths: Tensor) -> Tensor:
         """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""
         packing = pack(lengths, normalized.device)
-        rotations = Rotations.of(packing, self.card.model_dim // self.card.heads)
+        rotations = Rotations.of(packing, self.card.width_of_head, self.card.rope_base)
         x: Tensor = self.pre(shifted(normalized, starts(lengths, normalized.device)))
         for block in self.layers:
             x = block(x, packing, rotations)

@@ -8,8 +8,19 @@ from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
 
-def build(card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = None) -> Lcm:
-    """A model with fresh weights, from PyTorch's global generator. Raises ValueError if `card` needs codebooks."""
+def build(
+    card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = None, vocabulary: int | None = None
+) -> Lcm:
+    """A model with fresh weights, from PyTorch's global generator.
+
+    Raises ValueError if `card` needs codebooks, or the size of a tokenizer's vocabulary, and has not been given it.
+    """
+    if card.kind == "token-lm":
+        from stages.lcm.token_lm import TokenLm
+
+        if vocabulary is None:
+            raise ValueError(f"{card.name} models tokens: give the size of their vocabulary")
+        return TokenLm(card, scaler, vocabulary)
     if card.quantised and codebooks is None:
         raise ValueError(f"{card.name} models codes: give the codebooks (corpus.yaml: a section rvq)")
     if card.objective == "contrastive":

@@ -13,11 +13,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from stages.cards import Card, CardError, read_card, shipped
 from stages.stage import Settings, meaning
 
-Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d"]
+Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d", "token-lm"]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Objective = Literal["mse", "contrastive", "sonar-llm"]
 OwnAttentionKind = Literal["full", "value"]
+ROPE_BASE = 10_000.0
+LEFT_OUT: dict[str, Any] = {  # of what trainings are pinned to, where they have these values: cards of before had none
+    "own_attention": "full",
+    "objective": "mse",
+    "head_dim": None,
+    "rope_base": ROPE_BASE,
+    "context_tokens": None,
+    "ngram": None,
+}
 PREFIX = "lcm-"  # of their files, which lie among those of SONAR
 
 
@@ -50,12 +59,15 @@ class DiffusionSettings(BaseModel):
         return self
 
 
-def options_of(kind: Kind) -> tuple[str, ...]:
-    """Fields of `Sampling` that models of a kind read."""
-    if kind in ("quant-c", "quant-d"):
+def options_of(card: LcmCard) -> tuple[str, ...]:
+    """Fields of `Sampling` that models of a card read."""
+    ensemble = () if card.ngram is None else ("ensemble",)
+    if card.kind in ("quant-c", "quant-d"):
         return "guidance", "temperature", "top_k", "top_p"
-    if kind == "base":
-        return ()
+    if card.kind == "token-lm":
+        return ("temperature", "top_k", "top_p", *ensemble)
+    if card.kind == "base":
+        return ensemble
     return "steps", "guidance", "rescale", "initial_noise", "epsilon_scaling", "eta", "clip"
 
 
@@ -99,6 +111,39 @@ class SonarLlmSettings(Settings):
     )
 
 
+class TokenLmSettings(Settings):
+    """How a token language model learns: by cross-entropy, or headless first (Godey et al. 2024)."""
+
+    loss: Literal["cross-entropy", "cwt"] = meaning(
+        "cross-entropy",
+        description="cross-entropy over the vocabulary; cwt: contrastive weight tying, which tells each next token "
+        "from those of the micro-batch, and needs no product with the vocabulary",
+    )
+    temperature: float = meaning(1.0, gt=0, description="cwt: what scores are divided by")
+    head: float = meaning(
+        0.02,
+        ge=0,
+        le=1,
+        description="cwt: the share of all steps, the last ones, that train by cross-entropy instead",
+    )
+    tokenizer: str | None = meaning(
+        None,
+        min_length=1,
+        description="card whose tokenizer makes tokens of sentences (default: that of encode.model; no other one is "
+        "allowed, so that likelihoods can be compared)",
+    )
+
+
+class NgramSettings(Settings):
+    """Heads that predict what comes after the next one too (Heo et al. 2025, word difference representations)."""
+
+    n: int = meaning(2, ge=2, le=8, description="N: how many that follow each other are predicted; above 4 it hurts")
+    wdr: bool = meaning(
+        False, description="predict differences (word difference representations) instead of what follows itself"
+    )
+    alpha: float = meaning(1.0, gt=0, le=1, description="α of eq. 6: what the other N − 1 losses count together")
+
+
 class LcmCard(Card):
     """One architecture. Frozen; made by `load_lcm_card`."""
 
@@ -106,10 +151,17 @@ class LcmCard(Card):
     model_dim: Count
     heads: Count
     inner_dim: Count = Field(description="of the feed-forward networks; with SwiGLU 2/3 of the usual 4 · model_dim")
-    layers: Count | None = Field(default=None, description="base, one-tower, quant: blocks")
+    head_dim: Count | None = Field(
+        default=None, description="base, token-lm: dimensions of an attention head (default: model_dim / heads)"
+    )
+    rope_base: float = Field(default=ROPE_BASE, gt=1, description="base, token-lm: θ of rotary position embeddings")
+    layers: Count | None = Field(default=None, description="base, one-tower, quant, token-lm: blocks")
     contextualizer_layers: Count | None = Field(default=None, description="two-tower: blocks that read the context")
     denoiser_layers: Count | None = Field(default=None, description="two-tower: blocks that denoise")
     context: Count = Field(default=128, description="sentences that a document is wrapped at")
+    context_tokens: Count | None = Field(
+        default=None, description="token-lm: tokens that it reads at once; longer documents are cut between sentences"
+    )
     dropout: Rate = 0.1
     unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")
     diffusion: DiffusionSettings | None = Field(default=None, description="one-tower, two-tower")
@@ -121,6 +173,10 @@ class LcmCard(Card):
     objective: Objective = Field(default="mse", description="base: the squared error, contrastive, or sonar-llm")
     sonar_llm: SonarLlmSettings | None = Field(default=None, description="objective sonar-llm: how")
     contrastive: ContrastiveSettings | None = Field(default=None, description="objective contrastive: how")
+    token_lm: TokenLmSettings | None = Field(default=None, description="token-lm: how it learns")
+    ngram: NgramSettings | None = Field(
+        default=None, description="base with objective mse, token-lm: predict several that follow each other"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> LcmCard:
@@ -132,6 +188,12 @@ class LcmCard(Card):
             needs += ("diffusion",)
         else:
             has_not += ("diffusion",)
+        if self.kind == "token-lm":
+            needs += ("context_tokens",)
+        else:
+            has_not += ("context_tokens", "token_lm")
+        if self.kind not in ("base", "token-lm"):
+            has_not += ("head_dim", "ngram")
         lacking = [name for name in needs if getattr(self, name) is None]
         excess = [name for name in has_not if getattr(self, name) is not None]
         if lacking or excess:
@@ -146,9 +208,31 @@ class LcmCard(Card):
             if given is not None and self.objective != name:
                 key = name.replace("-", "_")
                 raise ValueError(f"{key} is given, but objective is not {name}: set that too, or leave it out")
-        if self.model_dim % self.heads or self.model_dim // self.heads % 2:
+        if self.rope_base != ROPE_BASE and self.kind not in ("base", "token-lm"):
+            raise ValueError(f"kind {self.kind} has no rope_base")
+        if self.ngram is not None and (self.objective != "mse" or self.learns.loss == "cwt"):
+            other = "loss cwt" if self.kind == "token-lm" else f"objective {self.objective}"
+            raise ValueError(f"ngram does not go with {other}: leave one of them out")
+        if self.head_dim is not None and self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}; rotary position embeddings need an even number")
+        if self.head_dim is None and (self.model_dim % self.heads or self.model_dim // self.heads % 2):
             raise ValueError(f"model_dim {self.model_dim} is not an even multiple of {self.heads} heads")
         return self
+
+    @property
+    def width_of_head(self) -> int:
+        """Dimensions of each attention head."""
+        return self.head_dim or self.model_dim // self.heads
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether it needs tokens of the sentences."""
+        return self.kind == "token-lm" or self.objective == "sonar-llm"
+
+    @property
+    def learns(self) -> TokenLmSettings:
+        """How a token language model learns."""
+        return self.token_lm or TokenLmSettings()
 
     @property
     def quantised(self) -> bool:
@@ -167,19 +251,24 @@ class LcmCard(Card):
 
     def recorded(self) -> dict[str, Any]:
         """All fields, as trainings are pinned to them: fields that cards did not always have only if they are set."""
-        left_out = {"contrastive", "sonar_llm"}
-        left_out |= {name for name in ("own_attention", "objective") if getattr(self, name) in ("full", "mse")}
+        left_out = {"contrastive", "sonar_llm", "token_lm"}
+        left_out |= {name for name, usual in LEFT_OUT.items() if getattr(self, name) == usual}
         found = self.model_dump(mode="json", exclude=left_out)
         if self.objective == "contrastive":
             found["contrastive"] = self.contrast.model_dump(mode="json")
         if self.objective == "sonar-llm":
             found["sonar_llm"] = self.through.model_dump(mode="json")
+        if self.kind == "token-lm":
+            found["token_lm"] = self.learns.model_dump(mode="json")
         return found
 
-    def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192) -> int:
-        """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper."""
+    def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192, vocabulary: int = 256_206) -> int:
+        """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper.
+
+        vocabulary: of a token language model, which needs no embeddings of sentences; by default that of SONAR.
+        """
         width = self.model_dim
-        attention, swiglu = 4 * width**2, 3 * width * self.inner_dim
+        attention, swiglu = 4 * width * self.heads * self.width_of_head, 3 * width * self.inner_dim
         pre, timestep = (dim + 1) * width, (256 + 1) * width + (width + 1) * width
         post = width + (width + 1) * (units if self.kind == "quant-d" else dim)
         if self.kind == "two-tower":
@@ -189,9 +278,13 @@ class LcmCard(Card):
             denoiser = self.denoiser_layers * (own + attention + swiglu + 9 * (width + 1) * width)
             return contextualizer + denoiser + 2 * pre + post + timestep
         assert self.layers is not None
+        blocks = self.layers * (attention + swiglu + 2 * width)
+        heads = 0 if self.ngram is None else (self.ngram.n - 1) * 2 * (width + 1) * width
+        if self.kind == "token-lm":
+            return blocks + vocabulary * width + width + heads
         if self.kind == "base":
             learned = self.objective == "contrastive" and self.contrast.keys == "frozen"  # the temperature
-            return self.layers * (attention + swiglu + 2 * width) + pre + post + learned
+            return blocks + pre + post + learned + heads
         index = (codebooks + 1) * width if self.quantised else timestep
         inputs = dim * width + (width + 1) * width + self.context * width
         return self.layers * (attention + 2 * width * self.inner_dim + 2 * width) + inputs + index + post
@@ -215,15 +308,16 @@ def with_objective(
     objective: Objective | None,
     contrastive: ContrastiveSettings | None = None,
     sonar_llm: SonarLlmSettings | None = None,
+    token_lm: TokenLmSettings | None = None,
+    ngram: NgramSettings | None = None,
 ) -> LcmCard:
-    """A card with another objective; None: that of the card. Raises CardError if a model of its kind has none such."""
+    """A card that learns otherwise; None: as the card says. Raises CardError if a model of its kind cannot."""
     fields: dict[str, Any] = {}
     if objective is not None:
         others = {"contrastive": "contrastive", "sonar-llm": "sonar_llm"}
         fields = {"objective": objective, **{key: None for name, key in others.items() if name != objective}}
-    for name, given in (("contrastive", contrastive), ("sonar_llm", sonar_llm)):
-        if given is not None:
-            fields[name] = given.model_dump()
+    sections = {"contrastive": contrastive, "sonar_llm": sonar_llm, "token_lm": token_lm, "ngram": ngram}
+    fields |= {name: given.model_dump() for name, given in sections.items() if given is not None}
     if not fields:
         return card
     try:

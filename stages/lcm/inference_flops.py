@@ -29,8 +29,8 @@ def reading_flops(card: LcmCard, dim: int, sentences: float) -> float:
         assert card.layers is not None
         layers = card.layers
         matrices = 3 if card.kind == "base" else 2  # of the feed-forward network: SwiGLU or GELU
-        weights = layers * (4 * width**2 + matrices * width * card.inner_dim)
-    return 2 * (weights + dim * width) * sentences + 4 * width * pairs * layers
+        weights = layers * (4 * width * card.heads * card.width_of_head + matrices * width * card.inner_dim)
+    return 2 * (weights + dim * width) * sentences + 4 * card.heads * card.width_of_head * pairs * layers
 
 
 def next_flops(

@@ -70,10 +70,12 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)), each with dropout before it is added."""
 
-    def __init__(self, dim: int, heads: int, feed_forward: nn.Module, dropout: float) -> None:
+    def __init__(
+        self, dim: int, heads: int, feed_forward: nn.Module, dropout: float, head_dim: int | None = None
+    ) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(dim)
-        self.attention = SelfAttention(dim, heads)
+        self.attention = SelfAttention(dim, heads, head_dim)
         self.feed_forward_norm = RMSNorm(dim)
         self.feed_forward = feed_forward
         self.dropout = nn.Dropout(dropout)

@@ -33,6 +33,7 @@ class Sampling:
     temperature: float = 1.0  # 1/β of eq. 23
     top_k: int | None = 1
     top_p: float | None = None
+    ensemble: float = 0.0  # λ of n-gram heads
 
 
 def paper_sampling(kind: Kind, generating: bool) -> Sampling:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 from sentencepiece import SentencePieceProcessor
 
 from stages.cards import CardError
@@ -57,6 +59,12 @@ class SonarTokenizer:
     def target_prefix(self, lang: str) -> tuple[int, int]:
         """What the decoder is given to start with: `</s> [language]`."""
         return END, self.language_id(lang)
+
+    def pieces(self) -> npt.NDArray[np.bool_]:
+        """(vocab_size,) Which ids are pieces of text: no control symbol, no language, no id that nothing has."""
+        ids = np.arange(self.card.vocab_size)
+        found: npt.NDArray[np.bool_] = (ids > END) & (ids < self._first_language)
+        return found
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of ids; control symbols and languages are dropped."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
-from tests.pipeline.training.small import write_card
 from tests.support.cli import pipeline, said
 from tests.support.kills import KILLS
+from tests.support.trainings import write_card
 
 TRAIN = {
     "model": "small.yaml", "name": "m", "steps": 2, "batch_concepts": 64, "micro_concepts": 64, "log_every": 1,

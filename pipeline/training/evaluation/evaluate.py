@@ -37,6 +37,7 @@ from pipeline.training.evaluation.measure import (
     Judge,
     MetricValue,
     measure,
+    measure_words,
     predictions,
 )
 from pipeline.training.evaluation.table import ResultRow, show, to_csv, to_json
@@ -44,12 +45,15 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model, located
 from pipeline.training.record import RECORD, Pinned, read_started
 from pipeline.training.status import training_statuses
+from pipeline.training.tokens import tokenizer_card
 from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of
 from stages.lcm.language_card import load_language_card
 from stages.lcm.language_model import LanguageModel
 from stages.lcm.model import Lcm, Sampling, paper_sampling
+from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
+from stages.sonar.card import ModelCard
 
 POOL = 2048  # sentences that contrastive accuracy compares with
 CONTEXT = 128  # sentences a document is wrapped at, where only baselines are evaluated
@@ -95,6 +99,12 @@ class Trained:
         """Of its run of training."""
         return self.place.rstrip("/").rpartition("/")[2]
 
+    @property
+    def tokenizer(self) -> ModelCard:
+        """Of a token language model. Raises `ConfigError` if it is not here, or another by now."""
+        assert self.about.pinned.tokenizer is not None
+        return tokenizer_card(self.about.pinned.tokenizer)
+
 
 def evaluate(
     console: Console,
@@ -120,6 +130,8 @@ def evaluate(
         with _noted(console, options):
             trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))
     check_options(trained, options.sampling)
+    if any(isinstance(one.model, TokenLm) for one in trained) and not LIKELIHOOD & set(wanted):
+        wanted += ("nll", "bpc")  # a token model has no other metrics
     context = min((one.model.card.context for one in trained), default=CONTEXT)
     held = held_out(index, options.split, max_sentences=context, sentences=options.sentences)
     words = TextCodec(corpus, device)
@@ -139,7 +151,7 @@ def evaluate(
     for one, name, predictor, sampling in _predictors(trained, scaler):
         with _noted(console, options) if one else contextlib.nullcontext():
             found = _figures(
-                console, name, judge, partial(predictions, predictor, held, sampling, options.seed, device)
+                console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
             rows[name] = ResultRow(found, one.about.steps, asdict(sampling)) if one else ResultRow(found)
             evaluated += [one] if one else []
@@ -167,9 +179,13 @@ def evaluate(
     return rows
 
 
-def _figures(console: Console, name: str, judge: Judge, predict: Callable[[], Tensor]) -> dict[str, MetricValue]:
+def _figures(
+    console: Console, name: str, judge: Judge, trained: Trained | None, predict: Callable[[], Tensor]
+) -> dict[str, MetricValue]:
     with console.status(f"{escape(name)}: predicting") as status:
         try:
+            if trained and isinstance(trained.model, TokenLm):
+                return measure_words(judge, trained.model, trained.tokenizer, trained.sampling)
             return measure(judge, predict(), lambda step: status.update(f"{escape(name)}: {step}"))
         except ValueError as error:
             raise CorpusError(f"{name}: {error}") from error
@@ -231,14 +247,15 @@ def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> N
     """Raises `ConfigError` for options of sampling that change nothing for any of the models."""
     given = {name: f"--{name.replace('_', '-')}" for name in asked or {}}
     kinds = sorted({one.model.card.kind for one in trained})
-    read = {name for kind in kinds for name in options_of(kind)}
+    read = {name for one in trained for name in options_of(one.model.card)}
+    read |= set() if kinds == ["token-lm"] else set(OF_GENERATION)
     for name, option in given.items():
-        if trained and name not in read and name not in OF_GENERATION:
+        if trained and name not in read:
             raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
-    drawing = [one for one in trained if one.model.card.quantised and one.sampling.top_k != 1]
+    drawing = [one for one in trained if "top_k" in options_of(one.model.card) and one.sampling.top_k != 1]
     for name in ("temperature", "top_p"):
         if name in given and trained and not drawing:
-            raise ConfigError(f"{given[name]} changes nothing while only the likeliest unit is taken: add --top-k 3")
+            raise ConfigError(f"{given[name]} changes nothing while only the likeliest is taken: add --top-k 3")
 
 
 def load_trained(

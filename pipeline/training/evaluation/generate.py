@@ -32,6 +32,9 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
 from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4
+from stages.lcm.token_generate import continue_texts
+from stages.lcm.token_lm import TokenLm
+from stages.sonar.tokenizer import SonarTokenizer
 
 LINE = 2000  # characters of a sentence that are shown
 
@@ -78,8 +81,8 @@ def generate(
     check_options([trained], options.sampling)
     if options.prompt is not None:
         sentences = words.segment(options.prompt, options.prompt_lang)
-        prompts = [words.encode(sentences, [options.prompt_lang] * len(sentences))]
-        found, said = _continue(trained, words, prompts, [options.lang or options.prompt_lang], options)
+        given = _Prompt(sentences, options.prompt_lang)
+        found, said = _continue(trained, words, [given], [options.lang or options.prompt_lang], options)
         _show(console, sentences, said[0], found[0])
     else:
         assert options.split is not None
@@ -109,7 +112,10 @@ def _of_documents(
     given = options.prompt_sentences
     held = beginnings(index, split, documents=options.documents, least=given + 1, most=given + options.sentences)
     starts = held.starts.tolist()
-    prompts = [held.embeddings[start : start + given] for start in starts]
+    prompts = [
+        _Prompt(held.texts[start : start + given], lang, held.embeddings[start : start + given])
+        for start, lang in zip(starts, held.langs, strict=True)
+    ]
     found, said = _continue(trained, words, prompts, [options.lang or lang for lang in held.langs], options)
     scores: list[dict[str, float | None]] = []
     for number, (ours, continuation) in enumerate(zip(said, found, strict=True)):
@@ -123,14 +129,30 @@ def _of_documents(
     return said
 
 
+@dataclass(frozen=True)
+class _Prompt:
+    """Sentences that are continued. embeddings: of them, if they are known."""
+
+    texts: Sequence[str]
+    lang: str
+    embeddings: torch.Tensor | None = None
+
+    def encoded(self, words: TextCodec) -> torch.Tensor:
+        """(sentences, dim) float32 on the device."""
+        found = words.encode(self.texts, [self.lang] * len(self.texts)) if self.embeddings is None else self.embeddings
+        return found.float().to(words.device)
+
+
 def _continue(
-    trained: Trained, words: TextCodec, prompts: list[torch.Tensor], langs: Sequence[str], options: GenerateOptions
+    trained: Trained, words: TextCodec, prompts: list[_Prompt], langs: Sequence[str], options: GenerateOptions
 ) -> tuple[list[Continuation], list[list[str]]]:
     """Continuations of prompts, and their sentences in a language each."""
     last = END_OF_RESPONSE if trained.about.pinned.settings.get("answers") else END_OF_TEXT
-    end = words.encode([last], [LANG])[0].float().to(words.device)
     torch.manual_seed(options.seed)
-    documents = [prompt.float().to(words.device) for prompt in prompts]
+    if isinstance(trained.model, TokenLm):
+        return _write(trained, trained.model, words, prompts, langs, last, options.sentences)
+    end = words.encode([last], [LANG])[0].float().to(words.device)
+    documents = [prompt.encoded(words) for prompt in prompts]
     said: list[list[str]] = [[] for _ in prompts]
 
     def again(predicted: torch.Tensor, numbers: list[int]) -> torch.Tensor:
@@ -152,6 +174,35 @@ def _continue(
     if reencode is None:
         return found, _say(words, found, langs)
     return found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)]
+
+
+def _write(
+    trained: Trained, model: TokenLm, words: TextCodec, prompts: list[_Prompt], langs: Sequence[str], last: str,
+    sentences: int,
+) -> tuple[list[Continuation], list[list[str]]]:  # fmt: skip
+    """The same by a token language model; embeddings of what it wrote are by the encoder."""
+    tokenizer = SonarTokenizer(trained.tokenizer)
+    try:
+        found = continue_texts(
+            model,
+            [tokenizer.encode(one.texts, one.lang) for one in prompts],
+            [tokenizer.language_id(lang) for lang in langs],
+            trained.sampling,
+            end=tokenizer.encode([last], LANG)[0][1:],
+            allowed=torch.from_numpy(tokenizer.pieces()).to(words.device),
+            max_sentences=sentences,
+            max_tokens=words.longest,
+        )
+    except ValueError as error:
+        raise CorpusError(f"{trained.place}: {error}") from error
+    said = [tokenizer.decode(one.sentences) for one in found]
+    dim = trained.about.pinned.dim
+    embeddings = [
+        words.encode(texts, [lang] * len(texts)).float() if texts else torch.zeros(0, dim)
+        for texts, lang in zip(said, langs, strict=True)
+    ]
+    written = [Continuation(x, one.stopped, one.forgotten) for x, one in zip(embeddings, found, strict=True)]
+    return written, said
 
 
 def _say(words: TextCodec, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:

@@ -21,6 +21,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index
 from pipeline.training.data.loader import Loader, TrainingSource
+from pipeline.training.data.reading import Tokenise
 from pipeline.training.data.sequences import Sequences
 from stages.lcm.batch import Batch
 from stages.lcm.metrics import documents_of
@@ -73,8 +74,8 @@ class HeldOut:
         start = int(self.starts[self.document[place]])
         return self.texts[max(start, place - sentences) : place]
 
-    def batches(self, device: str) -> Iterator[Batch]:
-        """Whole documents, about `MICRO` sentences at a time or one document."""
+    def batches(self, device: str, tokenise: Tokenise | None = None) -> Iterator[Batch]:
+        """Whole documents, about `MICRO` sentences at a time or one document. tokenise: makes their tokens."""
         sizes = self.lengths.tolist()
         first, row = 0, 0
         while first < len(sizes):
@@ -83,7 +84,10 @@ class HeldOut:
                 end += sizes[last]
                 last += 1
             embeddings = self.embeddings[row:end]
-            yield Batch(embeddings, self.lengths[first:last], torch.ones(len(embeddings))).to(device)
+            langs = [self.lang(place) for place in range(row, end)] if tokenise else []
+            tokens = tokenise(self.texts[row:end], langs) if tokenise else None
+            batch = Batch(embeddings, self.lengths[first:last], torch.ones(len(embeddings)), tokens=tokens)
+            yield batch.to(device)
             first, row = last, end
 
 

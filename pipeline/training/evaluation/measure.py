@@ -17,11 +17,15 @@ from torch.nn import functional
 
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.text_codec import TextCodec
+from pipeline.training.tokens import Tokeniser
 from stages.lcm import metrics
 from stages.lcm.baselines import SentencePredictor
 from stages.lcm.language_model import CONTEXT, LanguageModel
 from stages.lcm.model import Sampling
+from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
+from stages.sonar.card import ModelCard
+from stages.sonar.tokenizer import SonarTokenizer
 
 METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "ca_cosine", "top1", "mi", "nll", "bpc")
 LIKELIHOOD = frozenset(("nll", "bpc"))  # those that need the decoder's likelihood of the true sentence
@@ -105,7 +109,29 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
             contexts = [held.context(int(place), CONTEXT) for place in places[: judge.informed]]
             found = judge.language_model.mutual_information(contexts, texts[: judge.informed])
             values["mi"], weights["mi"] = found.per_token, found.tokens
-    document = held.origin[places]
+    return _means(judge, values, weights)
+
+
+@torch.inference_mode()
+def measure_words(judge: Judge, model: TokenLm, tokenizer: ModelCard, sampling: Sampling) -> dict[str, MetricValue]:
+    """The likelihoods that are wanted of a token language model, of the same sentences; it has no other metrics.
+
+    tokenizer: of whose card. Raises ValueError if a likelihood is not finite.
+    """
+    held, places = judge.held, judge.held.judged
+    tokenise = Tokeniser(tokenizer, "train.token_lm.tokenizer")
+    batches = held.batches(judge.device, tokenise)
+    found = torch.cat([model.likelihoods(batch, sampling.ensemble).double().cpu() for batch in batches])[places]
+    if not found.isfinite().all():
+        raise ValueError(f"{int((~found.isfinite()).sum())} likelihoods are not finite: its weights are broken")
+    texts = [held.texts[place] for place in places.tolist()]
+    counts = torch.tensor(SonarTokenizer(tokenizer).count(texts))
+    nats = found.where(counts <= tokenizer.max_tokens, torch.nan)  # others were cut
+    return _means(judge, *_per_token(nats, counts.clamp(max=tokenizer.max_tokens) - 1, texts))
+
+
+def _means(judge: Judge, values: dict[str, Tensor], weights: dict[str, Tensor]) -> dict[str, MetricValue]:
+    document = judge.held.origin[judge.held.judged]
     return {
         name: MetricValue(*metrics.mean_of(values[name], document[: len(values[name])], weights.get(name)))
         for name in METRICS
@@ -126,7 +152,11 @@ def _likelihood(judge: Judge, ours: Tensor) -> tuple[dict[str, Tensor], dict[str
     """Of the true sentences under the decoder, given predictions: values, and what each sentence counts in the mean."""
     places = judge.held.judged.tolist()
     texts = [judge.held.texts[place] for place in places]
-    nats, tokens = judge.words.likelihood(ours, texts, [judge.held.lang(place) for place in places])
+    return _per_token(*judge.words.likelihood(ours, texts, [judge.held.lang(place) for place in places]), texts)
+
+
+def _per_token(nats: Tensor, tokens: Tensor, texts: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """nats: (texts,) −log p; tokens: (texts,) of each → nats a token, bits a character, and what these count."""
     characters = torch.tensor([float(len(text)) for text in texts], dtype=torch.float64)
     bits = nats / math.log(2) / characters.where(characters > 0, torch.nan)
     return {"nll": nats / tokens, "bpc": bits}, {"nll": tokens, "bpc": characters}

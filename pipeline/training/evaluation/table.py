@@ -29,6 +29,7 @@ TITLES = {
     "bpc": "bits/char",
 }
 SHARES = ("ca", "ca_cosine", "top1")
+UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a token model predicts no embeddings
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,16 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         table.add_column(TITLES[name], justify="right", no_wrap=True)
     for model, row in rows.items():
         style = "dim" if row.steps is None else None
-        table.add_row(escape(model), *(_said(name, row.figures[name]) for name in names), style=style)
+        table.add_row(escape(model), *(_said(name, row.figures.get(name)) for name in names), style=style)
     console.print(f"\n{about['said']}", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
     notes = ["± two standard errors, over documents"]
-    notes += [f"MI of {next(iter(rows.values())).figures['mi'].sentences} sentences"] if "mi" in names else []
-    counts = {name: next(iter(rows.values())).figures[name].sentences for name in ("nll", "bpc") if name in names}
+    counts = {
+        name: next(row.figures[name].sentences for row in rows.values() if name in row.figures)
+        for name in ("mi", "nll", "bpc")
+        if name in names
+    }
+    notes += [f"MI of {counts.pop('mi')} sentences"] if "mi" in counts else []
     notes += [
         f"{TITLES[name]} of {counted(count, 'sentence')}: the others are longer than the decoder's room, or empty"
         for name, count in counts.items()
@@ -80,7 +85,7 @@ def to_csv(rows: dict[str, ResultRow]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["model", "steps", *(one for name in names for one in (name, f"{name}_error"))])
     for model, row in rows.items():
-        figures = [row.figures[name] for name in names]
+        figures = [row.figures.get(name, UNDEFINED) for name in names]
         numbers = [value for figure in figures for value in (figure.mean, figure.error)]
         writer.writerow([model, row.steps, *(None if math.isnan(value) else f"{value:.6g}" for value in numbers)])
     return file.getvalue()
@@ -91,8 +96,8 @@ def _names(rows: dict[str, ResultRow]) -> list[str]:
     return [name for name in METRICS if name in found]
 
 
-def _said(name: str, figure: MetricValue) -> str:
-    if math.isnan(figure.mean):
+def _said(name: str, figure: MetricValue | None) -> str:
+    if figure is None or math.isnan(figure.mean):
         return "–"
     scale, digits = (100, 1) if name in SHARES else (1, 2)
     error = "" if math.isnan(figure.error) else f" ±{2 * scale * figure.error:.{digits}f}"

@@ -81,13 +81,17 @@ class TextCodec:
         keys = np.concatenate([embeddings.float().cpu().numpy(), number], axis=1)
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         prefixes = self._decoder.prefixes([langs[row] for row in first])
-        longest = min(self.segmenting.max_tokens or LONGEST, self._decoder.card.max_tokens - 2)
         distinct = embeddings[torch.from_numpy(first).to(embeddings.device)].to(self.device)
         ids, _ = self._decoder.decode(
-            lambda rows: distinct[torch.from_numpy(rows).to(self.device)], prefixes, np.full(len(first), longest)
+            lambda rows: distinct[torch.from_numpy(rows).to(self.device)], prefixes, np.full(len(first), self.longest)
         )
         texts = self._decoder.tokenizer.decode(ids)
         return [texts[row] for row in inverse.reshape(-1)]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sentence that is written, at most."""
+        return min(self.segmenting.max_tokens or LONGEST, self.decoder_card.max_tokens - 2)
 
     def check_dimension(self, dim: int) -> None:
         """Raises `ConfigError` if the decoder takes embeddings of another dimension than a corpus has."""

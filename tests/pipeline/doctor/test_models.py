@@ -48,6 +48,8 @@ def test_a_large_concept_model_is_an_architecture() -> None:
     for words in ("5+13, 16 heads", "1 522 M for embeddings of 1024 dimensions", "cosine schedule, 100 timesteps"):
         assert words in shown
     assert "objective  contrastive, keys frozen" in models("lcm-contrastive-tiny").stdout
+    words = models("lcm-token-lm-1.4b").stdout
+    assert "1 758 M for a vocabulary of 256206" in words and "4096 tokens at once" in words
     fetched, misspelt = models("lcm-base-tiny", "--fetch"), models("lcm-base-teeny")
     assert fetched.returncode == 2 and "leave out --fetch" in fetched.stderr
     assert misspelt.returncode != 0 and "lcm-base-tiny" in misspelt.stderr and "sonar-hf" not in misspelt.stderr

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tests.conftest import MakeConfig
-from tests.pipeline.training.small import TRAIN, make_corpus, trained
 from tests.support.cli import pipeline, said
+from tests.support.trainings import TRAIN, make_corpus, trained
 
 FITTED = {"autobleu": None, "scaler": {}, "fit": {"rows": 100}}
 

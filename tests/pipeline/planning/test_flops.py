@@ -66,6 +66,7 @@ def test_the_command(tmp_path: Path) -> None:
         (("--plot", "flops.gif"), "must end in .svg, .png or .pdf"),
         (("--generated", "0"), "give a share above 0"),
         (("--model", "lcm-nothing"), "lcm-nothing"),
+        (("--model", "lcm-token-lm-tiny"), "a token language model takes as much as the LLMs"),
     ],
 )
 def test_what_cannot_be_computed_is_said(options: tuple[str, str], words: str) -> None:

@@ -27,28 +27,16 @@ from stages.lcm.card import LcmCard
 from stages.lcm.contrastive import ContrastiveLcm
 from stages.lcm.model import Sampling
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.training.small import CARD, make_corpus, steps_of, trained, write_card
 from tests.pipeline.training.test_step import ALONE, batch
 from tests.support.cli import pipeline
+from tests.support.trainings import CARD, folder, steps_of, take_back_to, trained, write_card
 
 TIED: dict[str, Any] = {"objective": "contrastive", "contrastive": {"keys": "tied", "head": 0.34}}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("contrastive"))
-
-
-def folder(corpus: Path, name: str) -> Path:
-    return corpus.parent / "out" / "train" / name
-
-
-def take_back_to(corpus: Path, name: str, step: int) -> None:
-    """A finished run of training as it was after its checkpoint of a step."""
-    for path in (folder(corpus, name) / "checkpoints").glob("step-*.json"):
-        if int(path.stem.removeprefix("step-")) > step:
-            path.unlink()
-    (folder(corpus, name) / "model.json").unlink()
+def corpus(training_corpus: Path) -> Path:
+    return training_corpus
 
 
 def test_a_card_and_settings_say_the_same(corpus: Path) -> None:

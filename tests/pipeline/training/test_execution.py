@@ -20,16 +20,15 @@ from pipeline.training.step import Result, Stepper
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.training.small import CARD, make_corpus, steps_of, trained
 from tests.pipeline.training.test_step import ALONE, batch
+from tests.support.trainings import CARD, steps_of, trained
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(training_corpus: Path) -> Path:
     """A corpus.yaml, on which `plain` is trained."""
-    path = make_corpus(tmp_path_factory.mktemp("execution"))
-    trained(path, "plain")
-    return path
+    trained(training_corpus, "plain")
+    return training_corpus
 
 
 def test_activations_that_are_computed_again_change_nothing(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from pipeline.training.distributed import Processes
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
 from pipeline.training.record import Pinned, PinnedDecoder, read_started
-from pipeline.training.through_decoder import Tokeniser, decoder_of
+from pipeline.training.through_decoder import HERE, decoder_of
+from pipeline.training.tokens import Tokeniser
 from pipeline.training.worker import _Work
 from stages.cards import CardError
 from stages.fetch import sha256_of
@@ -29,8 +30,8 @@ from stages.lcm.model import Sampling
 from stages.lcm.sonar_llm import SonarLlm
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
-from tests.pipeline.training.small import make_corpus, steps_of, trained
 from tests.support.cli import pipeline
+from tests.support.trainings import folder, steps_of, take_back_to, trained
 
 WORDS: dict[str, Any] = {
     "objective": "sonar-llm",
@@ -42,20 +43,8 @@ WORDS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("sonar-llm"))
-
-
-def folder(corpus: Path, name: str) -> Path:
-    return corpus.parent / "out" / "train" / name
-
-
-def take_back_to(corpus: Path, name: str, step: int) -> None:
-    """A finished run of training as it was after its checkpoint of a step."""
-    for path in (folder(corpus, name) / "checkpoints").glob("step-*.json"):
-        if int(path.stem.removeprefix("step-")) > step:
-            path.unlink()
-    (folder(corpus, name) / "model.json").unlink()
+def corpus(training_corpus: Path) -> Path:
+    return training_corpus
 
 
 def test_it_goes_on_bit_for_bit_with_the_decoder_that_it_began_with(corpus: Path) -> None:
@@ -158,7 +147,7 @@ def test_what_does_not_fit_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the tokenizer of other is another than that of sonar-"):
         trained(corpus, "x", objective="sonar-llm", sonar_llm={"decoder": str(other)})
     with pytest.raises(ConfigError, match=r"train\.sonar_llm\.decoder: .*does not know the language 'tlh_Latn'"):
-        Tokeniser(base)(["nuqneH"], ["tlh_Latn"])
+        Tokeniser(base, HERE)(["nuqneH"], ["tlh_Latn"])
     refused = pipeline("train", str(corpus), "--set", "train={model: lcm-quant-d-tiny, objective: sonar-llm}")
     assert refused.returncode == 2 and "belongs to the kind base" in refused.stderr
 

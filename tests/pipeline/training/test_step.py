@@ -24,7 +24,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.training.small import CARD, OneOfTwo
+from tests.support.trainings import CARD, OneOfTwo
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

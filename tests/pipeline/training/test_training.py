@@ -36,8 +36,8 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import read_started
 from pipeline.training.run import alone, train
 from pipeline.training.worker import _Work, work
-from tests.pipeline.training.small import OneOfTwo, make_corpus, steps_of, trained, write_card
 from tests.support.records import write_record
+from tests.support.trainings import OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
     "kind": "two-tower",
@@ -49,9 +49,9 @@ TWO_TOWER = {
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(training_corpus: Path) -> Path:
     """A corpus.yaml; its documents make an epoch of a few steps."""
-    return make_corpus(tmp_path_factory.mktemp("training"))
+    return training_corpus
 
 
 def two_tower(corpus: Path) -> str:
@@ -59,10 +59,6 @@ def two_tower(corpus: Path) -> str:
     path = write_card(corpus.parent, "two", **changes)
     path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("layers:")))
     return str(path)
-
-
-def folder(corpus: Path, name: str) -> Path:
-    return corpus.parent / "out" / "train" / name
 
 
 @contextlib.contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from rich.console import Console
@@ -66,6 +68,33 @@ def make_corpus(folder: Path, **sections: Any) -> Path:
     run(path)
     write_card(folder)
     return path
+
+
+@pytest.fixture(scope="session")
+def made_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus.yaml of such a corpus, which nobody changes."""
+    return make_corpus(tmp_path_factory.mktemp("trainings"))
+
+
+@pytest.fixture(scope="module")
+def training_corpus(made_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, of one's own: trainings of a module's tests do not meet others."""
+    copy = tmp_path_factory.mktemp("trainings-of") / "corpus"
+    shutil.copytree(made_corpus.parent, copy)
+    return copy / made_corpus.name
+
+
+def folder(corpus: Path, name: str) -> Path:
+    """Of a training."""
+    return corpus.parent / "out" / "train" / name
+
+
+def take_back_to(corpus: Path, name: str, step: int) -> None:
+    """A finished run of training as it was after its checkpoint of a step."""
+    for path in (folder(corpus, name) / "checkpoints").glob("step-*.json"):
+        if int(path.stem.removeprefix("step-")) > step:
+            path.unlink()
+    (folder(corpus, name) / "model.json").unlink()
 
 
 def write_card(folder: Path, name: str = "small", **changes: Any) -> Path:
