@@ -71,6 +71,12 @@ class Score:
     def f1(self) -> float:
         return 2 * self.right / (self.found + self.gold) if self.found + self.gold else 0.0
 
+    def shown(self) -> list[str]:
+        """Precision, recall, F1 and boundaries found; documents of one sentence each have nothing to be found."""
+        if not self.gold:
+            return ["no gold", "boundary", "–", str(self.found)]
+        return [f"{self.precision:.3f}", f"{self.recall:.3f}", f"{self.f1:.3f}", str(self.found)]
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
@@ -159,7 +165,7 @@ def _print_scores(found: dict[str, list[list[set[int]]]], golds: Sequence[Gold])
         row = []
         for predicted, gold in zip(each, golds, strict=True):
             one = score(predicted, gold.boundaries)
-            row += [f"{one.precision:.3f}", f"{one.recall:.3f}", f"{one.f1:.3f}", str(one.found)]
+            row += one.shown()
         table.add_row(name, *row)
     console().print(table)
 

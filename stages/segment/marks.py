@@ -65,6 +65,15 @@ EXTENDS = regex.compile(r"[\p{GCB=Extend}\p{GCB=SpacingMark}\p{GCB=ZWJ}]")
 JOINS = regex.compile(r"[\p{InCB=Linker}\p{GCB=Prepend}\p{GCB=ZWJ}]")
 
 
+SENTENCE = 400  # characters: about two sentences of the length that is usual in most languages
+_SENTENCE_ENDS = re.compile(rf"[{re.escape(SPACED_FINAL)}](?=[{re.escape(CLOSERS)}]*(?:\s|$))|[{re.escape(FINAL)}]")
+
+
 def collapse(text: str) -> str:
     """Runs of white space and control characters become one space, and none is left at the ends."""
     return BLANKS.sub(" ", text).strip(" ")
+
+
+def has_sentence_ends(text: str) -> bool:
+    """Whether sentence-final marks stand as often as in written text, about one in `SENTENCE` characters."""
+    return len(text) <= SENTENCE or sum(1 for _ in _SENTENCE_ENDS.finditer(text)) * SENTENCE >= len(text)

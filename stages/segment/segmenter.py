@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stages.segment import marks
 from stages.segment.clusters import cluster_ends
 from stages.segment.merging import merge_fragments
-from stages.segment.methods import make_method
+from stages.segment.methods import Method, SpacyMethod, make_method
 from stages.segment.normal import Normal, normalised
 from stages.segment.pieces import Limits, Pieces
 from stages.segment.settings import SegmentSettings
@@ -80,22 +80,28 @@ class Segmenter:
             count_tokens,
         )
         self._method = make_method(settings, device)
+        self._languages = settings.languages
+        self._rules = SpacyMethod()  # of the documents in other languages
 
     def segment(self, texts: Sequence[str], langs: Sequence[str]) -> Segmented:
         """Sentences of documents in languages given by SONAR codes (`eng_Latn`); a batch may mix languages.
 
         Raises UnicodeEncodeError for lone surrogates; the readers quarantine documents that have any.
         """
-        windows = (
-            Window(document, start, normalised(text[start:end]))
-            for document, text in enumerate(texts)
-            for start, end in _windows(text)
-        )
-        return _joined([self._segment(group, langs) for group in _groups(windows)])
+        by_rules = [
+            self._languages is not None and lang not in self._languages and marks.has_sentence_ends(text)
+            for text, lang in zip(texts, langs, strict=True)
+        ]
+        found = [
+            self._segment(group, langs, self._rules if rules else self._method)
+            for rules in sorted({*by_rules}) or [False]
+            for group in _groups(_normalised(texts, [one is rules for one in by_rules]))
+        ]
+        return _in_order(_joined(found)) if len({*by_rules}) > 1 else _joined(found)
 
-    def _segment(self, windows: list[Window], langs: Sequence[str]) -> Segmented:
+    def _segment(self, windows: list[Window], langs: Sequence[str], method: Method) -> Segmented:
         text = Text([window.normal.text for window in windows])
-        found = self._method.find(text, [langs[window.document] for window in windows])
+        found = method.find(text, [langs[window.document] for window in windows])
         pieces = Pieces(text, found.cut, self._limits)
         over_cap = found.fit(pieces)
         if self.settings.min_chars:
@@ -120,6 +126,13 @@ class Segmenter:
             hard_cuts=int(pieces.hard[pieces.last].sum()),
             over_cap=over_cap,
         )
+
+
+def _normalised(texts: Sequence[str], chosen: Sequence[bool]) -> Iterator[Window]:
+    for document, text in enumerate(texts):
+        if chosen[document]:
+            for start, end in _windows(text):
+                yield Window(document, start, normalised(text[start:end]))
 
 
 def _windows(text: str) -> Iterator[tuple[int, int]]:
@@ -152,6 +165,21 @@ def _groups(windows: Iterable[Window]) -> Iterator[list[Window]]:
         group.append(window)
         characters += len(window.normal.text)
     yield group
+
+
+def _in_order(found: Segmented) -> Segmented:
+    """With the rows of each document where it stands in the batch."""
+    order = np.argsort(found.document, kind="stable")
+    return replace(
+        found,
+        document=found.document[order],
+        paragraph=found.paragraph[order],
+        start=found.start[order],
+        end=found.end[order],
+        text=found.text.take(pa.array(order)),
+        chars=found.chars[order],
+        tokens=found.tokens[order],
+    )
 
 
 def _numbers(ends: NDArray[np.bool_], document: NDArray[np.int64]) -> NDArray[np.int32]:

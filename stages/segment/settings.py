@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar, Literal
 
 from stages.segment.sat.card import load_sat_card
@@ -21,6 +22,11 @@ class SegmentSettings(Settings):
         "paragraphs: sat-capped, and SaT's paragraphs of two to nine sentences in the column `paragraph`",
     )
     sat: str = meaning("sat-tiny", description="the SaT model: a card's name (conf/sat/), or the path of a card")
+    sat_only: bool = meaning(
+        False,
+        description="SaT in every language; false: where its card names the languages that it is good at, spaCy's rules "
+        "in the others, for documents that have sentence-final marks",
+    )
     threshold: float | None = meaning(
         None, gt=0, lt=1, description="a sentence ends where SaT's probability is higher; null: the card's"
     )
@@ -53,6 +59,14 @@ class SegmentSettings(Settings):
         return not self.method.startswith("spacy")
 
     @property
+    def languages(self) -> frozenset[str] | None:
+        """Languages whose documents SaT segments even where rules could; None for all of them."""
+        if self.sat_only or self.method not in ("sat", "sat-capped"):
+            return None
+        languages = load_sat_card(self.sat).languages
+        return None if languages is None else frozenset(languages)
+
+    @property
     def capped(self) -> bool:
         """Whether no piece may exceed max_chars and max_tokens."""
         return self.method not in ("spacy", "sat")
@@ -60,7 +74,8 @@ class SegmentSettings(Settings):
     def meaningful(self) -> dict[str, Any]:
         """Without what the method does not look at: changing it makes nothing stale."""
         kept = super().meaningful()
-        unused = set() if self.capped else {"max_chars", "max_tokens"}
+        unused = {"sat_only"}  # the digest of the model tells: a model without languages of its own is always alone
+        unused |= set() if self.capped else {"max_chars", "max_tokens"}
         if not self.uses_sat:
             unused |= {"sat", "threshold", "stride", "precision"}
         if self.method != "paragraphs":
@@ -69,4 +84,11 @@ class SegmentSettings(Settings):
 
     def artifacts(self) -> dict[str, str]:
         """Digests of the files that decide where sentences end."""
-        return {"sat": load_sat_card(self.sat).digest} if self.uses_sat else {}
+        if not self.uses_sat:
+            return {}
+        card, languages = load_sat_card(self.sat), self.languages
+        return {"sat": card.digest} if languages is None else {"sat": card.digest, "sat languages": _digest(languages)}
+
+
+def _digest(languages: frozenset[str]) -> str:
+    return hashlib.sha256(" ".join(sorted(languages)).encode()).hexdigest()[:16]

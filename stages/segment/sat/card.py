@@ -31,6 +31,9 @@ class SatCard(Card):
     lora: str | None = Field(default=None, description="folder of a LoRA adapter as wtpsplit writes it")
     threshold: Probability = Field(description="a sentence ends where the probability is higher")
     paragraph_threshold: Probability = 0.5
+    languages: tuple[str, ...] | None = Field(
+        default=None, description="where its F1 is at least that of spaCy's rules, as SONAR codes; left out: everywhere"
+    )
     sha256: dict[str, Digest] = Field(default_factory=dict, description="files of folders (`lora/…` of the adapter's)")
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → text → value, held out")
 
