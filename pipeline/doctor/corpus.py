@@ -25,6 +25,7 @@ from stages.cards import CardError
 from stages.fetch import cache_folder
 from stages.fragility.card import load_external_card
 from stages.segment.sat.card import load_sat_card
+from stages.segment.token_cap import ENOUGH, cut_by_tokens, tokens_by_language
 from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
 
 RECORDS = 100  # read of each input
@@ -67,6 +68,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
         found = f"{one.path}: {card.name} does not know lang {one.lang}"
         return Check("bad", name, found, nearest_languages(one.lang, card.languages))
     kept, langs = 0, Counter[str]()
+    texts: dict[str, str] = {}
     refused: dict[str, list[str]] = {}
     try:
         with translate_errors(one.path):
@@ -78,6 +80,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
                     if isinstance(item, Document):
                         kept += 1
                         langs[item.lang] += 1
+                        texts[item.lang] = (texts.get(item.lang, "") + item.text)[:ENOUGH]
                     elif item.kind == "quarantined":
                         refused.setdefault(item.reason, []).append(item.error)
     except PipelineError as error:
@@ -92,6 +95,9 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
     if problems:
         todo = "such records go into quarantine: look at them, or at `text`, `id` and `lang` of this input"
         return Check("warn" if kept else "bad", name, f"{found}; not usable: {'; '.join(problems)}", todo)
+    most = config.segment.max_tokens if config.segment.capped else None
+    if card and (warnings := cut_by_tokens(tokens_by_language(card, texts), most, card.name)):
+        return Check("warn", name, "\n".join([found, *warnings]))
     return Check("good" if kept else "warn", name, found, "" if kept else "it holds no document")
 
 

@@ -31,6 +31,7 @@ from pipeline.planning.workload import rate_of
 from pipeline.storage import layout
 from stages.segment import marks
 from stages.segment.settings import SegmentSettings
+from stages.segment.token_cap import ENOUGH, cut_by_tokens, tokens_by_language
 from stages.sonar.card import load_card
 
 LOOKED_AT = 8  # chunks of an input
@@ -54,12 +55,15 @@ class StageEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a plan brings. error: of the sentences, relative; documents: looked at; tokens: a sentence."""
+    """What a plan brings. error: of the sentences, relative; documents: looked at; warnings: languages that the cap in
+    tokens cuts.
+    """
 
     sentences: float
     error: float
     documents: int
     stored_bytes: float
+    warnings: tuple[str, ...] = ()
     stages: dict[str, StageEstimate] = field(default_factory=dict)
 
 
@@ -77,13 +81,14 @@ def estimate_of(plan: Plan) -> Estimate:
     """Of what is left of a plan; sentences are those that segmenting will bring."""
     sentences = variance = 0.0
     documents = 0
+    texts: dict[str, str] = {}
     by_input, weights = _first_of_inputs(ChunkTable.of(plan.chunks_to_segment()))
     work = plan.work.get(SEGMENT)
     if work and work.sentences_left and NEW not in work.reasons:  # all were segmented before, with other settings
         sentences, by_input, variance = float(work.sentences_left), {}, (work.sentences_left * AGAIN) ** 2
     done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))]) if weights else {}
     for name, chunks in by_input.items():
-        looked = done.get(name) or [one for chunk in chunks if (one := _look(plan, chunk))]
+        looked = done.get(name) or [one for chunk in chunks if (one := _look(plan, chunk, texts))]
         every = sum(one.bytes for one in looked) >= weights[name]
         rate, error = _rate(looked, every)
         sentences += rate * weights[name]
@@ -96,7 +101,9 @@ def estimate_of(plan: Plan) -> Estimate:
         speed = measured or rate_of(plan.config, stage, rows)
         stages[stage] = StageEstimate(rows, rows / speed if speed else None, by_card=not measured)
     relative = math.sqrt(variance) / sentences if sentences else 0.0
-    return Estimate(sentences, relative, documents, sentences * _stored_bytes(plan), stages)
+    card, segment = load_card(plan.config.segment.model), plan.config.segment
+    warnings = cut_by_tokens(tokens_by_language(card, texts), segment.max_tokens if segment.capped else None, card.name)
+    return Estimate(sentences, relative, documents, sentences * _stored_bytes(plan), tuple(warnings), stages)
 
 
 def _first_of_inputs(chunks: ChunkTable) -> tuple[dict[str, list[Chunk]], dict[str, float]]:
@@ -150,8 +157,11 @@ def _rate(looked: Sequence[_Looked], everything: bool) -> tuple[float, float]:
     return rate, math.hypot(error, 0.0 if looked[0].segmented else BY_MARKS)
 
 
-def _look(plan: Plan, chunk: Chunk) -> _Looked | None:
-    """The first documents of a chunk; None where it cannot be read, which the run itself will say."""
+def _look(plan: Plan, chunk: Chunk, by_language: dict[str, str]) -> _Looked | None:
+    """The first documents of a chunk, whose texts are added to `by_language`.
+
+    None where it cannot be read, which the run itself will say.
+    """
     config = plan.config
     settings = next(one for one in config.input if one.name == chunk.input)
     languages = load_card(config.segment.model).languages
@@ -171,6 +181,7 @@ def _look(plan: Plan, chunk: Chunk) -> _Looked | None:
                 kept += 1
                 characters += len(item.text)
                 texts.append(item.text)
+                by_language[item.lang] = (by_language.get(item.lang, "") + item.text[:ENOUGH])[:ENOUGH]
                 sentences += count_sentences(item.text, config.segment)
         return _Looked(_bytes_of(chunk, read, at, texts, whole), sentences, False, kept)
     except (PipelineError, OSError):

@@ -41,6 +41,8 @@ def show_plan(console: Console, plan: Plan) -> None:
     show_same(console, plan)
     if estimate:
         console.print(_estimated(estimate), highlight=False, soft_wrap=True)
+        for text in estimate.warnings:
+            console.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
     reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")
     for work in plan.work.values():
         for reason, count in (+work.reasons).most_common(4):

@@ -24,8 +24,8 @@ class SegmentSettings(Settings):
     sat: str = meaning("sat-tiny", description="the SaT model: a card's name (conf/sat/), or the path of a card")
     sat_only: bool = meaning(
         False,
-        description="SaT in every language; false: where its card names the languages that it is good at, spaCy's rules "
-        "in the others, for documents that have sentence-final marks",
+        description="true: SaT in every language; false: where its card names languages that it is good at, rules in "
+        "the others, for documents that have sentence-final marks",
     )
     threshold: float | None = meaning(
         None, gt=0, lt=1, description="a sentence ends where SaT's probability is higher; null: the card's"

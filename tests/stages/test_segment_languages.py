@@ -1,4 +1,4 @@
-"""SaT where its card says that it is good, spaCy's rules elsewhere, and always one text as one segmenter sees it alone."""
+"""SaT where its card says that it is good, spaCy's rules elsewhere; and a batch of both as one by one."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.base import formats
+from pipeline.corpus.recipes import SEGMENT
 from pipeline.quality.report.drift import Drift, FitSummary
 from pipeline.quality.report.gather import Gathered
 from pipeline.quality.report.page import (
@@ -32,6 +33,7 @@ from pipeline.quality.report.page import (
 )
 from pipeline.quality.report.rows import ReportRows, finite
 from pipeline.quality.report.sections import POOR, languages
+from stages.segment.token_cap import cut_by_tokens
 
 TRUSTED = 0.6  # correlation from which on predictions are of use
 
@@ -91,6 +93,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         what = f"{counted(truncated, 'sentence')} truncated, {counted(broken, 'embedding')} not finite."
         whole = Note("Every embedding is finite and of a whole sentence.", "good")
         notes.append(Note(what) if truncated or broken else whole)
+    notes += [Note(text, "look") for text in _cut_by_tokens(found)]
     if rows.has("autobleu"):
         values = finite(rows.scores["autobleu"])
         poor = f"{share(int((values < POOR).sum()), len(values))} of the scored sentences are below {POOR}"
@@ -207,3 +210,15 @@ def _digests(recipes: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _cut_by_tokens(found: Gathered) -> list[str]:
+    """Languages that the tokenizer hardly knows; several inputs may have recipes of their own, with the same caps."""
+    rows = found.rows
+    counts = {}
+    for place in languages(rows):
+        inside = rows.lang == place
+        sentences, tokens = int(inside.sum()), int(rows.tokens[inside].sum(dtype=np.int64))
+        counts[rows.langs[place]] = (int(rows.chars[inside].sum(dtype=np.int64)), tokens - 2 * sentences)
+    segment = next(one["segment"] for one in found.recipes if one["stage"] == SEGMENT)
+    return cut_by_tokens(counts, segment.get("max_tokens"), segment["model"])

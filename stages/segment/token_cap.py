@@ -1,0 +1,46 @@
+"""Languages that a tokenizer hardly knows: its tokens are so short that the cap in tokens cuts sentences to pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stages.cards import CardError
+from stages.sonar.card import ModelCard
+from stages.sonar.tokenizer import SonarTokenizer
+
+ENOUGH = 20_000  # characters of a language, to see how long tokens are
+FEWEST = 1.5  # characters per token; English has about 4
+FEWEST_DENSE = 0.75  # the same, where one character is a syllable or a word
+_DENSE = ("Hans", "Hant", "Jpan", "Kore", "Hang")
+
+
+def cut_by_tokens(counts: Mapping[str, tuple[int, int]], max_tokens: int | None, model: str) -> list[str]:
+    """A warning for each language whose sentences the cap in tokens breaks long before the cap in characters.
+
+    Args:
+        counts: language → characters, and tokens without language tag and `</s>`, of some of its text.
+        max_tokens: `segment.max_tokens`; None where nothing is capped.
+        model: the card whose tokenizer counted.
+    """
+    found = []
+    for lang, (characters, tokens) in counts.items():
+        fewest = FEWEST_DENSE if lang.endswith(_DENSE) else FEWEST
+        if max_tokens and characters < fewest * tokens:
+            ratio = characters / tokens
+            found.append(
+                f"{lang}: {ratio:.1f} characters per token of {model}, so segment.max_tokens ({max_tokens}) cuts "
+                f"sentences at about {int(ratio * (max_tokens - 2))} characters; the model hardly knows this language: "
+                "use another one, or raise segment.max_tokens"
+            )
+    return found
+
+
+def tokens_by_language(card: ModelCard, texts: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """Language → characters and tokens of its text; nothing where the tokenizer's file is not on this machine."""
+    if not card.path("tokenizer").is_file():
+        return {}
+    try:
+        tokens = SonarTokenizer(card).count(list(texts.values()))
+    except CardError:  # another file than the card describes, which the loading of the model tells
+        return {}
+    return {lang: (len(text), count - 2) for (lang, text), count in zip(texts.items(), tokens, strict=True)}
