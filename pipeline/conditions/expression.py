@@ -5,17 +5,22 @@ Nothing is evaluated but what this grammar knows:
     condition   = condition "and" condition | condition "or" condition | "not" condition | "(" condition ")" | test
     test        = value operator value …          operator: < <= > >= == != (= and <> too); chains: 20 <= autobleu < 40
                 | column ["not"] "in" [value, …]
+                | value ["not"] "in" column       of a column of lists
                 | column "is" ["not"] "null"
+                | column                          of true and false
                 | function(column, "text")        function: contains, startswith, endswith, matches (RE2)
-    value       = column | number | "text" | 'text'
+    value       = column | number | "text" | 'text' | true | false
+    column      = name | name.field               of a struct
 
-A column whose name is no plain word stands in backquotes: `page-title`. Null satisfies no test but `is null`; `not`,
-`and`, `or` take it as unknown, as SQL does: neither `autobleu < 20` nor `not autobleu < 20` keeps a row that was not
-scored. Numbers are compared in the column's own precision. Parsing takes microseconds.
+A column whose name is no plain word stands in backquotes: `page-title`. Columns of days and moments are compared with
+texts, '2010-01-31' or '2010-01-31T10:00:00+02:00'; without a zone, that is UTC. Null satisfies no test but `is null`;
+`not`, `and`, `or` take it as unknown, as SQL does: neither `autobleu < 20` nor `not autobleu < 20` keeps a row that was
+not scored. Numbers are compared in the column's own precision. Parsing takes microseconds.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import functools
 import math
@@ -24,12 +29,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.conditions.tokens import ConditionTokens, ExpressionError, Token
 
-__all__ = ["Clause", "Condition", "ExpressionError", "parse"]
+__all__ = ["Clause", "Condition", "ExpressionError", "Membership", "parse"]
 
 MAX_DEPTH = 100  # of parentheses and `not`s: far more than anyone writes, far less than Python's stack
 MAX_TESTS = 200  # Arrow walks expressions recursively: on a stack of 512 kB 500 were seen to pass, 1000 to crash
@@ -47,25 +53,64 @@ _FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {
 
 
 @dataclass(frozen=True)
+class Membership:
+    """`value in column`: a column of true and false that a condition's expression reads, made of a column of lists."""
+
+    name: str
+    path: tuple[str, ...]
+    value: pa.Scalar
+
+    def of(self, table: pa.Table) -> pa.Array:
+        """(rows) Whether the list holds the value; null where there is no list."""
+        lists = table[self.path[0]].combine_chunks()
+        for field in self.path[1:]:
+            lists = pc.struct_field(lists, field)
+        found = np.zeros(len(lists), np.bool_)
+        equal = pc.equal(pc.list_flatten(lists), self.value).fill_null(False)
+        found[pc.list_parent_indices(lists).filter(equal).to_numpy()] = True
+        return pa.array(found, mask=lists.is_null().to_numpy(zero_copy_only=False))
+
+
+def _filtered(table: pa.Table, expression: pc.Expression, memberships: Sequence[Membership]) -> pa.Table:
+    if not memberships:
+        return table.filter(expression)
+    wide = table
+    for one in memberships:
+        wide = wide.append_column(one.name, one.of(table))
+    return wide.filter(expression).select(table.column_names)
+
+
+@dataclass(frozen=True)
 class Clause:
     """One of the tests that the outermost `and`s join.
 
-    `columns`: what it reads; `null_columns`: those of which it says itself what null means (`is null`, `is not null`).
+    `columns`: what it reads; `null_columns`: those of which it says itself what null means (`is null`, `is not null`);
+    `memberships`: further columns that `expression` reads.
     """
 
     text: str
     columns: tuple[str, ...]
     null_columns: frozenset[str]
     expression: pc.Expression
+    memberships: tuple[Membership, ...] = ()
+
+    def filter(self, table: pa.Table) -> pa.Table:
+        """The rows that satisfy it."""
+        return _filtered(table, self.expression, self.memberships)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A whole condition. Filtering by `expression`, or by all `clauses` one after the other, keeps the same rows."""
+    """A whole condition. Filtering by it, or by all `clauses` one after the other, keeps the same rows."""
 
     text: str
     clauses: tuple[Clause, ...]
     expression: pc.Expression
+
+    def filter(self, table: pa.Table) -> pa.Table:
+        """The rows that satisfy it."""
+        memberships = {one.name: one for clause in self.clauses for one in clause.memberships}
+        return _filtered(table, self.expression, list(memberships.values()))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -99,7 +144,7 @@ def parse(
     """
     node = _Parser(ConditionTokens(text, origin), columns, absent).whole()
     clauses = tuple(
-        Clause(text[one.start : one.end], one.columns, one.null_columns, one.expression)
+        Clause(text[one.start : one.end], one.columns, one.null_columns, one.expression, one.memberships)
         for one in node.conjuncts or (node,)
     )
     return Condition(text, clauses, node.expression)
@@ -113,13 +158,33 @@ class _Node:
     columns: tuple[str, ...]
     null_columns: frozenset[str] = frozenset()
     conjuncts: tuple[_Node, ...] = ()  # sides of an outermost `and`
+    memberships: tuple[Membership, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a name stands for: a column, or a field of one that is a struct."""
+
+    path: tuple[str, ...]
+    type: pa.DataType
+
+    @property
+    def field(self) -> pc.Expression:
+        return pc.field(*self.path)
+
+
+def _places(columns: Mapping[str, pa.DataType]) -> dict[str, _Place]:
+    structs = {name: kind for name, kind in columns.items() if pa.types.is_struct(kind)}
+    fields = [(name, one) for name, kind in structs.items() for one in kind]
+    of_structs = {f"{name}.{one.name}": _Place((name, one.name), one.type) for name, one in fields}
+    return of_structs | {name: _Place((name,), kind) for name, kind in columns.items()}
 
 
 class _Parser:
     """Recursive descent: each method takes the tokens of one rule of the grammar."""
 
     def __init__(self, tokens: ConditionTokens, columns: Mapping[str, pa.DataType], absent: Collection[str]) -> None:
-        self._tokens, self._columns, self._absent = tokens, columns, absent
+        self._tokens, self._columns, self._absent = tokens, _places(columns), absent
         self._fail = tokens.fail
         self._depth = self._tests = 0
 
@@ -171,17 +236,23 @@ class _Parser:
         if left.kind == "name" and token.kind == "sign" and token.value == "(":
             return self._function(left)
         if left.kind == "name":
-            kind = self._column(left)  # an unknown column is the better complaint
             if self._tokens.took("keyword", "is"):
                 return self._null(left)
+            kind = self._column(left)  # an unknown column is the better complaint
+            if pa.types.is_boolean(kind) and not (token.kind == "keyword" and token.value in ("not", "in")):
+                return self._node(left, self._columns[left.value].field, left.start, left.end)
             negated = self._tokens.took("keyword", "not")
             if self._tokens.took("keyword", "in"):
                 return self._in(left, kind, negated)
+        elif token.kind == "keyword" and token.value in ("not", "in"):
+            negated = self._tokens.took("keyword", "not")
+            if self._tokens.took("keyword", "in"):
+                return self._membership(left, negated)
         return self._fail(self._tokens.peek(), "expected a comparison here: < <= > >= == != in, is null")
 
     def _value(self) -> Token:
         token = self._tokens.take()
-        if token.kind in ("name", "number", "text"):
+        if token.kind in ("name", "number", "text", "boolean"):
             return token
         if token.kind == "keyword" and token.value == "null":
             self._fail(token, "nothing can be compared with null; write: column is null, or: column is not null")
@@ -204,13 +275,39 @@ class _Parser:
         kind = self._column(left)
         if right.kind != "name":
             sign, value = self._constant(left, kind, sign, right)
-            expression = _COMPARE[sign](pc.field(left.value), pc.scalar(value))
-            return _Node(expression, left.start, right.end, (left.value,))
+            expression = _COMPARE[sign](self._columns[left.value].field, pc.scalar(value))
+            return self._node(left, expression, left.start, right.end)
         other = self._column(right)
-        if _class(kind) != _class(other) or (kind != other and pa.uint64() in (kind, other)):
+        exact = pa.uint64() in (kind, other) or _class(kind) == "time"
+        if _class(kind) != _class(other) or (kind != other and exact):
             self._fail(right, f"{left.value} holds {_holds(kind)}, but {right.value} holds {_holds(other)}")
-        expression = _COMPARE[sign](pc.field(left.value), pc.field(right.value))
-        return _Node(expression, left.start, right.end, tuple(dict.fromkeys((left.value, right.value))))
+        self._check_order(right, kind, sign)
+        first, second = self._columns[left.value], self._columns[right.value]
+        columns = tuple(dict.fromkeys((first.path[0], second.path[0])))
+        return _Node(_COMPARE[sign](first.field, second.field), left.start, right.end, columns)
+
+    def _check_order(self, token: Token, kind: pa.DataType, sign: str) -> None:
+        if pa.types.is_boolean(kind) and sign not in ("==", "!="):
+            self._fail(token, f"true and false have no order for {sign}; write == or !=")
+
+    def _node(self, column: Token, expression: pc.Expression, start: int, end: int) -> _Node:
+        """A test of one column."""
+        return _Node(expression, start, end, (self._columns[column.value].path[0],))
+
+    def _membership(self, value: Token, negated: bool) -> _Node:
+        """`value in column`."""
+        column = self._tokens.take()
+        if column.kind != "name":
+            self._fail(column, "expected a column of lists here: 'poetry' in tags; or a column before the list")
+        place = self._known(column)
+        if not pa.types.is_list(place.type):
+            what = f"{column.value} holds {_holds(place.type)}, not lists"
+            self._fail(column, f"{what}; to look for a piece of text: contains({column.value}, '…')")
+        _, constant = self._constant(column, place.type.value_type, "==", value)
+        name = f"{value.value!r} in {'.'.join(place.path)}\0"
+        field = pc.field(name)
+        node = self._node(column, ~field if negated else field, value.start, column.end)
+        return replace(node, memberships=(Membership(name, place.path, constant),))
 
     def _in(self, column: Token, kind: pa.DataType, negated: bool) -> _Node:
         opening = self._tokens.take()
@@ -224,22 +321,25 @@ class _Parser:
                 self._fail(token, "a list holds numbers, or texts in quotes")
             values.append(self._constant(column, kind, "==", token)[1])
         end = self._tokens.need(closing, "or a comma and one more value").end
-        field = pc.field(column.value)
+        field = self._columns[column.value].field
         inside = field.isin(pa.array([value.as_py() for value in values], type=kind))
         # Arrow's is_in says false for null, which `not` would turn into true
         expression = pc.if_else(
             field.is_valid(), ~inside if negated else inside, pc.scalar(pa.scalar(None, pa.bool_()))
         )
-        return _Node(expression, column.start, end, (column.value,))
+        return self._node(column, expression, column.start, end)
 
     def _null(self, column: Token) -> _Node:
+        place = self._known(column)
+        if not (pa.types.is_list(place.type) or pa.types.is_struct(place.type)):
+            self._column(column)
         negated = self._tokens.took("keyword", "not")
         token = self._tokens.take()
         if token.kind != "keyword" or token.value != "null":
             self._fail(token, "expected `null` or `not null` after `is`")
-        field = pc.field(column.value)
-        expression = field.is_valid() if negated else field.is_null()
-        return _Node(expression, column.start, token.end, (column.value,), frozenset({column.value}))
+        expression = place.field.is_valid() if negated else place.field.is_null()
+        node = self._node(column, expression, column.start, token.end)
+        return replace(node, null_columns=frozenset(node.columns))
 
     def _function(self, name: Token) -> _Node:
         function = _FUNCTIONS.get(name.value)
@@ -261,29 +361,42 @@ class _Parser:
             function(pa.array([""]), pattern.value)
         except pa.ArrowInvalid as error:
             self._fail(pattern, f"not a regular expression that RE2 understands: {error}")
-        return _Node(function(pc.field(column.value), pattern.value), name.start, end, (column.value,))
+        expression = function(self._columns[column.value].field, pattern.value)
+        return self._node(column, expression, name.start, end)
 
-    def _column(self, token: Token) -> pa.DataType:
+    def _known(self, token: Token) -> _Place:
+        """What a name stands for."""
         self._tests += 1
         if self._tests > MAX_TESTS:
             self._fail(token, f"more than {MAX_TESTS} tests; a list does it in one: column in [1, 2, 3]")
-        kind = self._columns.get(token.value)
-        if kind is None:
+        place = self._columns.get(token.value)
+        if place is None:
             near = difflib.get_close_matches(token.value, self._columns, n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else "text stands in quotes"
             if token.value in self._absent:
                 hint = "its stage has not run on all parts: pipeline run does that"
-            self._fail(token, f"there is no column {token.value}; {hint}", f"columns: {', '.join(self._columns)}")
+            columns = [name for name, one in self._columns.items() if len(one.path) == 1]
+            self._fail(token, f"there is no column {token.value}; {hint}", f"columns: {', '.join(columns)}")
+        return place
+
+    def _column(self, token: Token) -> pa.DataType:
+        """The type of a column that can be compared."""
+        kind = self._known(token).type
         if _class(kind) is None:
-            usable = [name for name, one in self._columns.items() if _class(one)]
-            self._fail(token, f"{token.value} holds {kind}, not one value a row", f"columns: {', '.join(usable)}")
+            usable = [name for name, one in self._columns.items() if _class(one.type)]
+            hint = f"; test what it holds: 'x' in {token.value}" if pa.types.is_list(kind) else ""
+            what = f"{token.value} holds {_holds(kind)}, not one value a row{hint}"
+            self._fail(token, what, f"columns: {', '.join(usable)}")
         return kind
 
     def _constant(self, column: Token, kind: pa.DataType, sign: str, token: Token) -> tuple[str, pa.Scalar]:
         """The constant in the column's own type; against whole numbers a fraction becomes the whole one below."""
         value = token.value
+        if _class(kind) == "time" and token.kind == "text":
+            return sign, self._moment(column, kind, token)
         if _class(kind) != token.kind:
             self._fail(token, f"{column.value} holds {_holds(kind)}; this is a {token.kind}")
+        self._check_order(token, kind, sign)
         if not pa.types.is_integer(kind):
             return sign, pa.scalar(float(value) if token.kind == "number" else value, kind)
         if isinstance(value, float) and math.isfinite(value) and not value.is_integer():
@@ -297,22 +410,50 @@ class _Parser:
             low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
             self._fail(token, f"{column.value} lies between {low} and {high}")
 
+    def _moment(self, column: Token, kind: pa.DataType, token: Token) -> pa.Scalar:
+        """A text as the day or the moment that it writes."""
+        try:
+            if pa.types.is_date(kind):
+                return pa.scalar(dt.date.fromisoformat(token.value), kind)
+            moment = dt.datetime.fromisoformat(token.value)
+        except ValueError:
+            form = "'2010-01-31'" if pa.types.is_date(kind) else "'2010-01-31', '2010-01-31T10:00:00+02:00'"
+            self._fail(token, f"{column.value} holds {_holds(kind)}; write one so: {form}")
+        if moment.tzinfo is not None and kind.tz is None:
+            self._fail(token, f"{column.value} holds {_holds(kind)}, without a zone; leave the zone out")
+        return pa.scalar(moment.replace(tzinfo=moment.tzinfo or dt.UTC) if kind.tz else moment, kind)
+
 
 def _joined(nodes: Sequence[_Node], join: Callable[[Any, Any], Any]) -> _Node:
     expression = functools.reduce(join, (node.expression for node in nodes))
     columns = tuple(dict.fromkeys(column for node in nodes for column in node.columns))
     nulls = frozenset[str]().union(*(node.null_columns for node in nodes))
-    return _Node(expression, nodes[0].start, nodes[-1].end, columns, nulls)
+    memberships = tuple(one for node in nodes for one in node.memberships)
+    return _Node(expression, nodes[0].start, nodes[-1].end, columns, nulls, memberships=memberships)
 
 
 def _class(kind: pa.DataType) -> str | None:
     """What a column's values can be compared with; None if with nothing."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "time"
+    if pa.types.is_boolean(kind):
+        return "boolean"
     return "number" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else None
 
 
 def _holds(kind: pa.DataType) -> str:
     if _class(kind) == "text":
         return "text"
+    if _class(kind) == "time":
+        return "days" if pa.types.is_date(kind) else "moments"
+    if _class(kind) == "boolean":
+        return "true and false"
+    if pa.types.is_list(kind):
+        return f"lists ({kind})"
+    if pa.types.is_struct(kind):
+        return f"structs with the fields {', '.join(one.name for one in kind)}"
+    if _class(kind) is None:
+        return str(kind)
     return f"whole numbers ({kind})" if pa.types.is_integer(kind) else f"numbers ({kind})"

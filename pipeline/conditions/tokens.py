@@ -15,7 +15,7 @@ _TOKEN = re.compile(
     r"""(?P<space>\s+)
     |(?P<number>[-+]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<name>[^\W\d]\w*|`[^`]+`)
+    |(?P<name>(?:[^\W\d]\w*|`[^`]+`)(?:\.(?:[^\W\d]\w*|`[^`]+`))*)
     |(?P<sign><=|>=|==|!=|<>|[<>=()\[\],])""",
     re.VERBOSE | re.DOTALL,
 )
@@ -29,12 +29,16 @@ class ExpressionError(ConfigError):
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of a condition. `value`: the number, the text without its quotes, the name, or the sign."""
+    """A piece of a condition. `value`: the number, the text without its quotes, the name, or the sign.
 
-    kind: Literal["number", "text", "name", "keyword", "sign", "end"]
+    path: the words of a name: those of `meta.year` are `meta` and `year`.
+    """
+
+    kind: Literal["number", "text", "boolean", "name", "keyword", "sign", "end"]
     value: Any
     start: int
     end: int
+    path: tuple[str, ...] = ()
 
 
 class ConditionTokens:
@@ -112,7 +116,10 @@ def _token(found: re.Match[str]) -> Token:
             return Token("text", value, start, end)
         case "name" if raw.lower() in _KEYWORDS:
             return Token("keyword", raw.lower(), start, end)
+        case "name" if raw.lower() in ("true", "false"):
+            return Token("boolean", raw.lower() == "true", start, end)
         case "name":
-            return Token("name", raw.strip("`"), start, end)
+            path = tuple(word.strip("`") for word in re.findall(r"`[^`]+`|[^.`]+", raw))
+            return Token("name", ".".join(path), start, end, path)
         case _:
             return Token("sign", raw, start, end)

@@ -26,6 +26,7 @@ from pipeline.config.places import Places
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import MICRO_CONCEPTS, TrainSettings
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
+from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
 from pipeline.storage.remote import holds_credentials
 from stages.autobleu.settings import AutobleuSettings
@@ -135,7 +136,16 @@ class RunConfig(Settings):
                 "the encoder's tokens: leave segment.model out"
             )
             found.append((("segment", "model"), differ))
+        declared: dict[str, tuple[int, ColumnType]] = {}
         for number, one in enumerate(self.input):
+            for name, kind in one.declared_types.items():
+                first, before = declared.setdefault(name, (number, kind))
+                if before != kind:
+                    differ = (
+                        f"input {number + 1}: keep says that {name} is {kind}, input {first + 1} that it is {before}; "
+                        "a column has one type in a corpus: declare it once"
+                    )
+                    found.append((("input", str(number), "keep", name), differ))
             clash = layout.RESERVED_COLUMNS.intersection(one.keep)
             if clash:
                 reserved = (
@@ -185,6 +195,11 @@ class RunConfig(Settings):
     def keep_columns(self) -> tuple[str, ...]:
         """Metadata columns of all inputs, so that every part has the same schema."""
         return tuple(sorted({column for one in self.input for column in one.keep}))
+
+    def kept_types(self, one: InputSettings) -> dict[str, ColumnType]:
+        """The types that are declared, in whichever input, of the columns that this input keeps."""
+        declared = {name: kind for other in self.input for name, kind in other.declared_types.items()}
+        return {name: declared[name] for name in sorted(one.keep) if name in declared}
 
 
 class _Salvaged(RunConfig):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,6 +28,8 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
         lost = f"{size(accounting.bytes_unreadable)} could not be decoded; " if accounting.bytes_unreadable else ""
         hint = "" if accounting.kept else "; are `text:` and `id:` the right columns?"
         table.add_row("quarantine", f"{lost}pipeline quarantine shows each record, where and why{hint}")
+    if accounting.kept_types:
+        table.add_row("metadata", escape(", ".join(_kept(accounting))))
     tokens = segment.get("tokens", 0) / accounting.sentences if accounting.sentences else 0
     extra = [
         f"{number(segment[key])} {label}"
@@ -78,6 +82,18 @@ def show_unfinished(console: Console, accounting: Accounting) -> None:
         console.print(f"not segmented yet: {counted(accounting.open_chunks, 'chunk')}")
     for stage, count in accounting.open_parts.items():
         console.print(f"no {stage} yet: {counted(count, 'part')}")
+
+
+def _kept(accounting: Accounting) -> Iterator[str]:
+    """Columns that the inputs keep, each with its type, and how many values did not fit it."""
+    for name, kind in accounting.kept_types.items():
+        lost = {path: count for path, count in accounting.misfits.items() if f"{path}.".startswith(f"{name}.")}
+        told = "; ".join(
+            f"{counted(count, 'value')} did not fit and {'is' if count == 1 else 'are'} null"
+            + (f" ({path})" if path != name else "")
+            for path, count in lost.items()
+        )
+        yield plain(f"{name} {kind}" + (f" ({told})" if told else ""), 200)
 
 
 def _halvings(stage: str, counts: dict[str, float]) -> str:

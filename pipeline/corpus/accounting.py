@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.config.run_config import STAGES
-from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail, stages_of, whole_counts
+from pipeline.corpus.counters import CHUNK, MISFITS, Counters, busy_seconds, by_detail, stages_of, whole_counts
 from pipeline.corpus.receipts import REPEATED
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, problems_in, total_of
+from pipeline.inputs.column_types import ColumnType, types_in
 from pipeline.storage.store import Store
 
 
@@ -40,6 +41,8 @@ class Accounting:
     open_chunks: int = 0
     open_parts: Counter[str] = field(default_factory=Counter)  # by stage
     warnings: Counter[str] = field(default_factory=Counter)  # text → parts of a stage that it was raised for
+    kept_types: dict[str, ColumnType] = field(default_factory=dict)  # of metadata columns, in all parts
+    misfits: Counter[str] = field(default_factory=Counter)  # metadata column → values that did not fit its type
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -77,6 +80,11 @@ def _accounting_of(total: Counters) -> Accounting:
         repeated=int(sum(total.get(f"{owner}/counts/{REPEATED}", 0) for owner in (CHUNK, *STAGES))),
         open_chunks=int(total.get(f"{SEGMENT}/left", 0)),
         data_bytes=whole_counts(total, CHUNK, "bytes"),
+    )
+    of_segment = by_detail(total, SEGMENT, "counts")
+    accounting.kept_types = types_in(of_segment, accounting.parts)
+    accounting.misfits.update(
+        {key.removeprefix(MISFITS): int(count) for key, count in of_segment.items() if key.startswith(MISFITS)}
     )
     for stage in stages_of(total):
         accounting.data_bytes.update(whole_counts(total, stage, "bytes"))

@@ -16,6 +16,7 @@ from pipeline.corpus.recipes import SEGMENT
 
 Counters = dict[str, float]
 CHUNK = "chunk"
+MISFITS = "misfits."  # counts of values of kept columns that did not fit the declared type, by column
 COUNTED = ("documents_in", "kept", "sentences", "bytes_read", "bytes_unreadable", "seconds")  # of a chunk's receipt
 NOT_SEGMENTED: Counters = {f"{SEGMENT}/left": 1.0}
 

@@ -9,7 +9,7 @@ columns of the part's documents.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -24,6 +24,8 @@ from pipeline.base.errors import CorpusError
 from pipeline.conditions.expression import Condition
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.inputs.column_types import TEXT, ColumnType, types_in
+from pipeline.inputs.kept_values import as_array
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
@@ -45,14 +47,14 @@ class Column:
     nullable: bool
 
 
-def columns_of(vouched: Collection[str]) -> dict[str, Column]:
+def columns_of(vouched: Collection[str], types: Mapping[str, ColumnType]) -> dict[str, Column]:
     """Columns by name, of a part whose receipts vouch for these ("family.column"): rows, documents, then the place.
 
-    A name that sentences and their documents share (`lang`) is the sentence's.
+    A name that sentences and their documents share (`lang`) is the sentence's. types: of columns that inputs keep;
+    those of which nothing is said are text.
     """
     found: dict[str, Column] = {}
-    named = {key.removeprefix("documents.") for key in vouched if key.startswith("documents.")}
-    keep = tuple(sorted(named - set(layout.DOCUMENT_COLUMNS)))
+    keep = {name: types.get(name, TEXT).arrow for name in kept_names(vouched)}
     for family in (*layout.ROW_FAMILIES, "documents"):
         for field in layout.schema(family, width=1, keep=keep):
             if f"{family}.{field.name}" in vouched:
@@ -60,6 +62,12 @@ def columns_of(vouched: Collection[str]) -> dict[str, Column]:
     found[PART] = Column(PART, "", pa.string(), False)
     found[ROW] = Column(ROW, "", pa.int64(), False)
     return found
+
+
+def kept_names(vouched: Collection[str]) -> list[str]:
+    """The columns that the inputs keep, of those that receipts vouch for, sorted."""
+    named = {key.removeprefix("documents.") for key in vouched if key.startswith("documents.")}
+    return sorted(named - set(layout.DOCUMENT_COLUMNS))
 
 
 def no_column(name: str, available: Collection[str]) -> str:
@@ -82,14 +90,23 @@ class PartBatch:
 class PartReader:
     """Reads a part; use it in a `with` statement. `receipts`: what vouches for the part, by stage.
 
-    purged: ids of documents of its chunk that must not be seen any more (`Tombstones.of`).
+    purged: ids of documents of its chunk that must not be seen any more (`Tombstones.of`); types: those in which
+    columns that inputs keep are given, the common ones of all parts; left out: those of this part.
     """
 
-    def __init__(self, store: Store, part: str, receipts: dict[str, Receipt], purged: frozenset[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        part: str,
+        receipts: dict[str, Receipt],
+        purged: frozenset[str],
+        types: Mapping[str, ColumnType] | None = None,
+    ) -> None:
         self.part = part
         self._stored = receipts[SEGMENT].rows
         self._purged = purged
-        self.columns = columns_of({column for receipt in receipts.values() for column in receipt.columns})
+        self._types = types_in(receipts[SEGMENT].counts, 1) if types is None else types
+        self.columns = columns_of({column for receipt in receipts.values() for column in receipt.columns}, self._types)
         self._store = store
         self._files = {file.family: file for receipt in receipts.values() for file in receipt.files}
         self._open: dict[str, pq.ParquetFile] = {}
@@ -148,7 +165,7 @@ class PartReader:
 
     def documents(self, names: Sequence[str] | None = None) -> pa.Table:
         """Columns of the part's documents, or all."""
-        table = self._read("documents", names, None)
+        table = self._as_common(self._read("documents", names, None))
         left = self._left
         return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
 
@@ -161,7 +178,7 @@ class PartReader:
     def _where(self, names: Sequence[str], where: Condition, group: int) -> pa.Table:
         read = tuple(dict.fromkeys((*where.columns, ROW)))
         tested = self.read(read, group).combine_chunks()
-        kept = np.sort(tested.filter(where.expression)[ROW].to_numpy())
+        kept = np.sort(where.filter(tested)[ROW].to_numpy())
         if not len(kept):
             return self.schema(names).empty_table()
         places = pa.array(kept - self.bounds(group)[0])
@@ -228,8 +245,17 @@ class PartReader:
 
     def _document_column(self, name: str) -> pa.ChunkedArray:
         if name not in self._documents:
-            self._documents[name] = self._read("documents", [name], None)[name]
+            self._documents[name] = self._as_common(self._read("documents", [name], None))[name]
         return self._documents[name]
+
+    def _as_common(self, documents: pa.Table) -> pa.Table:
+        """Columns of documents in the types that they have in all parts."""
+        for place, field in enumerate(documents.schema):
+            kind = self._types.get(field.name, TEXT)
+            if field.name not in layout.DOCUMENT_COLUMNS and field.type != kind.arrow:
+                values, _ = as_array(documents.column(place).to_pylist(), kind, field.name)
+                documents = documents.set_column(place, pa.field(field.name, kind.arrow), values)
+        return documents
 
     def _field(self, column: Column) -> pa.Field:
         if column.family in layout.VECTORS:

@@ -27,11 +27,14 @@ from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted
 from pipeline.conditions.expression import Condition, parse
 from pipeline.corpus import frames
+from pipeline.corpus.counters import by_detail
 from pipeline.corpus.nearest import Metric, Query, find_nearest
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, no_column
+from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import PartState, States, View, read_state
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
+from pipeline.inputs.column_types import ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
@@ -96,7 +99,13 @@ class Corpus:
     @cached_property
     def catalogue(self) -> dict[str, Column]:
         """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
-        return columns_of(self.chunks.columns) if self.parts else {}
+        return columns_of(self.chunks.columns, self.kept_types) if self.parts else {}
+
+    @cached_property
+    def kept_types(self) -> dict[str, ColumnType]:
+        """The types of columns that inputs keep, the same for all parts; those of which nothing is said are text."""
+        total = self.chunks.total
+        return types_in(by_detail(total, SEGMENT, "counts"), total.get(f"{SEGMENT}/parts", 0))
 
     @cached_property
     def columns(self) -> list[str]:
@@ -285,7 +294,7 @@ class Corpus:
     def reader(self, part: str | int) -> PartReader:
         """Reads columns of a part; use it in a `with` statement."""
         state = self.state_of(part)
-        return PartReader(self.store, state.ref.part, state.receipts, self.tombstones.of(state.chunk))
+        return PartReader(self.store, state.ref.part, state.receipts, self.tombstones.of(state.chunk), self.kept_types)
 
     def _rows(self, state: PartState) -> int:
         if not self.tombstones.of(state.chunk):

@@ -98,6 +98,8 @@ def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
     if isinstance(one.lang, LangDetect):
         with starting("lang: detect"):
             recipe["detector"] = language.identity()
+    if types := config.kept_types(one):
+        recipe["keep_types"] = {name: kind.as_json() for name, kind in types.items()}
     return recipe | ({"duplicate_ids": "keep-all"} if config.duplicate_ids == "keep-all" and one.id else {})
 
 

@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
+
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
@@ -19,6 +21,11 @@ from pipeline.storage.remote import is_remote
 
 VECTORS = ("embeddings", "codes")
 _PART = r"([^/\\]+)\.[0-9a-f]{8}-[^/\\]*$"
+_SQL_TYPES = {
+    "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
+    "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "REAL",
+    "double": "DOUBLE", "string": "VARCHAR", "date32[day]": "DATE",
+}  # fmt: skip
 _FILE = "__file"  # no column of a corpus has this name
 _OF_FILES = ("doc", "lang", "first_row", "rows")  # of documents: also in sentences, or only the part's own numbers
 
@@ -44,7 +51,7 @@ def duckdb_views(corpus: Corpus) -> str:
     no finished part, or while its files still hold purged documents.
     """
     families = [family for family in families_of(corpus) if family not in VECTORS]
-    views = [_view(family, live_files(corpus, family)) for family in families]
+    views = [_view(family, live_files(corpus, family), corpus) for family in families]
     joined = [
         f"JOIN {_name(family)} USING (part, row)" for family in families if family not in ("documents", "sentences")
     ]
@@ -71,7 +78,7 @@ def open_duckdb(views: str) -> int:
         return subprocess.run([shell, "-init", str(script)], check=False).returncode
 
 
-def _view(family: str, files: list[str]) -> str:
+def _view(family: str, files: list[str], corpus: Corpus) -> str:
     listed = ",\n  ".join(f"'{file.replace(chr(39), chr(39) * 2)}'" for file in files)
     numbers = family != "documents"
     row, excluded, option = (
@@ -81,9 +88,31 @@ def _view(family: str, files: list[str]) -> str:
     )
     return (
         f"CREATE OR REPLACE VIEW {_name(family)} AS\n"
-        f"SELECT regexp_extract({_FILE}, '{_PART}', 1) AS part, {row}* EXCLUDE ({excluded})\n"
+        f"SELECT regexp_extract({_FILE}, '{_PART}', 1) AS part, {row}* EXCLUDE ({excluded}){_casts(family, corpus)}\n"
         f"FROM read_parquet([\n  {listed}\n], filename = '{_FILE}', hive_partitioning = false{option});\n"
     )
+
+
+def _casts(family: str, corpus: Corpus) -> str:
+    """Columns that inputs keep in their common type: files of a part can have a narrower one."""
+    columns = [one for one in corpus.catalogue.values() if one.name in corpus.kept_types and family == "documents"]
+    casts = [f"{(name := _quoted(one.name))}::{_sql_type(one.type)} AS {name}" for one in columns]
+    return f" REPLACE ({', '.join(casts)})" if casts else ""
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    """DuckDB's name of a type."""
+    if pa.types.is_list(kind):
+        return f"{_sql_type(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        return f"STRUCT({', '.join(f'{_quoted(one.name)} {_sql_type(one.type)}' for one in kind)})"
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
+    return _SQL_TYPES[str(kind)]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _name(family: str) -> str:

@@ -32,7 +32,7 @@ class BadRecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document. `source`: input name and relative path. `kept`: columns asked for; None where null or missing.
+    """One document. `source`: input name and relative path. `kept`: values of columns asked for; None where missing.
 
     `record`: where it stands, as in `Rejected`. `lang_confidence`: 0 to 1; None if the language was stated.
     """
@@ -42,7 +42,7 @@ class Document:
     lang: str
     split: str
     source: str
-    kept: dict[str, str | None]
+    kept: dict[str, Any]
     record: str = ""
     lang_confidence: float | None = None
 

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.inputs.chunk import UNREADABLE, Chunk
 from pipeline.inputs.detection import detector
 from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode, short
+from pipeline.inputs.kept_values import KEPT
 from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.settings import InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
@@ -171,9 +172,13 @@ class RecordMaker:
             raise BadRecordError("unknown language", error)
         return value
 
-    def _kept(self, values: Mapping[str, Any], column: str) -> str | None:
+    def _kept(self, values: Mapping[str, Any], column: str) -> Any:
+        """The value as it is; as text what no column holds otherwise. Raises BadRecordError if it cannot be written."""
         value = _checked(values.get(column), column)
-        return None if value is None else as_text(value, column)
+        if value is None:
+            return None
+        text = as_text(value, column)
+        return value if isinstance(value, KEPT) else text
 
 
 def needed_columns(settings: InputSettings, split: SplitSettings) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import Document, Rejected, not_utf8
@@ -80,6 +81,8 @@ def _python_values(column: pa.Array) -> list[Any]:
     """Strings are decoded one by one: a value whose bytes are not UTF-8 spoils only its own row."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return _moments(column)
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     if pa.types.is_string(column.type):
@@ -91,6 +94,18 @@ def _python_values(column: pa.Array) -> list[Any]:
     except (UnicodeDecodeError, ValueError, OverflowError):  # the last two: dates and times that Python has not
         values = [_python_value(value) for value in column]
     return [_decoded(value) if isinstance(value, bytes) else value for value in values]
+
+
+def _moments(column: pa.Array) -> list[Any]:
+    """Timestamps of nanoseconds: as Python has them, in microseconds; as text where that would lose digits."""
+    coarse = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    same = pc.equal(coarse.cast(column.type), column)
+    values: list[Any] = coarse.to_pylist()
+    if pc.all(same).as_py() is not False:
+        return values
+    texts = column.cast(pa.string()).to_pylist()
+    every = zip(values, texts, same.to_pylist(), strict=True)
+    return [text if exact is False else value for value, text, exact in every]
 
 
 def _python_value(value: pa.Scalar) -> Any:

@@ -13,7 +13,9 @@ from itertools import islice
 from typing import Any
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
+from pipeline.inputs.column_types import ColumnType, common_type
 from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.kept_values import found_type, types_of_file
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.readers import documents_of
@@ -35,6 +37,8 @@ class Sample:
     columns: Counter[str] = field(default_factory=Counter)
     langs: Counter[str] = field(default_factory=Counter)
     refused: dict[str, list[str]] = field(default_factory=dict)  # reason → errors
+    kept: dict[str, list[Any]] = field(default_factory=dict)  # of documents: the values of kept columns
+    stored: dict[str, list[ColumnType]] = field(default_factory=dict)  # of kept columns, in Parquet files
     values: list[dict[str, Any]] = field(default_factory=list)  # of records, if they were asked for
     whole: bool = False  # whether these are all records of the input
 
@@ -42,6 +46,11 @@ class Sample:
         """What was looked at, in words."""
         files = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
         return f"the first {self.records} records of {files}" if self.records > 1 else f"the first record of {files}"
+
+    def kept_types(self) -> dict[str, ColumnType]:
+        """Of kept columns, as far as these records tell."""
+        found = {name: found_type(values) for name, values in self.kept.items()}
+        return {name: common_type([kind, *self.stored.get(name, ())]) for name, kind in found.items()}
 
 
 def sample(
@@ -60,12 +69,16 @@ def sample(
         before = found.records
         for file in islice(files_of(chunk), RECORDS):
             found.files.append(file.path)
+            for name, kind in types_of_file(file, settings.keep).items():
+                found.stored.setdefault(name, []).append(kind)
             maker = _Noting(file, stated, split, languages, found, keep_values)
             for item in islice(documents_of(maker), RECORDS):
                 if isinstance(item, Document):
                     found.documents += 1
                     found.characters += len(item.text)
                     found.langs[item.lang] += 1
+                    for name, value in item.kept.items():
+                        found.kept.setdefault(name, []).append(value)
                 elif item.kind == "quarantined":
                     found.refused.setdefault(item.reason, []).append(item.error)
         found.whole &= found.records - before < RECORDS

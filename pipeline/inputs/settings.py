@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, StringConstraints, Tag, model_validator
 
 from pipeline.base.errors import ConfigError, visible
+from pipeline.inputs.column_types import AUTO, ColumnType, declared_type
 from stages.stage import Settings, execution, meaning
 
 
@@ -45,6 +46,28 @@ def _distinct(values: list[str]) -> list[str]:
 
 
 Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _type_as_written(value: Any) -> Any:
+    """A declared type in the one way that settings are compared by; nothing stands for `auto`."""
+    return AUTO if value is None or value == AUTO else declared_type(value).as_json()
+
+
+def _kept_form(value: Any) -> str:
+    return "keep as a mapping" if isinstance(value, dict) else "keep as a list"
+
+
+def _list_if_all_auto(value: list[str] | dict[str, Any]) -> list[str] | dict[str, Any]:
+    return list(value) if isinstance(value, dict) and set(map(str, value.values())) <= {AUTO} else value
+
+
+TypeName = Annotated[str | dict[str, str], BeforeValidator(_type_as_written)]
+Keep = Annotated[
+    Annotated[Annotated[list[Name], AfterValidator(_distinct)], Tag("keep as a list")]
+    | Annotated[dict[Name, TypeName], Tag("keep as a mapping")],
+    Discriminator(_kept_form),
+    AfterValidator(_list_if_all_auto),
+]
 
 
 class LangColumn(Settings):
@@ -101,7 +124,11 @@ class InputSettings(Settings):
         description="SONAR language code of all documents (eng_Latn), {column: NAME}, or detect; codes that are stated "
         "are believed, whatever the text looks like"
     )
-    keep: Annotated[list[Name], AfterValidator(_distinct)] = meaning([], description="columns kept as metadata")
+    keep: Keep = meaning(
+        [],
+        description="columns kept as metadata: a list, whose types are found in the data, or {column: type}, such as "
+        "{year: int32, score: float32, tags: list<string>, title: auto}",
+    )
     limit: int | None = meaning(None, description="first so many documents of the input in path order", ge=1)
     follow_links: bool = execution(
         False, description="also read what links lead to outside of the input's folder; without it they are quarantined"
@@ -111,6 +138,12 @@ class InputSettings(Settings):
     def input_name(self) -> str:
         """The name given, or one made from the path as it stands now."""
         return self.name or _name_from(self.path)
+
+    @property
+    def declared_types(self) -> dict[str, ColumnType]:
+        """Of kept columns whose type is stated."""
+        types = self.keep if isinstance(self.keep, dict) else {}
+        return {name: ColumnType.from_json(kind) for name, kind in types.items() if kind != AUTO}
 
     def resolve(self, base: str) -> InputSettings:
         """The same input with an absolute path (`base`: the YAML's folder, a path or a URL) and a fixed name.

@@ -22,6 +22,7 @@ from pipeline.corpus.fits import read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.states import ChunkState, PartState, read_state
+from pipeline.inputs.column_types import is_kept_type
 from pipeline.maintenance.ledgers import check_ledgers
 from pipeline.maintenance.records import Finding
 from pipeline.storage import layout
@@ -123,13 +124,19 @@ def _differences(file: DataFile, receipt: Receipt, metadata: pq.FileMetaData, ta
     if file.family in layout.ROW_FAMILIES and groups != [min(layout.ROW_GROUP_ROWS, file.rows - at) for at in steps]:
         yield f"has row groups of {sorted(set(groups))} rows, not of {layout.ROW_GROUP_ROWS}"
     width = table.schema.field(0).type.list_size if file.family in layout.VECTORS else None
-    keep = tuple(name for name in table.column_names if name not in layout.DOCUMENT_COLUMNS)
-    expected = layout.schema(file.family, width=width, keep=keep if file.family == "documents" else ())
+    keep = {} if file.family != "documents" else _kept(table.schema)
+    expected = layout.schema(file.family, width=width, keep=keep)
     if table.schema.remove_metadata() != expected:
         yield f"has the schema {table.schema.to_string()!r}, declared is {expected.to_string()!r}"
     for name in table.column_names:
         if column_digest(table[name]) != receipt.columns.get(f"{file.family}.{name}"):
             yield f"column {name} is not the one that its receipt vouches for"
+
+
+def _kept(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Of documents the columns that inputs keep; what is of no type that is kept should be text."""
+    kept = [field for field in schema if field.name not in layout.DOCUMENT_COLUMNS]
+    return {field.name: field.type if is_kept_type(field.type) else pa.string() for field in kept}
 
 
 def _values(embeddings: pa.Table, status: pa.Table) -> Iterator[str]:

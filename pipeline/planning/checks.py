@@ -27,9 +27,11 @@ from pipeline.inputs import (
     plan_chunks,
     plan_inputs,
 )
+from pipeline.inputs.documents import short
+from pipeline.inputs.kept_values import as_array, found_type
 from pipeline.inputs.samples import Sample, sample
 from pipeline.inputs.splits import split_column
-from pipeline.planning.section_checks import Problem, near, section_problems
+from pipeline.planning.section_checks import KeptSample, Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -74,9 +76,9 @@ def sorted_mistakes(mistakes: Collection[str]) -> list[str]:
 def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str], ChunkTable | None]:
     """What is wrong, a line each, and the chunks of the inputs if they can all be listed."""
     cards, found = _models(config)
-    chunks, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
+    chunks, samples, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
     found += of_inputs
-    found += section_problems(config, chunks)
+    found += section_problems(config, chunks, KeptSample.of(config, samples))
     for check in more:
         try:
             check(config)
@@ -137,8 +139,12 @@ def _no_card(name: str, known: Collection[str], error: CardError) -> str:
     return f"– no model is called so; {near(name, known)}allowed: {', '.join(known)}, or the path of a card (.yaml)"
 
 
-def _inputs(config: RunConfig, card: ModelCard | None) -> tuple[ChunkTable | None, list[Problem]]:
+def _inputs(
+    config: RunConfig, card: ModelCard | None
+) -> tuple[ChunkTable | None, list[tuple[InputSettings, Sample]], list[Problem]]:
+    """Chunks, if they can all be listed, the first records of the inputs that can be read, and what is wrong."""
     found: list[Problem] = []
+    samples: list[tuple[InputSettings, Sample]] = []
     by_input: dict[str, Sequence[Chunk]] = {}
     chunks: ChunkTable | None = None
     try:
@@ -174,8 +180,26 @@ def _inputs(config: RunConfig, card: ModelCard | None) -> tuple[ChunkTable | Non
             except (PipelineError, OSError) as error:
                 found.append(((*keys, "path"), _plain(error, index, one)))
                 continue
-            found += _columns(config, one, keys, first, card)
-    return chunks, found
+            samples.append((one, first))
+            found += [*_columns(config, one, keys, first, card), *_misfits(one, keys, first)]
+    return chunks, samples, found
+
+
+def _misfits(one: InputSettings, keys: tuple[str, ...], first: Sample) -> Iterator[Problem]:
+    """Declared types that no value of the sample fits."""
+    for name, kind in one.declared_types.items():
+        values = [value for value in first.kept.get(name, ()) if value is not None]
+        _, misfits = as_array(values, kind, name)
+        if values and len(misfits) >= len(values) and all(path == name for path, _ in misfits):
+            yield (
+                (*keys, "keep", name),
+                f"{_numbered(keys)}: keep says that {name} is {kind}, and no value in {first.where()} of {one.path} "
+                f"fits, such as {short(values[0])}; they are {found_type(values)}",
+            )
+
+
+def _numbered(keys: tuple[str, ...]) -> str:
+    return f"input {int(keys[1]) + 1}"
 
 
 def _packs(config: RunConfig) -> bool:
@@ -215,7 +239,7 @@ def _columns(
     shared = split_column(config.split)
     if shared:
         wanted.append((("split", "by"), "split.by", shared))
-    wanted += [((*keys, "keep"), "keep", column) for column in one.keep]
+    wanted += [((*keys, "keep", column), "keep", column) for column in one.keep]
     there = [name for name, _ in first.columns.most_common(SHOWN_COLUMNS)]
     for place, key, column in wanted:
         if not first.records or column in first.columns:

@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from pipeline.base.errors import ConfigError
-from pipeline.conditions.expression import parse
 from pipeline.config.run_config import FITS, STAGES, RunConfig
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.id_keys import with_known_duplicates
-from pipeline.corpus.part_reader import ROW_COLUMNS, columns_of
 from pipeline.corpus.receipts import PartRef
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import packs
@@ -26,7 +24,6 @@ from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
 from pipeline.planning.same_content import recognise
-from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.sampling import Rows
 from stages.sonar.card import load_card
@@ -153,7 +150,6 @@ def make_plan(
     stages = choose_stages(config, only, until)
     config = freeze(Store(config.output), config, refit)
     check_languages(config)
-    check_select(config)
     check_train(config)
     if chunks is None:
         found = plan_inputs(config.input, config.chunk_bytes, packs(Store(config.output)))
@@ -210,17 +206,6 @@ def _price_fragility(config: RunConfig, total: Counters, work: dict[str, StageWo
         share = min(1.0, sample.rows / todo.sentences_left) if isinstance(sample, Rows) else sample
         todo.rate = scored / seconds / len(settings.noise_levels) / share
         todo.guessed = True
-
-
-def check_select(config: RunConfig) -> None:
-    """Raises `ConfigError` for a condition of `select` that the columns of these stages can never answer."""
-    if not config.select or config.select.where is None:
-        return
-    families = ["sentences", *(family for stage in config.asked_stages() for family in stage.writes)]
-    made = {f"{family}.{name}" for family in families for name in layout.schema(family, width=1).names}
-    made |= {f"documents.{name}" for name in (*layout.DOCUMENT_COLUMNS, *config.keep_columns())}
-    types = {column.name: column.type for column in columns_of(made).values()}
-    parse(config.select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
 
 
 def check_train(config: RunConfig) -> None:

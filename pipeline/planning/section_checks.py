@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.base.errors import ConfigError
@@ -13,7 +14,9 @@ from pipeline.conditions.expression import parse
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
-from pipeline.inputs import ChunkTable
+from pipeline.inputs import ChunkTable, InputSettings
+from pipeline.inputs.column_types import TEXT, ColumnType, common_type
+from pipeline.inputs.samples import Sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.workload import sentences_in
 from pipeline.storage import layout
@@ -24,9 +27,41 @@ from stages.lcm.card import load_lcm_card
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
 
 
-def section_problems(config: RunConfig, chunks: ChunkTable | None) -> list[Problem]:
+@dataclass(frozen=True)
+class KeptSample:
+    """Kept columns by the first records: their types, and which are null there.
+
+    undeclared: those whose type further records may change.
+    """
+
+    types: Mapping[str, ColumnType]
+    undeclared: frozenset[str] = frozenset()
+    null: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, config: RunConfig, samples: Sequence[tuple[InputSettings, Sample]]) -> KeptSample:
+        """By the samples of those inputs that can be read."""
+        declared = {name: kind for one in config.input for name, kind in config.kept_types(one).items()}
+        found: dict[str, list[ColumnType]] = {}
+        for _, first in samples:
+            for name, kind in first.kept_types().items():
+                found.setdefault(name, []).append(kind)
+        types = {name: common_type(kinds) for name, kinds in found.items()} | declared
+        null = {
+            name
+            for name in types
+            if any(name not in first.kept or None in first.kept[name] for _, first in samples if first.documents)
+        }
+        return cls(types, frozenset(types) - frozenset(declared), frozenset(null))
+
+    def as_text(self) -> KeptSample:
+        """With columns as text whose type is not declared, as corpora of earlier versions have them."""
+        return KeptSample({name: TEXT if name in self.undeclared else kind for name, kind in self.types.items()})
+
+
+def section_problems(config: RunConfig, chunks: ChunkTable | None, kept: KeptSample) -> list[Problem]:
     """What is wrong between sections, and with files that they name. chunks: of the inputs, if they can be listed."""
-    return [*_select(config), *_train(config), *_codes(config, chunks), *_files(config), *_output(config)]
+    return [*_select(config, kept), *_train(config), *_codes(config, chunks), *_files(config), *_output(config)]
 
 
 def near(name: str, known: Collection[str]) -> str:
@@ -35,7 +70,7 @@ def near(name: str, known: Collection[str]) -> str:
     return f"did you mean {' or '.join(alike)}? " if alike else ""
 
 
-def _available(config: RunConfig) -> tuple[Mapping[str, Column], set[str]]:
+def _available(config: RunConfig, kept: KeptSample) -> tuple[Mapping[str, Column], set[str]]:
     """The columns that the corpus will have, and those of them that a sample leaves null."""
     made, sampled = [f"sentences.{name}" for name in layout.schema("sentences").names], set[str]()
     for stage in config.asked_stages():
@@ -44,37 +79,43 @@ def _available(config: RunConfig) -> tuple[Mapping[str, Column], set[str]]:
         if getattr(stage, "sample", 1.0) != 1.0:
             sampled |= {name for _, name in columns}
     made += [f"documents.{name}" for name in (*layout.DOCUMENT_COLUMNS, *config.keep_columns())]
-    return columns_of(set(made)), sampled
+    return columns_of(set(made), kept.types), sampled
 
 
-def _select(config: RunConfig) -> Iterator[Problem]:
+def _select(config: RunConfig, kept: KeptSample) -> Iterator[Problem]:
     if config.select:
-        yield from _condition(config, config.select, ("select",))
+        found = list(_condition(config, config.select, ("select",), kept))
+        begun = not is_remote(config.output) and Path(config.output, layout.CORPUS_FILE).exists()
+        if found and kept.undeclared and begun:
+            found = list(_condition(config, config.select, ("select",), kept.as_text())) and found
+        yield from found
     for index, other in enumerate(config.train.corpora if config.train else ()):
         if not is_remote(other.path) and not Path(other.path, layout.CORPUS_FILE).exists():
             yield ("train", "corpora", str(index), "path"), f"train.corpora: {other.path} is no corpus"
 
 
-def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...]) -> Iterator[Problem]:
+def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...], kept: KeptSample) -> Iterator[Problem]:
     """A condition against the columns that will be there, and against those that a sample leaves null."""
     if select.where is None:
         return
-    columns, sampled = _available(config)
+    columns, sampled = _available(config, kept)
     types = {column.name: column.type for column in columns.values()}
     try:
         condition = parse(select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
     except ConfigError as error:
         yield keys, str(error)
         return
-    for column in condition.undecided(sampled):
+    for column in condition.undecided(sampled | kept.null):
         clause = next(one for one in condition.clauses if column in one.columns and column not in one.null_columns)
         test = f"({clause.text})" if " or " in clause.text.lower() else clause.text
+        which = "rows that are not sampled" if column in sampled else "documents that do not say it"
+        or_all = "; or set `sample: 1.0`" if column in sampled else ""
         yield (
             keys,
             (
-                f"select.where: {column} is null in rows that are not sampled, and `{clause.text}` does not tell what "
-                f"becomes of them. To keep them: ({column} is null or {test}); to leave them out: {column} is not null "
-                f"and {test}; or set `sample: 1.0`"
+                f"select.where: {column} is null in {which}, and `{clause.text}` does not tell what becomes of "
+                f"them. To keep them: ({column} is null or {test}); to leave them out: {column} is not null and "
+                f"{test}{or_all}"
             ),
         )
 

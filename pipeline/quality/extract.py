@@ -13,8 +13,10 @@ there are. JSON lines and Parquet hold every text as it is.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import gzip
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ import zstandard
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.conditions.expression import Condition
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.part_reader import no_column
+from pipeline.corpus.part_reader import Column, no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
 from pipeline.storage.replacing import replacing_file
@@ -73,17 +75,17 @@ def extract(
     names = tuple(columns) or _default_columns(corpus)
     _check(corpus, names, target, ending)
     schema = corpus.schema(*names)
-    texts = [field.name for field in schema if ending == ".csv" and pa.types.is_string(field.type)]
+    texts = [one.name for one in _flat(schema, ending) if ending == ".csv" and pa.types.is_string(one.type)]
     read = written = quoted = 0
     with replacing_file(target) as file:
         with contextlib.ExitStack() as closing:  # what writes into the file ends before it, whatever happens
             sink = closing.enter_context(COMPRESSED[compression](file)) if compression else file
-            writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, schema)))
+            writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, _flat(schema, ending))))
             for batch in corpus.batches(*names, where=where):
                 read += batch.rows
                 written += batch.table.num_rows
                 if batch.table.num_rows:
-                    table, changed = _without_formulas(batch.table, texts)
+                    table, changed = _without_formulas(_flattened(batch.table, ending), texts)
                     writer.write(table)
                     quoted += changed
                 progress.see(read, written)
@@ -105,11 +107,16 @@ def _format(target: str) -> tuple[str, str | None]:
     return ending, compression
 
 
+def _is_vector(column: Column, ending: str) -> bool:
+    """Whether a format cannot hold it. Lists and structs that inputs keep are no vectors: CSV has them as JSON."""
+    return ending != ".parquet" and pa.types.is_nested(column.type) and column.family != "documents"
+
+
 def _default_columns(corpus: Corpus) -> tuple[str, ...]:
     return tuple(
         column.name
         for column in corpus.catalogue.values()
-        if not pa.types.is_nested(column.type) and column.name not in DOCUMENT_COLUMNS_LEFT_OUT
+        if not _is_vector(column, ".jsonl") and column.name not in DOCUMENT_COLUMNS_LEFT_OUT
     )
 
 
@@ -119,7 +126,7 @@ def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> No
     for name in names:
         if name not in corpus.catalogue:
             raise ConfigError(f"--columns: {no_column(name, corpus.catalogue)}")
-        if ending != ".parquet" and pa.types.is_nested(corpus.catalogue[name].type):
+        if _is_vector(corpus.catalogue[name], ending):
             raise ConfigError(f"--to {target}: {name} holds a vector a row, which only .parquet takes; leave it out")
     if len(set(names)) < len(names):
         raise ConfigError(f"--columns {','.join(names)}: a column stands twice; name each once")
@@ -142,6 +149,36 @@ def _without_formulas(table: pa.Table, texts: Sequence[str]) -> tuple[pa.Table, 
             table = table.set_column(table.column_names.index(name), table.field(name), harmless)
             total += count
     return table, total
+
+
+def _flat(schema: pa.Schema, ending: str) -> pa.Schema:
+    """The schema with text for what CSV has no form for."""
+    nested = {field.name for field in schema if ending == ".csv" and pa.types.is_nested(field.type)}
+    return pa.schema([pa.field(one.name, pa.string()) if one.name in nested else one for one in schema])
+
+
+def _flattened(table: pa.Table, ending: str) -> pa.Table:
+    """The table in the schema of `_flat`: lists and structs as JSON."""
+    for place, (mine, flat) in enumerate(zip(table.schema, _flat(table.schema, ending), strict=True)):
+        if mine != flat:
+            values = (None if one is None else _json(one) for one in table.column(place).to_pylist())
+            table = table.set_column(place, flat, pa.array(values, flat.type))
+    return table
+
+
+def _json(value: Any) -> str:
+    """JSON; days and moments as ISO 8601, null for numbers that JSON has no word for."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 class _Writer(Protocol):
@@ -192,7 +229,7 @@ class _JsonLines:
         self._sink = sink
 
     def write(self, table: pa.Table) -> None:
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+        lines = (_json(row) + "\n" for row in table.to_pylist())
         self._sink.write("".join(lines).encode())
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from pipeline.base.errors import CorpusError, starting
 from pipeline.base.sampling import document_seed, uniform
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import column_digest, fingerprint
+from pipeline.corpus.part_reader import kept_names
 from pipeline.corpus.receipts import (
     ChunkReceipt,
     PartRef,
@@ -35,8 +36,10 @@ from pipeline.corpus.receipts import (
 )
 from pipeline.corpus.recipes import SEGMENT, Recipes, segment_part_fingerprint
 from pipeline.inputs import Chunk, Content, Document, InputSettings, Rejected, count_documents, read_documents
+from pipeline.inputs.column_types import types_in
 from pipeline.inputs.records import needed_columns
 from pipeline.run.chunk_accounting import ChunkAccounting
+from pipeline.run.kept_columns import KeptColumns
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.segment import marks
@@ -75,6 +78,7 @@ class ChunkSegmenter:
     """Segments chunks; holds the segmenter and its tokenizer, so make one a process. `device`: where SaT computes."""
 
     def __init__(self, config: RunConfig, device: str = "cpu") -> None:
+        self.keep = config.keep_columns()
         self.config = config
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
@@ -83,7 +87,6 @@ class ChunkSegmenter:
             self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count, device)
         self._device = device
         self._warned: list[str] = []  # since the last part
-        self.keep = config.keep_columns()
 
     def run(self, chunk: Chunk) -> Iterator[Segmentation | ChunkReceipt]:
         """Yield each part as soon as it is on disk, and at the end the chunk's receipt.
@@ -94,11 +97,12 @@ class ChunkSegmenter:
         print_of_chunk = self.recipes.chunk_fingerprint(chunk)
         recipe = fingerprint(self.recipes.segment[chunk.input])
         accounting = ChunkAccounting(self.recipes.tombstones.ids)
+        columns = KeptColumns.of(chunk, self._settings(chunk), self.config)
         self._warned = []
         parts: list[Receipt] = []
         for number, part in enumerate(self._parts(chunk, accounting)):
             if part.rows:  # of one whose documents were all purged, only the number is left
-                parts.append(self._close(part, chunk, print_of_chunk, recipe, number))
+                parts.append(self._close(part, columns, chunk, print_of_chunk, recipe, number))
                 yield _segmentation(parts[-1])
         content = Content(needed_columns(self._settings(chunk), self.config.split))
         counted = count_documents(chunk, content)
@@ -228,15 +232,20 @@ class ChunkSegmenter:
         part.rows += table.num_rows
         part.counts = summed([part.counts, counts, {"split_documents": 1} if number else {}])
 
-    def _close(self, part: _Part, chunk: Chunk, print_of_chunk: str, recipe: str, number: int) -> Receipt:
+    def _close(
+        self, part: _Part, columns: KeptColumns, chunk: Chunk, print_of_chunk: str, recipe: str, number: int
+    ) -> Receipt:
         """Commit a part, or recognise the one that an earlier attempt committed."""
         name = layout.part_name(chunk.id, number)
         print_of_part = segment_part_fingerprint(print_of_chunk, number)
-        documents = layout.schema("documents", keep=self.keep)
+        kept = columns.arrays({name: part.documents[name] for name in self.keep})
+        own = pa.table({name: part.documents[name] for name in layout.DOCUMENT_COLUMNS}, layout.schema("documents"))
+        of_documents = pa.table(dict(zip(own.column_names, own.columns, strict=True)) | kept.arrays)
+        documents = layout.schema("documents", keep={name: kind.arrow for name, kind in kept.types.items()})
         sentences = layout.schema("sentences")
         table = pa.concat_tables(part.sentences).combine_chunks()
         families = {
-            "documents": layout.checked("documents", pa.table(part.documents, schema=documents), documents, None),
+            "documents": layout.checked("documents", of_documents, documents, None),
             "sentences": layout.checked("sentences", table, sentences, part.rows),
         }
         path = layout.receipt_path(SEGMENT, name, print_of_part)
@@ -252,10 +261,15 @@ class ChunkSegmenter:
                 recipe=recipe,
                 inputs={},
                 families=families,
-                counts={**part.counts, "documents": float(len(part.documents["doc"])), "tokens": tokens},
+                counts={
+                    **part.counts,
+                    "documents": float(len(part.documents["doc"])),
+                    "tokens": tokens,
+                    **kept.counts,
+                },
                 seconds={"compute": round(time.perf_counter() - part.since, 4)},
                 device=self._describe_device(),
-                warnings=list(dict.fromkeys([*self._warned_loading, *self._warned])),
+                warnings=list(dict.fromkeys([*self._warned_loading, *self._warned, *kept.warnings])),
             )
         self._warned = []
         if not ours:
@@ -266,6 +280,9 @@ class ChunkSegmenter:
 def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: str) -> None:
     """Raises `CorpusError` if a part that was committed before came out differently now, on this device."""
     digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
+    if not types_in(receipt.counts, 1):  # of a version that kept everything as text
+        kept = {f"documents.{name}" for name in kept_names(digests)}
+        digests = {key: one for key, one in digests.items() if key not in kept}
     changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))
     if not changed:
         return

@@ -201,18 +201,17 @@ class Selection:
         for batch in reader.batches((*(name for name in self.columns if name != ROW), ROW)):
             left = batch.table.combine_chunks()
             if STATUS in self.columns:
-                left = self._without(left, pc.field(STATUS) != NON_FINITE, NOT_FINITE, removed)
+                left = self._without(left, left.filter(pc.field(STATUS) != NON_FINITE), NOT_FINITE, removed)
             for name in self._open:
                 if left[name].null_count:
                     self._refuse(name, left[name].null_count, left.num_rows, reader.part)
             for clause in self.clauses:
-                left = self._without(left, clause.expression, clause.text, removed)
+                left = self._without(left, clause.filter(left), clause.text, removed)
             kept[left[ROW].to_numpy()] = True
         return kept
 
     @staticmethod
-    def _without(table: pa.Table, expression: pc.Expression, reason: str, removed: dict[str, int]) -> pa.Table:
-        left = table.filter(expression)
+    def _without(table: pa.Table, left: pa.Table, reason: str, removed: dict[str, int]) -> pa.Table:
         removed[reason] += table.num_rows - left.num_rows
         return left
 

@@ -8,6 +8,8 @@ BYTE_STREAM_SPLIT + zstd level 1: the exponent bytes of neighbouring values comp
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -82,13 +84,14 @@ _NULLABLE = {"quarantine.doc_id", "documents.lang_confidence"} | {
 }
 VECTORS = ("embeddings", "codes")  # families of one column, whose width only the file knows
 DOCUMENT_COLUMNS = tuple(name for name, _ in _PLAIN["documents"])
+_NONE_KEPT: Mapping[str, pa.DataType] = MappingProxyType({})
 RESERVED_COLUMNS = {"embedding", "codes", "part", "row"} | {
     name for family, columns in _PLAIN.items() if family != "quarantine" for name, _ in columns
 }
 
 
-def schema(family: str, *, width: int | None = None, keep: tuple[str, ...] = ()) -> pa.Schema:
-    """The declared schema of a family. `width`: of its vectors; `keep`: metadata columns of documents."""
+def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataType] = _NONE_KEPT) -> pa.Schema:
+    """The declared schema of a family. `width`: of its vectors; `keep`: metadata columns of documents, with types."""
     if family in VECTORS:
         if width is None:
             raise ValueError(f"the schema of {family} needs the width of its vectors")
@@ -96,7 +99,7 @@ def schema(family: str, *, width: int | None = None, keep: tuple[str, ...] = ())
         return pa.schema([pa.field(name, pa.list_(pa.field("element", kind, nullable=False), width), nullable=False)])
     fields = [pa.field(name, kind, nullable=f"{family}.{name}" in _NULLABLE) for name, kind in _PLAIN[family]]
     if family == "documents":
-        fields += [pa.field(name, pa.string()) for name in keep]
+        fields += [pa.field(name, kind) for name, kind in keep.items()]
     return pa.schema(fields)
 
 

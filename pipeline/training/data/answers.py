@@ -39,13 +39,15 @@ class Answers:
                 f"answers: {name} is no column that the input kept; those are: {', '.join(kept) or 'none'} "
                 "(corpus.yaml: input.keep)"
             )
+        if name is not None and pa.types.is_nested(kind := corpus.catalogue[name].type):
+            raise ConfigError(f"answers: {name} holds {kind}, not the code point at which an answer begins")
 
     def of(self, reader: PartReader, documents: pa.Table) -> npt.NDArray[np.int64]:
         """(documents) The first row of each answer in the part (the row after the document, if it has none there)."""
         first: npt.NDArray[np.int64] = np.full(len(documents), NO_ANSWER, np.int64)
         if self.name is None:
             return first
-        column = documents[self.name].combine_chunks()
+        column = documents[self.name].combine_chunks().cast(pa.string())
         given = column.is_valid().to_numpy(zero_copy_only=False)
         with self._counting:
             self.missing += int((~given).sum())

@@ -278,7 +278,7 @@ def test_columns_ids_languages_and_kept_values(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([value]), tmp_path / "b.parquet")
     keep = ["title", "tags", "score", "none"]
     source = entry(tmp_path, text="body", id="nr", lang={"column": "l"}, keep=keep)
-    kept = {"title": "T", "tags": '["a", "ä"]', "score": "0.5", "none": None}
+    kept = {"title": "T", "tags": ["a", "ä"], "score": 0.5, "none": None}
     split = SplitSettings(validation=0, test=0)
     assert read_all(source, split) == [
         Document("7", "t", "deu_Latn", "train", "in:a.jsonl", kept, "a.jsonl line 1, byte 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_parquet_types_of_every_kind_spoil_at_most_their_row(tmp_path: Path) -> 
     assert isinstance(first, Document) and isinstance(third, Document)
     assert first.doc_id == "00000000-0000-0000-0000-000000000000"
     assert (first.kept["fixed"], first.kept["json"]) == ("abcd", '{"a": 1}')
-    assert (first.kept["time"], first.kept["day"]) == ("1970-01-01 00:00:00", "1970-01-01")
+    assert (first.kept["time"], first.kept["day"]) == (dt.datetime(1970, 1, 1), dt.date(1970, 1, 1))
     assert third.kept["time"] == "2116-02-20 23:53:38.427387904"
     records = read_all(entry(tmp_path, text="day"))
     assert {record.reason for record in records if isinstance(record, Rejected)} == {"text is not a string"}

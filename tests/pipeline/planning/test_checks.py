@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,3 +154,28 @@ def test_an_input_that_disappears_between_plan_and_run(make_config: MakeConfig, 
         file.unlink()
     done = pipeline("run", path)
     assert done.returncode == 2 and "corpus.yaml:" in said(done) and "nothing matches" in said(done)
+
+
+def test_types_of_kept_columns_are_checked_with_everything_else(make_config: MakeConfig, tmp_path: Path) -> None:
+    values = [{"year": 2010, "when": "2010-01-31", "ok": True, "note": "x"}, {"year": "n.d.", "ok": None, "note": "y"}]
+    rows = [one | {"text": "A sentence.", "id": str(at), "lang": "eng_Latn"} for at, one in enumerate(values)]
+    write_jsonl(tmp_path / "in/a.jsonl", rows)
+    entry = {"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}}
+
+    def found(keep: Any, where: str) -> str:
+        return "\n".join(
+            problems(make_config(input=[entry | {"keep": keep}], encode=None, autobleu=None, select=where))
+        )
+
+    declared = {"year": "int32", "when": "timestamp", "ok": "bool", "note": "string"}
+    assert found(declared, "note == 'x' and year is not null and year > 2000") == ""
+    assert found(declared, "when is null or when > '2010-01-01'") == ""
+    assert found(["note", "ok"], "note == 'x' and ok is not null and not ok") == ""
+    assert "year holds text; this is a number" in found(["year"], "year > 2000")  # a number and a text
+    assert "year is null in documents that do not say it" not in found(["year"], "year == '2010'")
+    assert "ok is null in documents that do not say it, and `ok` does not tell" in found(["ok"], "ok")
+    assert "keep says that note is int64, and no value in the first 2 records" in found({"note": "int64"}, "chars > 1")
+    assert found({"year": "int64"}, "chars > 1") == ""  # one fits
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/corpus.json").write_text("{}")
+    assert found(["year"], "year == '2010'") == ""  # as a corpus of text alone has it

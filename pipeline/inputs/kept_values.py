@@ -1,0 +1,247 @@
+"""Values of kept columns: which type they have, and as an Arrow array of a type.
+
+JSON tells numbers, booleans, texts, lists and objects apart, and their types are found in the values; of Parquet the
+file knows the type. A text is never taken for anything else unless the type is declared: then text that writes a
+number, a date or JSON is read (`"2010"` is 2010 for int32). What does not fit a type becomes null, and is handed back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.column_types import (
+    DECLARED,
+    EXACT_IN_FLOAT,
+    LARGE,
+    LIST,
+    MOST_FIELDS,
+    NOTHING,
+    STRUCT,
+    TEXT,
+    ColumnType,
+    common_type,
+    stored_type,
+)
+from pipeline.inputs.documents import as_text
+from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+
+KEPT = (bool, int, float, str, list, tuple, dict, dt.date)  # everything else is kept as text from the beginning
+_INTEGER = re.compile(r"[-+]?\d{1,20}")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_FINER = re.compile(r"[.,]\d{7}")  # than a microsecond
+_INT64 = 2**63
+
+Misfit = tuple[str, Any]  # path of a column or of a field in it (`meta.year`), and the value that does not fit
+
+
+class _MisfitError(ValueError):
+    """A value that is nothing of the type."""
+
+
+def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
+    """The types of these columns in a chunk's Parquet file; none for other formats, nor for what is kept as text."""
+    if chunk.format != "parquet":
+        return {}
+    try:
+        with open_parquet(chunk) as (file, _):
+            schema = file.schema_arrow
+    except BrokenParquetError:
+        return {}
+    found = {name: stored_type(schema.field(name).type) for name in names if schema.names.count(name) == 1}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def found_type(values: Sequence[Any], stored: ColumnType | None = None) -> ColumnType:
+    """The type of values; `stored`: of the Parquet column that they are from, if it has one."""
+    found = common_type(map(_type_of, values))
+    if stored is None or stored == TEXT:
+        return found if stored is None else common_type([TEXT, found])
+    if all(_fits(value, stored) for value in values):
+        return _with_large(stored, found)
+    return common_type([stored, found])
+
+
+def _with_large(stored: ColumnType, found: ColumnType) -> ColumnType:
+    """A stored type that knows of large whole numbers."""
+    if stored.name == "int64" and found.name == LARGE:
+        return found
+    if stored.element is not None and found.element is not None:
+        return ColumnType.list_of(_with_large(stored.element, found.element))
+    there = dict(found.fields)
+    fields = tuple((name, _with_large(kind, there.get(name, NOTHING))) for name, kind in stored.fields)
+    return ColumnType(stored.name, stored.element, fields)
+
+
+def _type_of(value: Any) -> ColumnType:
+    if isinstance(value, list | tuple):
+        if any(isinstance(one, list | tuple | dict) for one in value):
+            return TEXT
+        return ColumnType.list_of(common_type(map(_type_of, value)))
+    if isinstance(value, dict):
+        flat = not any(isinstance(one, list | tuple | dict) for one in value.values())
+        named = all(isinstance(name, str) and name for name in value)
+        if flat and named and len(value) <= MOST_FIELDS:
+            return ColumnType.struct_of({name: _type_of(one) for name, one in value.items()})
+        return TEXT
+    return ColumnType(_scalar_of(value))
+
+
+def _scalar_of(value: Any) -> str:
+    if value is None:
+        return NOTHING.name
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        inside = -_INT64 <= value < _INT64
+        return ("int64" if abs(value) <= EXACT_IN_FLOAT else LARGE) if inside else TEXT.name
+    if isinstance(value, float):
+        return "float64"
+    if type(value) is dt.datetime:
+        return "timestamp_ntz" if value.tzinfo is None else "timestamp"
+    return "date" if type(value) is dt.date else TEXT.name
+
+
+def as_array(values: Sequence[Any], kind: ColumnType, name: str) -> tuple[pa.Array, list[Misfit]]:
+    """The values in a type's Arrow form, and those that do not fit it, for which null stands."""
+    misfits: list[Misfit] = []
+    if kind.arrow == pa.string():
+        return pa.array([None if value is None else as_text(value, name) for value in values], pa.string()), misfits
+    return pa.array([_converted(value, kind, name, misfits) for value in values], kind.arrow), misfits
+
+
+def _converted(value: Any, kind: ColumnType, path: str, misfits: list[Misfit]) -> Any:
+    if value is None:
+        return None
+    try:
+        if kind.name == STRUCT and kind.fields:
+            given = _json(value, dict)
+            return {name: _converted(given.get(name), one, f"{path}.{name}", misfits) for name, one in kind.fields}
+        return _value(value, kind, path)
+    except (ValueError, OverflowError):
+        misfits.append((path, value))
+        return None
+
+
+def _fits(value: Any, kind: ColumnType) -> bool:
+    misfits: list[Misfit] = []
+    _converted(value, kind, "", misfits)
+    return not misfits
+
+
+def _value(value: Any, kind: ColumnType, path: str) -> Any:
+    """A scalar or a list; raises `ValueError` or `OverflowError` for what does not fit."""
+    if kind.name == LIST and kind.element is not None:
+        element = kind.element
+        return [None if one is None else _value(one, element, path) for one in _json(value, list)]
+    if kind.arrow == pa.string():
+        return as_text(value, path)
+    return _SCALARS[kind.name](value)
+
+
+def _json(value: Any, wanted: type) -> Any:
+    """A list or an object, also as the text that writes it."""
+    if isinstance(value, str):
+        value = json.loads(value)
+    if wanted is list and isinstance(value, tuple):
+        return value
+    if not isinstance(value, wanted):
+        raise _MisfitError
+    return value
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise _MisfitError
+
+
+def _integer(kind: pa.DataType) -> Callable[[Any], int]:
+    bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+
+    def convert(value: Any) -> int:
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
+            value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise _MisfitError
+        return value
+
+    return convert
+
+
+def _float(kind: type[np.floating[Any]]) -> Callable[[Any], float]:
+    most = float(np.finfo(kind).max)
+
+    def convert(value: Any) -> float:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _MisfitError
+        found = float(value)
+        if math.isfinite(found) and abs(found) > most:
+            raise _MisfitError
+        if isinstance(value, int) and int(kind(found)) != value:
+            raise _MisfitError  # a whole number whose last digits would be lost
+        return found
+
+    return convert
+
+
+def _date(value: Any) -> dt.date:
+    if isinstance(value, str):
+        return dt.date.fromisoformat(value)
+    if isinstance(value, dt.datetime):
+        if value.time() != dt.time():
+            raise _MisfitError
+        return value.date()
+    if isinstance(value, dt.date):
+        return value
+    raise _MisfitError
+
+
+def _moment(value: Any) -> dt.datetime:
+    if isinstance(value, str) and not _FINER.search(value):
+        value = dt.datetime.fromisoformat(value)
+    if isinstance(value, dt.datetime):
+        return value
+    if isinstance(value, dt.date):
+        return dt.datetime.combine(value, dt.time())
+    raise _MisfitError
+
+
+def _timestamp(value: Any) -> dt.datetime:
+    """In UTC; what names no zone is taken to be."""
+    moment = _moment(value)
+    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+
+
+def _timestamp_ntz(value: Any) -> dt.datetime:
+    moment = _moment(value)
+    if moment.tzinfo is not None:
+        raise _MisfitError
+    return moment
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "bool": _bool,
+    **{name: _integer(kind) for name, kind in DECLARED.items() if pa.types.is_integer(kind)},
+    LARGE: _integer(pa.int64()),
+    "float32": _float(np.float32),
+    "float64": _float(np.float64),
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
