@@ -100,14 +100,19 @@ def write_config(folder: Path, **sections: Any) -> Path:
     return path
 
 
+def write_inputs(folder: Path) -> None:
+    """Three small files: no French, whose rules take spaCy seconds to load."""
+    for name, count in (("libreoffice-eng", 6), ("postgresql-eng", 4), ("libreoffice-deu", 4)):
+        write_jsonl(folder / "in" / f"{name}.jsonl", sample_documents(name, count))
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
-    """`write_config` for three small files: no French, whose rules take spaCy seconds to load."""
+    """`write_config` for the three files of `write_inputs`."""
 
     def make(**sections: Any) -> Path:
         if not (tmp_path / "in").exists():
-            for name, count in (("libreoffice-eng", 6), ("postgresql-eng", 4), ("libreoffice-deu", 4)):
-                write_jsonl(tmp_path / "in" / f"{name}.jsonl", sample_documents(name, count))
+            write_inputs(tmp_path)
         return write_config(tmp_path, **sections)
 
     return make

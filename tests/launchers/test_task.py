@@ -15,7 +15,7 @@ from pipeline.config.run_config import load_config
 from pipeline.coordination.leases import Leases
 from pipeline.planning.plan import make_plan
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, shards_of, write_phase
-from tests.conftest import MakeConfig, data_digests
+from tests.conftest import MakeConfig, data_digests, write_config, write_inputs
 from tests.support.runs import bring_up_to_date
 from tests.support.workers import LEASE_SECONDS, SLURM, order_phase, start_worker
 
@@ -29,10 +29,25 @@ def test_ranges_become_smaller_towards_the_end() -> None:
     assert shards_of(0, 50, 4) == []
 
 
+MANY = {
+    "segment": {"method": "spacy-capped", "max_chars": 20},
+    "chunk_bytes": 1 << 16,
+    "launcher": SLURM,
+    "part_sentences": 100,
+}
+
+
 def many_chunks(make_config: MakeConfig) -> Path:
-    return make_config(
-        segment={"method": "spacy-capped", "max_chars": 20}, chunk_bytes=1 << 16, launcher=SLURM, part_sentences=100
-    )
+    return make_config(**MANY)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The digests of the corpus of `many_chunks`, made by one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_inputs(folder)
+    bring_up_to_date(write_config(folder, **MANY | {"launcher": "inline"}))
+    return data_digests(folder / "out")
 
 
 def test_what_workers_of_a_lost_phase_left_is_swept(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -49,25 +64,25 @@ def test_what_workers_of_a_lost_phase_left_is_swept(make_config: MakeConfig, tmp
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
 
-def test_two_workers_share_the_ranges(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_two_workers_share_the_ranges(make_config: MakeConfig, tmp_path: Path, whole: dict[str, str]) -> None:
     path = many_chunks(make_config)
-    bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
     store, run, folder = order_phase(path)
     workers = [start_worker(store, folder) for _ in range(2)]
     shown = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], shown
     spec, done = read_phase(store, folder), list(read_results(store, folder))
     assert len(done) == spec.ranges >= 2 and not failures_of(done)
-    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+    assert data_digests(tmp_path / "out") == whole
     assert sum(one.parts for one in done) == len(store.listing("documents"))
     assert not store.listing(f"{run}/starts")
     events = [json.loads(line) for path in store.find(f"{folder}/events") for line in store.read(path).splitlines()]
     assert {event["kind"] for event in events} == {"chunk", "segmented", "part"}
 
 
-def test_a_worker_that_lost_its_claim_goes_on_with_others(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_a_worker_that_lost_its_claim_goes_on_with_others(
+    make_config: MakeConfig, tmp_path: Path, whole: dict[str, str]
+) -> None:
     path = many_chunks(make_config)
-    bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
     store, _, folder = order_phase(path)
     silent = start_worker(store, folder)
     try:
@@ -91,13 +106,14 @@ def test_a_worker_that_lost_its_claim_goes_on_with_others(make_config: MakeConfi
     done = list(read_results(store, folder))
     assert len(done) == read_phase(store, folder).ranges > 1
     assert sum(one.worker.endswith(f"-{silent.pid}") for one in done) >= len(done) - 1
-    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+    assert data_digests(tmp_path / "out") == whole
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign: signal.Signals) -> None:
+def test_workers_that_die_or_stop(
+    make_config: MakeConfig, tmp_path: Path, whole: dict[str, str], sign: signal.Signals
+) -> None:
     path = many_chunks(make_config)
-    bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
     store, run, folder = order_phase(path)
     moments = random.Random(sign)
     for _ in range(3):
@@ -118,7 +134,7 @@ def test_workers_that_die_or_stop(make_config: MakeConfig, tmp_path: Path, sign:
         assert sign == signal.SIGKILL
         time.sleep(LEASE_SECONDS)
         assert start_worker(store, folder).wait(600) == 0
-    assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
+    assert data_digests(tmp_path / "out") == whole
 
 
 def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None:
