@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         inspect.sql,
         inspect.compare_segmenters,
     ),
-    "Train and evaluate": (train.index, train.train, train.evaluate, train.generate),
+    "Train and evaluate": (train.index, train.train, train.evaluate, train.generate, train.compare_objectives),
     "Keep it in order": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
     "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),
 }

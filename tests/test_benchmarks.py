@@ -135,3 +135,9 @@ def test_the_loader_beside_what_users_have() -> None:
     out = run("loader", "--rows", "800", "--dim", "64", "--rounds", "1", "--threads", "1")
     for line in ("ours", "decoded as by the loader, nothing else", "as the LCM release", "to_pylist"):
         assert re.search(rf"│ {line} +│ +\d+ │ +\d+ │", out), out
+
+
+@pytest.mark.slow
+def test_headless_training_is_measured_against_cross_entropy() -> None:
+    out = run("headless", "--quick")
+    assert len(re.findall(r"8,006 +2 +(?:cross-entropy|cwt) +[\d,]+ +\d\.\d\d +[789]\.\d{3}", out)) == 2, out

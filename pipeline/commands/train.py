@@ -328,6 +328,36 @@ def generate(
     generate_texts(out, place, open_corpus(place), options, lambda: devices()[0])
 
 
+def compare_objectives(
+    science: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCIENCE.YAML", help="which objectives to compare, on which corpus, like conf/science.yaml"
+        ),
+    ],
+) -> None:
+    """Train many objectives on one corpus, judge all by the same sentences, and say which claims hold.
+
+    Every row of the file is trained with every seed, on this machine, and evaluated
+    on the same held-out documents, wrapped alike. Run it again to go on: trainings
+    resume from their checkpoints, and what was judged is kept. Results are written
+    after each row and seed, as results.json, results.md (a table, and what became
+    of the claims) and results.svg, with two standard errors.
+
+    The corpus must have been run. With `minutes`, all rows train equally long: a
+    short training of each row before decides its number of steps.
+
+    Examples:
+
+      pipeline compare-objectives conf/science.yaml
+    """
+    from launchers.devices import devices
+    from pipeline.config.science import load_science
+    from pipeline.training.comparison.compare import compare_objectives as compare
+
+    compare(out, load_science(science), lambda: devices()[0])
+
+
 def _sampling(**options: float | None) -> dict[str, float]:
     """Those that the command line names. Raises `ConfigError` for what is no such number."""
     from pydantic import ValidationError

@@ -304,12 +304,15 @@ def _validated(
     return None, mistakes
 
 
+NO_CORPUS = ("science",)  # files in conf/ that are no corpus.yaml
+
+
 def _shipped(path: Path) -> Path | None:
     """The file of a configuration that ships, if `path` is its bare name and no file here."""
     if path.suffix or path.name != str(path) or path.exists():
         return None
     folder = Path(str(importlib.resources.files("conf")))
-    names = sorted(file.stem for file in folder.glob("*.yaml"))
+    names = sorted(file.stem for file in folder.glob("*.yaml") if file.stem not in NO_CORPUS)
     if path.name not in names:
         raise ConfigError(f"{path} is no file, and no configuration that ships; those are: {', '.join(names)}")
     return folder / f"{path.name}.yaml"

@@ -20,7 +20,8 @@ from stages.lcm.layers import (
     matmul_flops,
 )
 from stages.lcm.model import Lcm, Sampling
-from stages.lcm.packing import check_lengths, lengthened, pack, shifted, starts, visible_pairs
+from stages.lcm.ngram import NgramHeads
+from stages.lcm.packing import check_lengths, lengthened, pack, positions, shifted, starts, visible_pairs
 from stages.scaler.robust import RobustScaler
 
 START = 0.5  # standard deviation of PreNet's bias at the start: it is the input of each first position
@@ -50,30 +51,40 @@ class BaseLcm(Lcm):
             for _ in range(card.layers)
         )
         self.post = PostNet(card.model_dim, dim)
+        self.ngram = NgramHeads(card.ngram, card.model_dim, self.post) if card.ngram else None
         initialize(self, card.layers)
         nn.init.normal_(self.pre.project.bias, std=START)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of every sentence, the first of a document too."""
+        """Of every sentence, the first of a document too. With n-gram heads, while it learns, also of what they say of
+        it from further back (`ngram.py`); in evaluation mode of the first head alone."""
         check_lengths(batch.lengths, self.card.context)
-        predicted = self._predict(self.scaling.normalize(batch.embeddings), batch.lengths)
-        error = self.scaling.denormalize(predicted) - batch.embeddings.float()
-        return error.square().sum(1) / self.spread
+        clean = self.scaling.normalize(batch.embeddings)
+        read = self._read(clean, batch.lengths)
+        plain = self._error(self.post(read), batch.embeddings)
+        if self.ngram is None or not self.training:
+            return plain
+        found, before = self.ngram.shares[0] * plain, positions(batch.lengths, plain.device)
+        for number, share in list(enumerate(self.ngram.shares))[1:]:
+            ahead = self.ngram.ahead(number, read, clean).roll(number, 0)  # to the place of what it predicts
+            found = found + share * self._error(ahead, batch.embeddings).masked_fill(before < number, 0)
+        return found
 
     @inference
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """One pass; nothing is drawn, so that `sampling` has no effect."""
+        """One pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
         check_lengths(batch.lengths, self.card.context)
-        return self.scaling.denormalize(self._predict(self.scaling.normalize(batch.embeddings), batch.lengths))
+        clean = self.scaling.normalize(batch.embeddings)
+        return self.scaling.denormalize(self._predict(clean, batch.lengths, sampling.ensemble))
 
     @inference
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """One pass; nothing is drawn, so that `sampling` has no effect."""
+        """One pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
         check_lengths(batch.lengths, self.card.context, room=1)
         lengths = batch.lengths + 1
         longer = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths)
         ends = (lengths.cumsum(0) - 1).to(longer.device)
-        return self.scaling.denormalize(self._predict(longer, lengths)[ends])
+        return self.scaling.denormalize(self._predict(longer, lengths, sampling.ensemble)[ends])
 
     def flops(self, batch: Batch) -> float:
         """PreNet needs no gradient of its input."""
@@ -82,8 +93,9 @@ class BaseLcm(Lcm):
         inner = card.heads * card.width_of_head
         block = 4 * card.model_dim * inner + 3 * card.model_dim * card.inner_dim
         ends = dim * card.model_dim
+        heads = (card.ngram.n - 1) * (2 * card.model_dim**2 + ends) if card.ngram else 0
         return (
-            matmul_flops(card.layers * block + 5 / 3 * ends, sentences)
+            matmul_flops(card.layers * block + 5 / 3 * ends + heads, sentences)
             + attention_flops(inner, visible_pairs(batch.lengths)) * card.layers
         )
 
@@ -91,10 +103,17 @@ class BaseLcm(Lcm):
         """The layers."""
         return list(self.layers)
 
-    def _predict(self, normalized: Tensor, lengths: Tensor) -> Tensor:
-        """(sentences, dim) normalised → the prediction of each from those before it, normalised."""
-        predicted: Tensor = self.post(self._read(normalized, lengths))
+    def _predict(self, normalized: Tensor, lengths: Tensor, ensemble: float = 0.0) -> Tensor:
+        """(sentences, dim) normalised → the prediction of each from those before it, normalised. ensemble: λ."""
+        read = self._read(normalized, lengths)
+        if self.ngram is not None and ensemble:
+            return self.ngram.ensemble(read, normalized, positions(lengths, read.device), ensemble)
+        predicted: Tensor = self.post(read)
         return predicted
+
+    def _error(self, predicted: Tensor, embeddings: Tensor) -> Tensor:
+        """(sentences,) squared errors of normalised predictions, eq. 5, over the mean of iqr²."""
+        return (self.scaling.denormalize(predicted) - embeddings.float()).square().sum(1) / self.spread
 
     def _read(self, normalized: Tensor, lengths: Tensor) -> Tensor:
         """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""

@@ -145,6 +145,12 @@ def starts(lengths: Tensor, device: torch.device) -> Tensor:
     return first.to(device, non_blocking=True)
 
 
+def positions(lengths: Tensor, device: torch.device) -> Tensor:
+    """(sentences,) int64: how many sentences of its document precede each."""
+    found = torch.arange(int(lengths.sum())) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+    return found.to(device, non_blocking=True)
+
+
 def shifted(x: Tensor, first: Tensor) -> Tensor:
     """Each of (sentences, dim) in the place of the next one in its document, a zero vector in the `first` place."""
     return x.roll(1, 0).masked_fill(first[:, None], 0)

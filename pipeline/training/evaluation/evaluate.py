@@ -72,6 +72,8 @@ class EvaluateOptions:
     seed: int = 0
     sampling: dict[str, Any] | None = None  # replaces the paper's
     of_file: TrainSettings | None = None  # the section train of the YAML file that was named
+    context: int | None = None  # sentences that documents are wrapped at, if that is less than the models' contexts
+    baselines: bool = True
 
 
 class _Steps(BaseModel):
@@ -118,7 +120,7 @@ def evaluate(
     A model that cannot be evaluated is left out, and said, unless it was asked for by name. Raises `ConfigError` for
     wishes that cannot be, before anything long begins.
     """
-    wanted = _metrics(options)
+    wanted = metrics_of(options.metrics, options.language_model)
     if options.split not in SPLITS:
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
     card = load_language_card(options.language_model) if options.language_model else None
@@ -132,7 +134,8 @@ def evaluate(
     check_options(trained, options.sampling)
     if any(isinstance(one.model, TokenLm) for one in trained) and not LIKELIHOOD & set(wanted):
         wanted += ("nll", "bpc")  # a token model has no other metrics
-    context = min((one.model.card.context for one in trained), default=CONTEXT)
+    contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
+    context = min(contexts, default=CONTEXT)
     held = held_out(index, options.split, max_sentences=context, sentences=options.sentences)
     words = TextCodec(corpus, device)
     if (DECODED | LIKELIHOOD) & set(wanted):
@@ -148,7 +151,7 @@ def evaluate(
     judge = Judge(held, wanted, pool, words, language_model, options.mi_sentences, device, scaler)
     rows: dict[str, ResultRow] = {}
     evaluated: list[Trained] = []
-    for one, name, predictor, sampling in _predictors(trained, scaler):
+    for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines):
         with _noted(console, options) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
@@ -303,20 +306,21 @@ def pool_of(held: HeldOut, seed: int) -> Tensor:
     return drawn[:POOL].sort().values
 
 
-def _metrics(options: EvaluateOptions) -> tuple[str, ...]:
-    names = [name.strip() for name in options.metrics.split(",") if name.strip()]
-    names += ["mi"] if options.language_model and "mi" not in names else []
+def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
+    """The metrics that a list like `l2,ca` names. Raises `ConfigError` for one that there is not."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    names += ["mi"] if language_model and "mi" not in names else []
     unknown = [name for name in names if name not in METRICS]
     if unknown or not names:
         what = f"there is no metric {', '.join(unknown)}" if unknown else "none is named"
-        raise ConfigError(f"--metrics {options.metrics}: {what}; metrics are {', '.join(METRICS)}")
-    if "mi" in names and not options.language_model:
+        raise ConfigError(f"--metrics {text}: {what}; metrics are {', '.join(METRICS)}")
+    if "mi" in names and not language_model:
         raise ConfigError("--metrics mi needs a language model: --language-model gpt2, smollm2 or a card's file")
     return tuple(names)
 
 
 def _predictors(
-    trained: list[Trained], scaler: RobustScaler | None
+    trained: list[Trained], scaler: RobustScaler | None, baselines: bool
 ) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
     """What is compared, by name: models, then those that learned nothing."""
     found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
@@ -325,6 +329,8 @@ def _predictors(
         of = one.about.pinned.settings["steps"]
         name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
         found.append((one, name, one.model, one.sampling))
+    if not baselines:
+        return found
     found.append((None, "previous sentence", Previous(), Sampling()))
     if scaler is not None:
         found.append((None, "median vector", Mean(scaler.median), Sampling()))

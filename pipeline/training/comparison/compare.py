@@ -1,0 +1,215 @@
+"""What `pipeline compare-objectives` does: train every row with every seed, judge all by the same sentences, and write.
+
+Whoever runs it again goes on where it stopped: trainings from their checkpoints, and what was judged is not judged
+again unless the training, or how it is judged, is another. The three files are written after each row and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from pipeline.base.errors import ConfigError
+from pipeline.config.run_config import RunConfig
+from pipeline.config.science import Science
+from pipeline.config.select import SelectSettings
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.reader import Corpus
+from pipeline.inputs.splits import SPLITS
+from pipeline.storage.store import Store
+from pipeline.training.comparison.page import to_markdown, to_svg
+from pipeline.training.comparison.results import Figure, Found, Results
+from pipeline.training.data.index import Index, make_index
+from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
+from pipeline.training.evaluation.held_out import HeldOut, held_out
+from pipeline.training.evaluation.table import ResultRow
+from pipeline.training.model_file import load_model
+from pipeline.training.record import read_started
+from pipeline.training.run import train
+from pipeline.training.status import read_metrics
+from pipeline.training.through_decoder import HERE as DECODER
+from pipeline.training.through_decoder import card_of, decoder_of
+from pipeline.training.tokens import HERE as TOKENIZER
+from pipeline.training.tokens import Tokeniser, tokenizer_card
+from stages.lcm.gradient_diversity import documents_of_batch, gradient_diversity
+from stages.lcm.sonar_llm import SonarLlm
+
+RESULTS, TABLE, PLOT = "results.json", "results.md", "results.svg"
+DIVERSITY_DOCUMENTS = 16  # a mini-batch of the split, by which gradient diversity is measured
+POOL_SEED = 0
+
+
+def compare_objectives(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
+    """Do all that is not done yet. Raises `ConfigError` before anything is trained for what cannot be."""
+    comparison = _Comparison(console, science, find_device)
+    comparison.check()
+    comparison.all()
+    return comparison.results
+
+
+@dataclass
+class _Comparison:
+    console: Console
+    science: Science
+    find_device: Callable[[], str]
+
+    def check(self) -> None:
+        settings = self.science.settings
+        metrics_of(",".join(settings.metrics), None)
+        if settings.split not in SPLITS:
+            raise ConfigError(f"split is {settings.split}; splits are {', '.join(SPLITS)}")
+        _ = self.held
+
+    def all(self) -> None:
+        settings = self.science.settings
+        for row in settings.objectives:
+            for seed in settings.seeds:
+                self._row(row, seed)
+        self.console.print(to_markdown(settings, self.results), markup=False, highlight=False, soft_wrap=True)
+        for name in (RESULTS, TABLE, PLOT):
+            self.console.print(f"{self.store.url}/{name} written", markup=False, highlight=False, soft_wrap=True)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.science.output)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        return Corpus(self.science.corpus.output)
+
+    @cached_property
+    def index(self) -> Index:
+        return make_index(self.corpus, self.science.corpus.select or SelectSettings())
+
+    @cached_property
+    def context(self) -> int:
+        """Sentences at which documents are wrapped for all rows."""
+        configs = (self.science.config(row, self.science.settings.seeds[0]) for row in self.science.settings.trained)
+        return min(one.train.card.context for one in configs if one.train)
+
+    @cached_property
+    def held(self) -> HeldOut:
+        settings = self.science.settings
+        return held_out(self.index, settings.split, max_sentences=self.context, sentences=settings.sentences)
+
+    @cached_property
+    def results(self) -> Results:
+        """Those of before, if there are any and they can be read."""
+        if not self.store.exists(RESULTS):
+            sentences = f"{len(self.held.judged):,} of the split {self.science.settings.split}"
+            about = {"corpus": self.index.about.corpus, "sentences judged": sentences}
+            return Results(about=about | {"encoder": self.index.about.model})
+        try:
+            return Results.model_validate_json(self.store.read(RESULTS))
+        except ValidationError as error:
+            raise ConfigError(
+                f"{self.store.url}/{RESULTS} is no result of this command ({error.errors()[0]['msg']}); delete it, or "
+                "give another output: trainings stay"
+            ) from error
+
+    def _row(self, row: str, seed: int) -> None:
+        one = self.science.settings.objectives[row]
+        config = self._config(one.of or row, seed)
+        assert config.train is not None
+        train(self.console, config)
+        run = config.train.folder
+        asked = self._asked(run, one.sampling)
+        done = self.results.rows.get(row, {}).get(str(seed))
+        if done and done.asked == asked:
+            self.console.print(f"{row}, seed {seed}: is judged already", markup=False, highlight=False)
+            return
+        known = self.results.baselines.values()
+        with_baselines = not known or any(one.asked != self._asked_of_baselines for one in known)
+        rows = self._evaluate(run, one.sampling, with_baselines)
+        name = run.rpartition("/")[2]
+        figures = _figures(rows.pop(name)) | self._of_training(config, run)
+        found = Found(asked=asked, steps=config.train.steps, figures=figures)
+        self.results.rows.setdefault(row, {})[str(seed)] = found
+        for baseline, result in rows.items():
+            self.results.baselines[baseline] = Found(asked=self._asked_of_baselines, steps=0, figures=_figures(result))
+        self._write()
+
+    @cached_property
+    def _asked_of_baselines(self) -> str:
+        settings = self.science.settings
+        judged = [self.index.digest, settings.split, settings.sentences, sorted(settings.metrics), self.context]
+        return fingerprint(judged)
+
+    def _asked(self, run: str, sampling: dict[str, Any]) -> str:
+        pinned = read_started(self.corpus.store, run).pinned.digest
+        return fingerprint([pinned, sampling, self._asked_of_baselines])
+
+    def _config(self, row: str, seed: int) -> RunConfig:
+        """With the steps that the clock gives it."""
+        settings = self.science.settings
+        if settings.minutes is None:
+            return self.science.config(row, seed)
+        if row not in self.results.steps:
+            short = self.science.config(row, seed, settings.calibration_steps, f"{row}-calibration")
+            assert short.train is not None
+            train(self.console, short)
+            lines = [one for one in read_metrics(self.corpus.store, short.train.folder) if one["kind"] == "train"]
+            rate = lines[-1]["concepts_per_second"]
+            assert rate is not None
+            self.results.steps[row] = max(1, round(settings.minutes * 60 * rate / short.train.batch_concepts))
+            self._write()
+        return self.science.config(row, seed, self.results.steps[row])
+
+    def _evaluate(self, run: str, sampling: dict[str, Any], baselines: bool) -> dict[str, ResultRow]:
+        settings = self.science.settings
+        options = EvaluateOptions(
+            (run.rpartition("/")[2],),
+            settings.split,
+            settings.sentences,
+            ",".join(settings.metrics),
+            seed=POOL_SEED,
+            sampling=sampling,
+            context=self.context,
+            baselines=baselines,
+        )
+        return evaluate(self.console, self.corpus, options, self.find_device, lambda: self.index)
+
+    def _of_training(self, config: RunConfig, run: str) -> dict[str, Figure]:
+        """What is known of a training besides metrics of its predictions."""
+        assert config.train is not None
+        lines = [one for one in read_metrics(self.corpus.store, run) if one["kind"] == "train"]
+        rates = [(one["concepts_per_second"], one["tflops"]) for one in lines]
+        each = [1e12 * tflops / rate for rate, tflops in rates if rate and tflops]
+        model, about = load_model(f"{self.corpus.store.url.rstrip('/')}/{run}", self.find_device())
+        found = {"parameters": Figure(mean=float(sum(one.numel() for one in model.parameters())))}
+        if each:
+            found["flops_per_step"] = Figure(mean=config.train.batch_concepts * sum(each) / len(each))
+        if isinstance(model, SonarLlm):
+            model.use(decoder_of(about.pinned))
+        tokenise = None
+        if about.pinned.decoder:
+            tokenise = Tokeniser(card_of(about.pinned), DECODER)
+        elif about.pinned.tokenizer:
+            tokenise = Tokeniser(tokenizer_card(about.pinned.tokenizer), TOKENIZER)
+        batch = next(self.held.batches("cpu", tokenise))
+        few = min(DIVERSITY_DOCUMENTS, len(batch.lengths))
+        if few > 1 and not model.card.quantised:  # of which held-out batches have no codes
+            batch = next(documents_of_batch(batch, few)).to(self.find_device())
+            model.begin_step(0, config.train.steps)
+            found["gradient_diversity"] = Figure(mean=gradient_diversity(model, batch))
+        return found
+
+    def _write(self) -> None:
+        settings = self.science.settings
+        self.store.write(RESULTS, (self.results.model_dump_json(indent=1) + "\n").encode())
+        self.store.write(TABLE, to_markdown(settings, self.results).encode())
+        self.store.write(PLOT, to_svg(settings, self.results))
+
+
+def _figures(row: ResultRow) -> dict[str, Figure]:
+    """Those that are numbers."""
+    return {
+        name: Figure(mean=one.mean, error=one.error if one.error == one.error else 0.0)
+        for name, one in row.figures.items()
+        if one.mean == one.mean
+    }

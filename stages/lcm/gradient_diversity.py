@@ -1,0 +1,57 @@
+"""Gradient diversity of a mini-batch (Yin et al. 2018; Heo et al. 2025, 4.1): how little its documents agree on a step.
+
+GD = Σ_i ‖g_i‖² / ‖Σ_i g_i‖², g_i being the gradient of document i's loss: 1/n where all n are the same, 1 where
+they are orthogonal. Cost: a backward pass for each document; memory: three times the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from stages.lcm.batch import Batch
+from stages.lcm.model import Lcm
+from stages.lcm.sonar_llm import tokens_of
+
+
+def gradient_diversity(model: Lcm, batch: Batch, seed: int = 0) -> float:
+    """Of the documents of a batch, by the losses that a model in training mode learns by; NaN where all are 0.
+
+    Each document's random numbers (dropout, noise) are those of `seed`. The model's gradients are dropped.
+    """
+    training = model.training
+    model.train()
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    total = [torch.zeros_like(one, dtype=torch.float64) for one in parameters]
+    squares = 0.0
+    for document in documents_of_batch(batch):
+        torch.manual_seed(seed)
+        loss = (document.weights * model.losses(document)).sum()
+        for so_far, gradient in zip(total, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+            if gradient is not None:
+                so_far += gradient
+                squares += float(gradient.double().square().sum())
+    model.train(training)
+    together = sum(float(one.square().sum()) for one in total)
+    return squares / together if together else float("nan")
+
+
+def documents_of_batch(batch: Batch, count: int = 1) -> Iterator[Batch]:
+    """The documents of a batch, so many in a batch of their own."""
+    ends = batch.lengths.cumsum(0).tolist()
+    for first in range(0, len(ends), count):
+        last = min(first + count, len(ends))
+        rows = slice(ends[first - 1] if first else 0, ends[last - 1])
+        yield replace(
+            batch,
+            embeddings=batch.embeddings[rows],
+            lengths=batch.lengths[first:last],
+            weights=batch.weights[rows],
+            codes=None if batch.codes is None else batch.codes[rows],
+            pieces=None if batch.pieces is None else batch.pieces[first:last],
+            texts=None if batch.texts is None else batch.texts[rows],
+            tokens=None if batch.tokens is None else tokens_of(batch.tokens, np.arange(rows.start, rows.stop)),
+        )
