@@ -4,12 +4,13 @@ A stage is a function of tables: it knows no path, no Ray and no SLURM. Its sett
 anything heavy (no torch), so that a plan is made in milliseconds; `build_stage` (`registry.py`) gives the stage itself.
 The worker (`pipeline/run/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`,
 checks the result against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part
-is on the device.
+is on the device; a stage that needs the device again behind that has a second turn (`Further`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -56,6 +57,17 @@ class Computed:
     counts: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Further:
+    """What a stage hands to the worker where the device has a second turn, after work of the CPU.
+
+    `prepared`: for `compute`, which is called again; `finish`: takes what that gives.
+    """
+
+    prepared: Any
+    finish: Callable[[Any], Computed]
+
+
 class Stage(Protocol):
     """A row-wise stage: same rows, same order, new columns."""
 
@@ -68,8 +80,14 @@ class Stage(Protocol):
     def compute(self, prepared: Any) -> Any:
         """The device: nothing but the networks."""
 
-    def finish(self, computed: Any) -> Computed:
-        """CPU: columns in the order of the part's rows."""
+    def finish(self, computed: Any) -> Computed | Further:
+        """CPU: columns in the order of the part's rows, or what the device has to do before there are any."""
+
+
+def whole(stage: Stage, part: pa.Table) -> Computed:
+    """All of a stage, step by step."""
+    result = stage.finish(stage.compute(stage.prepare(part)))
+    return result.finish(stage.compute(result.prepared)) if isinstance(result, Further) else result
 
 
 class FitSettings(Settings):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,12 +18,12 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.receipts import DataFile, PartRef, Receipt, commit, read_receipt
 from pipeline.corpus.recipes import SEGMENT, Recipes, part_fingerprint
-from pipeline.run.networks import Computes, Networks
+from pipeline.run.networks import Computes, Networks, Ran
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import table_of
 from stages.sonar.card import load_card
-from stages.stage import StageSettings
+from stages.stage import Further, StageSettings
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,15 @@ class PartWorker:
             clock.lap("read")
             prepared = stage.prepare(table)
             clock.lap("prepare")
-            ran = self.networks.compute(settings, prepared)
-            clock.lap("wait")
-            clock.seconds |= {"compute": round(ran.seconds, 4)}
-            clock.seconds["wait"] = round(max(0.0, clock.seconds["wait"] - ran.seconds), 4)
+            ran = self._ran(settings, prepared, clock)
+            warned_there = [*ran.warned]
             result = stage.finish(ran.computed)
             clock.lap("finish")
+            if isinstance(result, Further):
+                ran = self._ran(settings, result.prepared, clock)
+                warned_there += ran.warned
+                result = result.finish(ran.computed)
+                clock.lap("finish")
         families = {}
         for family in settings.writes:
             schema = layout.schema(family, width=self._widths.get(family))
@@ -100,9 +104,16 @@ class PartWorker:
             counts=result.counts,
             seconds=clock.seconds,
             device=ran.device,
-            warnings=list(dict.fromkeys([*loading, *ran.warned, *warned])),
+            warnings=list(dict.fromkeys([*loading, *warned_there, *warned])),
         )
         part.add(settings.name, receipt, families if ours else {})
+
+    def _ran(self, settings: StageSettings, prepared: Any, clock: _Clock) -> Ran:
+        """What the device computed; its time apart from that of waiting for it."""
+        ran = self.networks.compute(settings, prepared)
+        clock.lap("wait", but=ran.seconds)
+        clock.add("compute", ran.seconds)
+        return ran
 
 
 class _OpenPart:
@@ -148,14 +159,18 @@ def read_file(store: Store, file: DataFile) -> pa.Table:
 
 
 class _Clock:
-    """Seconds between laps, by name."""
+    """Seconds between laps, by name; laps of the same name add up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def lap(self, name: str) -> None:
-        """Give the time since the last lap a name."""
+    def lap(self, name: str, but: float = 0.0) -> None:
+        """Give the time since the last lap a name, but for so many seconds."""
         now = time.perf_counter()
-        self.seconds[name] = round(now - self._last, 4)
+        self.add(name, max(0.0, now - self._last - but))
         self._last = now
+
+    def add(self, name: str, seconds: float) -> None:
+        """To what the name has."""
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 4)

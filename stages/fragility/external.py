@@ -24,6 +24,19 @@ from stages.fragility.card import ExternalCard
 from stages.sonar.embed import embed
 
 
+class ExternalTokenizer:
+    """The tokenizer of a card, which cuts off the end of longer texts. Raises CardError if its file cannot be had."""
+
+    def __init__(self, card: ExternalCard) -> None:
+        self._tokenizer = Tokenizer.from_file(str(card.files() / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(card.max_tokens)
+
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """The ids of each."""
+        return Tokens.of([one.ids for one in self._tokenizer.encode_batch(list(texts))])
+
+
 class ExternalEncoder:
     """The encoder of a card, loaded. Raises CardError if its files cannot be had or do not fit."""
 
@@ -34,9 +47,6 @@ class ExternalEncoder:
         disable_progress_bar()  # it would come among our own
         self.card, self.device = card, device
         folder = card.files()
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(card.max_tokens)
         config = _config(card, json.loads((folder / "config.json").read_text(encoding="utf-8")))
         try:
             loaded, info = AutoModel.from_pretrained(
@@ -54,9 +64,8 @@ class ExternalEncoder:
         remedy = "set fragility.precision to float16"
         self.budget = Budget(batch_tokens, "external_batch_tokens", "tokens", remedy)
 
-    def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.float16], int]:
+    def encode(self, tokens: Tokens) -> tuple[npt.NDArray[np.float16], int]:
         """(texts, dim) float16 of length 1, and how often a batch ran out of memory."""
-        tokens = Tokens.of([one.ids for one in self.tokenizer.encode_batch(list(texts))])
         return embed(self._forward, tokens, self.budget, dim=self.card.dim, device=self.device)
 
     def _forward(self, ids: Tensor) -> Tensor:

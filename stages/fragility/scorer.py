@@ -9,6 +9,7 @@ distinct text; rows that are copies of each other have noise of their own, so th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +19,15 @@ import torch
 
 from stages.arrow import embedding_matrix, scattered
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
-from stages.batching import Indices
+from stages.batching import Indices, Tokens
 from stages.fragility.card import load_external_card
-from stages.fragility.external import ExternalEncoder
+from stages.fragility.external import ExternalEncoder, ExternalTokenizer
 from stages.fragility.noise import noise, perturbed
 from stages.fragility.settings import FragilitySettings
 from stages.sampling import rate
 from stages.scaler.robust import RobustScaler
 from stages.sonar.decode import BatchedDecoder, sampled_rows, stopped_at_limit
-from stages.stage import Computed
+from stages.stage import Computed, Further
 
 Floats = npt.NDArray[np.float32]
 
@@ -47,11 +48,18 @@ class PreparedNoise:
 
 @dataclass(frozen=True)
 class DecodedNoise:
-    """texts: of each row at each level, row after row; cosine: (rows, levels); counts: what it took."""
+    """ids: of each row at each level, row after row; counts: what it took."""
 
     prepared: PreparedNoise
-    texts: list[str]
-    cosine: Floats
+    ids: list[list[int]]
+    counts: dict[str, float]
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """vectors: (texts, dim) float16 of length 1, outside SONAR; counts: what it took."""
+
+    vectors: npt.NDArray[np.float16]
     counts: dict[str, float]
 
 
@@ -98,8 +106,15 @@ class Fragility:
             max_new=self.decoder.limits(texts),
         )
 
-    def compute(self, prepared: PreparedNoise) -> DecodedNoise:
-        """Decode every row at every level, then encode all texts outside SONAR."""
+    def compute(self, prepared: PreparedNoise | Tokens) -> DecodedNoise | EncodedTexts:
+        """Decode every row at every level; then, of the tokens of all texts, encode these outside SONAR."""
+        return self._encoded(prepared) if isinstance(prepared, Tokens) else self._decoded(prepared)
+
+    def _encoded(self, tokens: Tokens) -> EncodedTexts:
+        vectors, failures = self.external.encode(tokens)
+        return EncodedTexts(vectors, self.external.budget.counts(failures) | {"external_texts": float(len(vectors))})
+
+    def _decoded(self, prepared: PreparedNoise) -> DecodedNoise:
         count, device = len(self.levels), self.decoder.device
 
         def embeddings(batch: Indices) -> torch.Tensor:
@@ -110,38 +125,51 @@ class Fragility:
 
         limits = np.repeat(prepared.max_new, count)
         ids, counts = self.decoder.decode(embeddings, np.repeat(prepared.prefixes, count, axis=0), limits)
-        texts = self.decoder.tokenizer.decode(ids)
-        cosine, taken = self._cosine(prepared.texts, texts)
-        counts["out_of_memory"] += taken.pop("out_of_memory")
-        counts |= taken | {"stopped_at_length": float(stopped_at_limit(ids, limits).sum())}
-        return DecodedNoise(prepared, texts, cosine, counts)
+        return DecodedNoise(prepared, ids, counts | {"stopped_at_length": float(stopped_at_limit(ids, limits).sum())})
 
-    def _cosine(self, originals: list[str], decoded: list[str]) -> tuple[Floats, dict[str, float]]:
-        """(originals, levels) in [0, 1], equal texts encoded once; and counts."""
+    @cached_property
+    def _external_tokenizer(self) -> ExternalTokenizer:
+        """Beside the encoder, which may be in another process."""
+        return ExternalTokenizer(load_external_card(self.settings.external))
+
+    def finish(self, computed: DecodedNoise) -> Further:
+        """Text of the decodings; the device is to encode the tokens of each distinct one, and of the originals."""
+        originals, decoded = computed.prepared.texts, self.decoder.tokenizer.decode(computed.ids)
         codes = pc.dictionary_encode(pa.array(originals + decoded, pa.string()))
-        vectors, failures = self.external.encode(codes.dictionary.to_pylist())
-        place = codes.indices.to_numpy()
-        original = np.repeat(place[: len(originals)], len(self.levels))
+        tokens = self._external_tokenizer(codes.dictionary.to_pylist())
+
+        def scored(encoded: EncodedTexts) -> Computed:
+            cosine = self._cosine(encoded.vectors, codes.indices.to_numpy(), len(originals))
+            counts = computed.counts | encoded.counts
+            counts["out_of_memory"] += computed.counts["out_of_memory"]
+            return self._columns(computed.prepared, decoded, cosine, counts)
+
+        return Further(tokens, scored)
+
+    def _cosine(self, vectors: npt.NDArray[np.float16], place: npt.NDArray[np.int32], originals: int) -> Floats:
+        """(originals, levels) in [0, 1]. place: of each text among the vectors, the originals first."""
+        original, decoded = np.repeat(place[:originals], len(self.levels)), place[originals:]
         found = np.empty(len(decoded), np.float32)
         for start in range(0, len(decoded), 8192):  # bounds the memory of vectors in float32
             pairs = slice(start, start + 8192)
-            ours, theirs = (vectors[at[pairs]].astype(np.float32) for at in (original, place[len(originals) :]))
+            ours, theirs = (vectors[at[pairs]].astype(np.float32) for at in (original, decoded))
             found[pairs] = np.einsum("ij,ij->i", ours, theirs)
-        counts = self.external.budget.counts(failures) | {"external_texts": float(len(vectors))}
-        return found.clip(0, 1).reshape(len(originals), len(self.levels)), counts
+        return found.clip(0, 1).reshape(originals, len(self.levels))
 
-    def finish(self, computed: DecodedNoise) -> Computed:
+    def _columns(
+        self, prepared: PreparedNoise, decoded: list[str], cosine: Floats, taken: dict[str, float]
+    ) -> Computed:
         """BLEU of every decoding, the means, the columns."""
-        prepared, cosine, levels = computed.prepared, computed.cosine, len(self.levels)
+        levels = len(self.levels)
         bleu = np.zeros(cosine.size, np.float32)
         langs = np.repeat(np.asarray(prepared.langs, dtype=object), levels)
         for lang in sorted(set(prepared.langs)):
             where = np.flatnonzero(langs == lang)
             references = [prepared.texts[i // levels] for i in where]
-            statistics = sentence_statistics([computed.texts[i] for i in where], references, lang)
+            statistics = sentence_statistics([decoded[i] for i in where], references, lang)
             bleu[where] = sentence_bleu(statistics) / 100
         scores = {"bleu": bleu.clip(0, 1).reshape(cosine.shape), "cosine": cosine}
-        counts = computed.counts | {"scored": float(len(prepared.rows)), "decodings": float(cosine.size)}
+        counts = taken | {"scored": float(len(prepared.rows)), "decodings": float(cosine.size)}
         columns: dict[str, pa.Array] = {}
         for name, values in scores.items():
             columns[f"fragility_{name}"] = pa.array(-values.mean(axis=1, dtype=np.float64).astype(np.float32))  # eq. 26

@@ -21,7 +21,7 @@ from stages.lcm.layers import (
 )
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.ngram import NgramHeads
-from stages.lcm.packing import check_lengths, lengthened, pack, positions, shifted, starts, visible_pairs
+from stages.lcm.packing import Packing, check_lengths, lengthened, pack, shifted, visible_pairs
 from stages.scaler.robust import RobustScaler
 
 START = 0.5  # standard deviation of PreNet's bias at the start: it is the input of each first position
@@ -60,11 +60,12 @@ class BaseLcm(Lcm):
         it from further back (`ngram.py`); in evaluation mode of the first head alone."""
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
-        read = self._read(clean, batch.lengths)
+        packing = batch.packing
+        read = self._read(clean, packing)
         plain = self._error(self.post(read), batch.embeddings)
         if self.ngram is None or not self.training:
             return plain
-        found, before = self.ngram.shares[0] * plain, positions(batch.lengths, plain.device)
+        found, before = self.ngram.shares[0] * plain, packing.preceding
         for number, share in list(enumerate(self.ngram.shares))[1:]:
             ahead = self.ngram.ahead(number, read, clean).roll(number, 0)  # to the place of what it predicts
             found = found + share * self._error(ahead, batch.embeddings).masked_fill(before < number, 0)
@@ -75,7 +76,7 @@ class BaseLcm(Lcm):
         """One pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
-        return self.scaling.denormalize(self._predict(clean, batch.lengths, sampling.ensemble))
+        return self.scaling.denormalize(self._predict(clean, batch.packing, sampling.ensemble))
 
     @inference
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
@@ -84,7 +85,8 @@ class BaseLcm(Lcm):
         lengths = batch.lengths + 1
         longer = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths)
         ends = (lengths.cumsum(0) - 1).to(longer.device)
-        return self.scaling.denormalize(self._predict(longer, lengths, sampling.ensemble)[ends])
+        packing = pack(lengths, longer.device)
+        return self.scaling.denormalize(self._predict(longer, packing, sampling.ensemble)[ends])
 
     def flops(self, batch: Batch) -> float:
         """PreNet needs no gradient of its input."""
@@ -103,11 +105,11 @@ class BaseLcm(Lcm):
         """The layers."""
         return list(self.layers)
 
-    def _predict(self, normalized: Tensor, lengths: Tensor, ensemble: float = 0.0) -> Tensor:
+    def _predict(self, normalized: Tensor, packing: Packing, ensemble: float = 0.0) -> Tensor:
         """(sentences, dim) normalised → the prediction of each from those before it, normalised. ensemble: λ."""
-        read = self._read(normalized, lengths)
+        read = self._read(normalized, packing)
         if self.ngram is not None and ensemble:
-            return self.ngram.ensemble(read, normalized, positions(lengths, read.device), ensemble)
+            return self.ngram.ensemble(read, normalized, packing.preceding, ensemble)
         predicted: Tensor = self.post(read)
         return predicted
 
@@ -115,11 +117,10 @@ class BaseLcm(Lcm):
         """(sentences,) squared errors of normalised predictions, eq. 5, over the mean of iqr²."""
         return (self.scaling.denormalize(predicted) - embeddings.float()).square().sum(1) / self.spread
 
-    def _read(self, normalized: Tensor, lengths: Tensor) -> Tensor:
+    def _read(self, normalized: Tensor, packing: Packing) -> Tensor:
         """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""
-        packing = pack(lengths, normalized.device)
         rotations = Rotations.of(packing, self.card.width_of_head, self.card.rope_base)
-        x: Tensor = self.pre(shifted(normalized, starts(lengths, normalized.device)))
+        x: Tensor = self.pre(shifted(normalized, packing.starts))
         for block in self.layers:
             x = block(x, packing, rotations)
         return x

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from stages.batching import Tokens
+from stages.batching import Indices, Tokens
+from stages.lcm.packing import Layout, Packing, layout_of, packing_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Batch:
     pieces: (documents,) int64, on the host: their numbers in the index, to name them in errors.
     texts: of the sentences, where they were asked for.
     tokens: of the sentences, `[language] pieces </s>`, on the host, where a model learns by words.
+    layout: of the documents in blocks, where somebody computed it beforehand.
+    weights_on_host: the same as `weights`, of a batch that moved.
     """
 
     embeddings: Tensor
@@ -31,6 +36,8 @@ class Batch:
     pieces: Tensor | None = None
     texts: tuple[str, ...] | None = None
     tokens: Tokens | None = None
+    layout: Layout | None = None
+    weights_on_host: Tensor | None = None
 
     @property
     def sentences(self) -> int:
@@ -42,21 +49,39 @@ class Batch:
         """How many of them count in the loss."""
         return int((self.weights > 0).sum())
 
+    @property
+    def target_rows(self) -> Indices:
+        """Ascending, those of sentences that count in the loss; of a batch that moved, without a wait."""
+        weights = self.weights.cpu() if self.weights_on_host is None else self.weights_on_host
+        return np.flatnonzero(weights.numpy() > 0)
+
+    @property
+    def packing(self) -> Packing:
+        """Of the documents, on the device of the embeddings."""
+        return packing_of(self.layout or layout_of(self.lengths), self.embeddings.device)
+
     def to(self, device: str | torch.device) -> Self:
-        """What models compute with, on a device; lengths, pieces, texts and tokens stay on the host."""
-        return replace(
-            self,
-            embeddings=self.embeddings.to(device, non_blocking=True),
-            weights=self.weights.to(device, non_blocking=True),
-            codes=None if self.codes is None else self.codes.to(device, non_blocking=True),
-        )
+        """What models compute with, on a device; lengths, pieces, texts and tokens stay on the host.
+
+        Copies from pinned memory are put in line with what the device has to do, in the stream that computes with them,
+        and nobody waits; PyTorch gives that memory to nobody else before they are done.
+        """
+        moved = self._changed(lambda one: one.to(device, non_blocking=True))
+        return moved if self.weights.device == moved.weights.device else replace(moved, weights_on_host=self.weights)
 
     def pinned(self) -> Self:
-        """In page-locked memory, from which a GPU copies while it computes."""
-        changes: dict[str, Any] = {
-            one.name: value.pin_memory() for one in fields(self) if isinstance(value := getattr(self, one.name), Tensor)
-        }
-        return replace(self, **changes)
+        """What `to` moves, in page-locked memory, from which a GPU copies while it computes."""
+        return self._changed(Tensor.pin_memory)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        layout = self.layout
+        return replace(
+            self,
+            embeddings=change(self.embeddings),
+            weights=change(self.weights),
+            codes=None if self.codes is None else change(self.codes),
+            layout=None if layout is None else replace(layout, places=change(layout.places)),
+        )
 
 
 def of_documents(documents: list[Tensor], weight: float = 1.0) -> Batch:

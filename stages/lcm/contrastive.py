@@ -77,7 +77,7 @@ class ContrastiveLcm(BaseLcm):
             return super().losses(batch)
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
-        read = self._read(clean, batch.lengths)
+        read = self._read(clean, batch.packing)
         queries, keys = (self.post.norm(read), self.pre(clean)) if self.tied else (self.post(read), clean)
         scale = self.scale if self.tied else self.log_scale
         found = contrastive_losses(queries, keys, scale, negatives(batch.embeddings, batch.weights))
@@ -132,7 +132,7 @@ def contrastive_losses(queries: Tensor, keys: Tensor, log_scale: float | Tensor,
     at its own. In float32, whatever autocast does.
     """
     with torch.autocast(queries.device.type, enabled=False):
-        scaled = queries.float() * (torch.as_tensor(log_scale).exp().to(queries.device) / math.sqrt(keys.shape[1]))
+        scaled = queries.float() * (torch.as_tensor(log_scale).exp() / math.sqrt(keys.shape[1]))
         scores = (scaled @ keys.float().T).masked_fill(~compared, -torch.inf)
         return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device), reduction="none")
 

@@ -25,8 +25,8 @@ class GenerativeLcm(Lcm):
         """All positions at once; needs no codes."""
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
-        packing = pack(batch.lengths, clean.device)
-        return self._draw(clean, batch.lengths, packing, packing, sampling)
+        packing = batch.packing
+        return self._draw(clean, packing, packing, sampling)
 
     @inference
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
@@ -34,9 +34,9 @@ class GenerativeLcm(Lcm):
         check_lengths(batch.lengths, self.card.context, room=1)
         longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
         packing = pack(lengths, longer.device, alone=True)
-        return self._draw(longer, lengths, packing, last(packing, lengths), sampling)
+        return self._draw(longer, packing, last(packing, lengths), sampling)
 
     @abstractmethod
-    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+    def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
         """One embedding for each of `queries`, from those before it among `clean` (positions, dim), normalised, which
         `packing` places. Not normalised."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stages.lcm.attention import Cache
 from stages.lcm.card import LcmCard
 from stages.lcm.layers import Block, FeedForward, Lookup, PostNet, attention_flops, initialize, matmul_flops
-from stages.lcm.packing import Packing, interleaved, pack, visible_pairs, with_themselves
+from stages.lcm.packing import Packing, interleaved, visible_pairs, with_themselves
 
 POSITIONS = 0.1  # standard deviation of position embeddings at the start, where the other inputs have about 1
 
@@ -44,13 +44,12 @@ class InterleavedTransformer(nn.Module):
         initialize(self, card.layers)
         nn.init.normal_(self.positions.weight, std=POSITIONS)
 
-    def forward(self, clean: Tensor, noisy: Tensor, index: Tensor, dropped: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, clean: Tensor, noisy: Tensor, index: Tensor, dropped: Tensor, packing: Packing) -> Tensor:
         """(sentences, out_dim) float32: what is predicted of each noisy sentence.
 
         clean, noisy: (sentences, dim) normalised. index: (sentences,) int64 of the noisy ones.
-        dropped: (sentences,) bool, noisy ones that see nothing but themselves. lengths: of the documents, on the host.
+        dropped: (sentences,) bool, noisy ones that see nothing but themselves. packing: of the sentences.
         """
-        packing = pack(lengths, clean.device)
         zero = torch.zeros_like(index)
         lookup = Lookup.over(torch.cat([zero, index]), self.indices)
         x = self._inputs(torch.cat([clean, noisy]), lookup, packing)

@@ -41,7 +41,7 @@ class OneTowerLcm(GenerativeLcm):
         t = self.diffusion.timesteps(len(clean), clean.device)
         noisy = self.diffusion.noised(clean, t, torch.randn_like(clean))
         dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
-        predicted: Tensor = self.transformer(clean, noisy, t, dropped, batch.lengths)
+        predicted: Tensor = self.transformer(clean, noisy, t, dropped, batch.packing)
         return self.diffusion.weight(t) * (predicted - clean).square().sum(1)
 
     def flops(self, batch: Batch) -> float:
@@ -54,7 +54,7 @@ class OneTowerLcm(GenerativeLcm):
         """The transformer's."""
         return list(self.transformer.layers)
 
-    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+    def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
         caches = self.transformer.read(clean, packing)
 
         def denoise(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -2,8 +2,8 @@
 
 A batch is one flat (sentences, …) tensor in which documents follow each other. Only attention needs blocks: documents
 are laid first-fit, the longest first, into rows of one width, and a mask keeps them apart. The layout is computed on
-the host in numpy (1 ms for 8192 sentences in 300 documents) and moved to the device once a batch, where the
-mask is made. Rows are filled to more than 90 % where lengths vary.
+the host in numpy (1 ms for 8192 sentences in 300 documents), in training by the loader's threads, and moved to the
+device once a batch, where the mask is made. Rows are filled to more than 90 % where lengths vary.
 
 Few shapes: the width is a power of two, and the number of rows has four significant bits (…, 64, 72, 80, …), so that
 compiled code and memory are reused; the extra rows cost attention at most an eighth, and nothing elsewhere.
@@ -38,6 +38,19 @@ class _Reorder(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
+class Layout:
+    """A packing as the host computes it, in one tensor, which moves to the device at once.
+
+    places: (3 · rows · width + positions,) int64: `gather` and `positions` of `Packing`, the document in each slot (−1:
+    none), and `scatter`.
+    """
+
+    places: Tensor
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True)
 class Packing:
     """Where each position of a flat tensor lies in blocks, and which keys it attends to.
 
@@ -67,14 +80,24 @@ class Packing:
         return flat
 
     @property
+    def preceding(self) -> Tensor:
+        """(positions,) int64: how many of its document precede each."""
+        return self.positions.flatten().index_select(0, self.scatter)
+
+    @property
+    def starts(self) -> Tensor:
+        """(positions,) bool: the first of each document."""
+        return self.preceding == 0
+
+    @property
     def before(self) -> Tensor:
         """The mask without the position itself: (rows, 1, width, keys). The first of a document sees nothing."""
         slots = torch.arange(self.mask.shape[-1], device=self.mask.device)
         return self.mask & (slots != self.own[:, None, :, None])
 
 
-def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Packing:
-    """The layout of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document a row."""
+def layout_of(lengths: Tensor, alone: bool = False) -> Layout:
+    """Of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document a row."""
     counts: Indices = lengths.numpy()
     if not len(counts) or counts.min() < 1:
         raise ValueError(f"every document needs a sentence; the shortest of {len(counts)} has {counts.min(initial=0)}")
@@ -86,12 +109,22 @@ def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Pa
     layout = np.zeros((3, rows * width), np.int64)
     layout[2] = -1
     layout[:, scatter] = np.arange(len(document)), position, document
-    moved = torch.from_numpy(np.concatenate([layout.ravel(), scatter])).to(device, non_blocking=True)
-    gather, positions, documents = moved[: layout.size].view(3, rows, width)
+    return Layout(torch.from_numpy(np.concatenate([layout.ravel(), scatter])), rows, width)
+
+
+def packing_of(layout: Layout, device: str | torch.device) -> Packing:
+    """A layout on a device; without a wait where it lies there, or in pinned memory."""
+    moved, slots = layout.places.to(device, non_blocking=True), 3 * layout.rows * layout.width
+    gather, positions, documents = moved[:slots].view(3, layout.rows, layout.width)
     same = documents[:, :, None] == documents[:, None, :]
     earlier = positions[:, :, None] >= positions[:, None, :]
-    own = torch.arange(width, device=moved.device).expand(rows, width)
-    return Packing(gather, moved[layout.size :], positions, own, (same & earlier)[:, None])
+    own = torch.arange(layout.width, device=moved.device).expand(layout.rows, layout.width)
+    return Packing(gather, moved[slots:], positions, own, (same & earlier)[:, None])
+
+
+def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Packing:
+    """The packing of documents of `lengths`, see `layout_of`."""
+    return packing_of(layout_of(lengths, alone), device)
 
 
 def last(packing: Packing, lengths: Tensor) -> Packing:
@@ -136,19 +169,6 @@ def check_lengths(lengths: Tensor, context: int, room: int = 0) -> None:
             f"a document has {longest} sentences{more}; the model's context is {context}: wrap documents at "
             f"{context - room} sentences, or take a card with a larger context"
         )
-
-
-def starts(lengths: Tensor, device: torch.device) -> Tensor:
-    """(sentences,) bool: the first of each document."""
-    first = torch.zeros(int(lengths.sum()), dtype=torch.bool)
-    first[lengths.cumsum(0) - lengths] = True
-    return first.to(device, non_blocking=True)
-
-
-def positions(lengths: Tensor, device: torch.device) -> Tensor:
-    """(sentences,) int64: how many sentences of its document precede each."""
-    found = torch.arange(int(lengths.sum())) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-    return found.to(device, non_blocking=True)
 
 
 def shifted(x: Tensor, first: Tensor) -> Tensor:

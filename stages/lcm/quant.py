@@ -75,7 +75,7 @@ class QuantLcm(GenerativeLcm):
         codebook = torch.randint(1, self.codebooks + 1, (len(clean),), device=clean.device)
         sums = self.scaling.normalize(sums_of_first(self.centroids, codes, codebook - 1))
         dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
-        output = self.transformer(clean, sums, codebook, dropped, batch.lengths)
+        output = self.transformer(clean, sums, codebook, dropped, batch.packing)
         return self._losses(output, clean, codes.gather(1, codebook[:, None] - 1).squeeze(1).long())
 
     def flops(self, batch: Batch) -> float:
@@ -94,7 +94,7 @@ class QuantLcm(GenerativeLcm):
     def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
         """(n, units): those of the next unit after raw sums (n, dim), for the centroids (units, dim) of a codebook."""
 
-    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+    def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
         caches = self.transformer.read(clean, packing)
         sums = torch.zeros(len(queries.scatter), self.centroids.shape[2], device=self.centroids.device)
         for number, centroids in enumerate(self.centroids, 1):

@@ -56,12 +56,12 @@ class SonarLlm(BaseLcm):
         if not self._decoder or batch.tokens is None:
             lacking = "a decoder" if not self._decoder else "the tokens of its sentences"
             raise ValueError(f"{self.card.name} learns by words and has not been given {lacking}")
-        predicted = self.scaling.denormalize(self._predict(self.scaling.normalize(batch.embeddings), batch.lengths))
+        predicted = self.scaling.denormalize(self._predict(self.scaling.normalize(batch.embeddings), batch.packing))
         rows, times = self._targets(batch)
-        places = torch.from_numpy(rows).to(predicted.device)
+        places = torch.from_numpy(rows).to(predicted.device, non_blocking=True)
         decoder = self._decoder[0].to(predicted.device)
         found = sentence_losses(decoder, predicted.index_select(0, places), tokens_of(batch.tokens, rows))
-        counted = found * torch.from_numpy(times).to(found)
+        counted = found * torch.from_numpy(times).to(found.device, found.dtype, non_blocking=True)
         return torch.zeros(batch.sentences, device=found.device).index_copy(0, places, counted)
 
     def flops(self, batch: Batch) -> float:
@@ -69,7 +69,7 @@ class SonarLlm(BaseLcm):
         found = super().flops(batch)
         if not self._decoder or batch.tokens is None:
             return found
-        targets = batch.weights.cpu().numpy() > 0
+        targets = batch.target_rows
         share = 1.0
         if self.targets_per_document is not None and self.training:
             counts = np.bincount(documents_of(batch.lengths).numpy()[targets])
@@ -83,7 +83,7 @@ class SonarLlm(BaseLcm):
 
     def _targets(self, batch: Batch) -> tuple[Indices, np.ndarray[tuple[int], np.dtype[np.float32]]]:
         """Rows whose losses are computed, ascending, and how many targets each stands for."""
-        rows = np.flatnonzero(batch.weights.cpu().numpy() > 0)
+        rows = batch.target_rows
         if self.targets_per_document is None or not self.training or not len(rows):
             return rows, np.ones(len(rows), np.float32)
         document = documents_of(batch.lengths).numpy()[rows]

@@ -33,7 +33,7 @@ from stages.lcm.layers import (
     matmul_flops,
 )
 from stages.lcm.model import Sampling
-from stages.lcm.packing import Packing, check_lengths, pack, shifted, starts, visible_pairs
+from stages.lcm.packing import Packing, check_lengths, shifted, visible_pairs
 from stages.lcm.sampler import sample
 from stages.scaler.robust import RobustScaler
 
@@ -132,8 +132,8 @@ class TwoTowerLcm(GenerativeLcm):
         t = self.diffusion.timesteps(len(clean), clean.device)
         noisy = self.diffusion.noised(clean, t, torch.randn_like(clean))
         dropped = torch.rand(len(clean), device=clean.device) < self.card.unconditional
-        packing = pack(batch.lengths, clean.device)
-        context = Context(self._read(clean, batch.lengths, packing), packing, packing, dropped)
+        packing = batch.packing
+        context = Context(self._read(clean, packing), packing, packing, dropped)
         predicted = self._denoise(noisy, Lookup.over(t, self.diffusion.steps + 1), context)
         return self.diffusion.weight(t) * (predicted - clean).square().sum(1)
 
@@ -160,13 +160,13 @@ class TwoTowerLcm(GenerativeLcm):
         """The contextualizer's, then the denoiser's."""
         return [*self.contextualizer, *self.denoiser]
 
-    def _read(self, clean: Tensor, lengths: Tensor, packing: Packing) -> Tensor:
+    def _read(self, clean: Tensor, packing: Packing) -> Tensor:
         """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""
         rotations = Rotations.of(packing, self.card.model_dim // self.card.heads)
         x = self.context_pre(clean)
         for block in self.contextualizer:
             x = block(x, packing, rotations)
-        return shifted(self.context_norm(x), starts(lengths, x.device))
+        return shifted(self.context_norm(x), packing.starts)
 
     def _denoise(self, noisy: Tensor, timesteps: Lookup, context: Context, caches: list[Cache] | None = None) -> Tensor:
         """x^t (positions, dim) → predicted x0, normalised; positions beyond the queries of `context` do not see it."""
@@ -177,8 +177,8 @@ class TwoTowerLcm(GenerativeLcm):
         predicted: Tensor = self.post(x)
         return predicted
 
-    def _draw(self, clean: Tensor, lengths: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
-        context = Context(self._read(clean, lengths, packing), packing, queries)
+    def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+        context = Context(self._read(clean, packing), packing, queries)
         caches = [Cache() for _ in self.denoiser]
         count, device = len(context.queries.scatter), context.encoded.device
 

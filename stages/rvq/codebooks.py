@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stages.device import compute_dtype
+from stages.device import compute_dtype, to_host
 from stages.rvq.blocks import Blocks, blocks
 
 SCORES = 1 << 24  # rows · units of one block
@@ -119,9 +119,11 @@ class Codebooks:
             for first in range(0, len(embeddings), CHUNK):
                 rows = slice(first, first + CHUNK)
                 residual = torch.from_numpy(np.require(embeddings[rows], requirements=("C", "W"))).to(device).float()
+                indices = torch.empty((count, len(residual)), dtype=torch.int32, device=residual.device)
                 for level, centroids in enumerate(self.centroids):
                     found, left = take_nearest(residual, centroids, dtype, each_block)
-                    codes[rows, level] = found.cpu().numpy()
+                    indices[level] = found
+                codes[rows] = to_host(indices).numpy().T  # at once: after each codebook the device would wait
                 errors[rows] = left.cpu().numpy()
         return codes, errors
 

@@ -53,12 +53,14 @@ class _SentenceLosses(torch.autograd.Function):
         gradients = torch.zeros_like(embeddings) if differentiate else None
         with torch.autocast(embeddings.device.type, enabled=False):
             for group in _groups(targets.lengths, group_tokens):
-                places = torch.from_numpy(group).to(embeddings.device)
+                places = torch.from_numpy(group).to(embeddings.device, non_blocking=True)
                 given = embeddings[places].to(decoder.embedding.weight.dtype)
-                inputs, labels = (one.to(embeddings.device) for one in _teacher_forced(targets, group))
+                inputs, judged, labels = (
+                    one.to(embeddings.device, non_blocking=True) for one in _teacher_forced(targets, group)
+                )
                 with torch.set_grad_enabled(differentiate):
                     given.requires_grad_(differentiate)
-                    found = _of_group(decoder, given, inputs, labels)
+                    found = _of_group(decoder, given, inputs, judged, labels)
                     if gradients is not None:
                         found.sum().backward()
                         assert given.grad is not None
@@ -102,13 +104,12 @@ class _TokenLosses(torch.autograd.Function):
         return upstream[0][:, None].to(gradient.dtype) * gradient, None, None
 
 
-def _of_group(decoder: SonarTextDecoder, embeddings: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-    """(rows,) float32, of one group: inputs and labels (rows, length), PAD where no label is."""
-    kept = labels != PAD
+def _of_group(decoder: SonarTextDecoder, embeddings: Tensor, inputs: Tensor, judged: Tensor, labels: Tensor) -> Tensor:
+    """(rows,) float32, of one group. inputs: (rows, length); judged: flat places that have labels; labels: of those."""
     weight = decoder.embedding.weight if decoder.output is None else decoder.output.weight
-    hidden = decoder.hidden(inputs, embeddings)
-    losses: Tensor = _TokenLosses.apply(hidden[kept], weight, labels[kept])  # type: ignore[no-untyped-call]
-    return torch.zeros(kept.shape, device=losses.device).masked_scatter(kept, losses).sum(1)
+    hidden = decoder.hidden(inputs, embeddings).flatten(0, 1).index_select(0, judged)
+    losses: Tensor = _TokenLosses.apply(hidden, weight, labels)  # type: ignore[no-untyped-call]
+    return torch.zeros(inputs.numel(), device=losses.device).index_copy(0, judged, losses).view(inputs.shape).sum(1)
 
 
 def _groups(lengths: Indices, tokens: int) -> list[Indices]:
@@ -122,8 +123,11 @@ def _groups(lengths: Indices, tokens: int) -> list[Indices]:
     return found
 
 
-def _teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor]:
-    """What the decoder is given, and what it must say at each place: (rows, length) int64, PAD where it need not."""
+def _teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor, Tensor]:
+    """What the decoder is given, (rows, length) int64; at which of these places, flat, it must say something; and what.
+
+    On the host, which would have to wait for the device if places were found there.
+    """
     lengths = targets.lengths[rows]
     inputs = np.full((len(rows), int(lengths.max())), PAD, np.int64)
     labels = np.full_like(inputs, PAD)
@@ -132,4 +136,5 @@ def _teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor]:
         inputs[number, 0] = END
         inputs[number, 1 : len(ids)] = ids[:-1]
         labels[number, 1 : len(ids)] = ids[1:]
-    return torch.from_numpy(inputs), torch.from_numpy(labels)
+    judged = np.flatnonzero(labels != PAD)
+    return torch.from_numpy(inputs), torch.from_numpy(judged), torch.from_numpy(labels.reshape(-1)[judged])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,20 @@ import torch
 import yaml
 
 from stages.arrow import embedding_matrix
+from stages.batching import Tokens
 from stages.cards import CardError
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.fetch import sha256_of
 from stages.fragility.card import load_external_card, shipped_external_cards
-from stages.fragility.external import ExternalEncoder
+from stages.fragility.external import ExternalEncoder, ExternalTokenizer
 from stages.fragility.noise import noise, perturbed
 from stages.fragility.settings import FragilitySettings
 from stages.registry import build_stage
 from stages.sampling import Rows
 from stages.scaler.robust import RobustScaler, ScalerFit
 from stages.sonar.card import load_card
-from stages.stage import NON_FINITE, Computed
+from stages.stage import NON_FINITE, Computed, Further, whole
 from tests.conftest import TINY_CARD
 
 TEXTS = ["Drinks red mat bird red water sees green river but.", "Green dog blue city but because green and mat."]
@@ -61,7 +63,7 @@ def scaler(part: pa.Table) -> bytes:
 def scored(part: pa.Table, scaler: bytes, **settings: Any) -> Computed:
     stage = build_stage(FragilitySettings(**{"model": str(TINY_CARD), "sample": 1.0, **settings}), {"scaler": scaler})
     stage.setup("cpu")
-    return stage.finish(stage.compute(stage.prepare(part)))
+    return whole(stage, part)
 
 
 def column(computed: Computed, name: str) -> list[Any]:
@@ -128,13 +130,16 @@ def test_scores_are_those_of_the_reference_implementations(part: pa.Table, scale
     settings = FragilitySettings(model=str(TINY_CARD), sample=1.0, noise_levels=levels, precision="float32")
     stage: Any = build_stage(settings, {"scaler": scaler})
     stage.setup("cpu")
-    computed = stage.compute(stage.prepare(part))
-    result = stage.finish(computed)
+    decodings = stage.compute(stage.prepare(part))
+    found = stage.decoder.tokenizer.decode(decodings.ids)
+    further = stage.finish(decodings)
+    assert isinstance(further, Further) and isinstance(further.prepared, Tokens), "texts stay where they are made"
+    result = further.finish(stage.compute(further.prepared))
     texts = part["sentences.text"].to_pylist()
-    assert len(computed.texts) == len(texts) * len(levels) == result.counts["decodings"]
+    assert len(found) == len(texts) * len(levels) == result.counts["decodings"]
     model = SentenceTransformer(str(load_external_card("minilm").files()), device="cpu")
     for row, text in enumerate(texts):
-        decoded = computed.texts[row * len(levels) : (row + 1) * len(levels)]
+        decoded = found[row * len(levels) : (row + 1) * len(levels)]
         bleu = [sacrebleu.sentence_bleu(one, [text], use_effective_order=True).score / 100 for one in decoded]
         cosine = (model.encode([text], normalize_embeddings=True) @ model.encode(decoded, normalize_embeddings=True).T)[
             0
@@ -145,6 +150,20 @@ def test_scores_are_those_of_the_reference_implementations(part: pa.Table, scale
         assert column(result, "fragility_cosine")[row] == pytest.approx(-cosine.clip(0, 1).mean(), abs=1e-3)
     means = [result.counts[f"bleu.{level}"] / len(texts) for level in levels]
     assert 1 > means[0] > means[2] > 0  # more noise, less left
+
+
+def test_text_is_made_where_there_are_no_networks(part: pa.Table, scaler: bytes) -> None:
+    """As in a host process: beside the device, which is given ids and embeddings, and gives ids and vectors."""
+    settings = FragilitySettings(model=str(TINY_CARD), sample=1.0, noise_levels=(0.2, 0.6))
+    host, device = (build_stage(settings, {"scaler": scaler}) for _ in range(2))
+    device.setup("cpu")
+    prepared = host.prepare(part)
+    further = host.finish(device.compute(pickle.loads(pickle.dumps(prepared))))
+    assert isinstance(further, Further)
+    result = further.finish(device.compute(pickle.loads(pickle.dumps(further.prepared))))
+    expected = whole(device, part)
+    assert result.families == expected.families and result.counts == expected.counts
+    assert result.counts["external_texts"] <= 3 * part.num_rows and result.counts["out_of_memory"] == 0
 
 
 def test_nothing_depends_on_batches_or_neighbours(part: pa.Table, scaler: bytes) -> None:
@@ -205,8 +224,9 @@ def test_settings_read_a_share_or_a_number_of_rows() -> None:
 
 
 def test_paraphrases_are_alike() -> None:
-    encoder = ExternalEncoder(load_external_card("minilm"), dtype=torch.float32, device="cpu", batch_tokens=4096)
-    vectors, halvings = encoder.encode([*PARAPHRASES, "word " * 2000])
+    card = load_external_card("minilm")
+    encoder = ExternalEncoder(card, dtype=torch.float32, device="cpu", batch_tokens=4096)
+    vectors, halvings = encoder.encode(ExternalTokenizer(card)([*PARAPHRASES, "word " * 2000]))
     assert halvings == 0 and np.linalg.norm(vectors.astype(np.float32), axis=1) == pytest.approx(1, abs=1e-3)
     cosine = vectors.astype(np.float32) @ vectors.astype(np.float32).T
     assert cosine[0, 1] > 0.8 > 0.2 > cosine[0, 2]
@@ -273,8 +293,9 @@ def test_mgte_is_read_without_running_code_of_its_repository(tmp_path: Path) -> 
     del card["revision"]
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(card | {"model": ".", "dim": 16, "max_tokens": 64, "sha256": digests}))
-    encoder = ExternalEncoder(load_external_card(str(path)), dtype=torch.float32, device="cpu", batch_tokens=64)
-    vectors, _ = encoder.encode(["red mat bird", "water sees green river but"])
+    loaded = load_external_card(str(path))
+    encoder = ExternalEncoder(loaded, dtype=torch.float32, device="cpu", batch_tokens=64)
+    vectors, _ = encoder.encode(ExternalTokenizer(loaded)(["red mat bird", "water sees green river but"]))
     for text, vector in zip(([3, 4, 5], [6, 7, 8, 9, 10]), vectors, strict=True):
         with torch.no_grad():
             hidden = reference(input_ids=torch.tensor([text])).last_hidden_state[0, 0]

@@ -25,7 +25,7 @@ from stages.registry import build_stage
 from stages.segment.segmenter import Segmented, Segmenter
 from stages.segment.settings import SegmentSettings
 from stages.sonar.card import load_card
-from stages.stage import Stage, StageSettings
+from stages.stage import Stage, StageSettings, whole
 
 METHODS = ("spacy", "spacy-capped", "sat", "sat-capped")
 TIMED_SECONDS = 1.0
@@ -164,7 +164,7 @@ class Scorer:
 
         for settings, stage in self._stages:
             try:
-                result = stage.finish(stage.compute(stage.prepare(table.select(settings.reads))))
+                result = whole(stage, table.select(settings.reads))
             except DeviceMemoryError as error:
                 raise CorpusError(f"{settings.name}: {error}") from error
             for family, columns in result.families.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -32,6 +33,7 @@ from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.batching import Tokens
 from stages.lcm.batch import Batch
+from stages.lcm.packing import layout_of
 
 COLUMNS = {
     "embeddings": "embedding",
@@ -175,17 +177,25 @@ def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, toke
         tuple(one for window, segment in loaded for one in window.arrays.get(name, _NOTHING)[segment.sentences])
         for name in ("sentences", "sentences.lang")
     )
-    batch = Batch(
-        embeddings=_joined([one.arrays["embeddings"][segment.sentences] for one, segment in loaded]),
-        lengths=_joined([one.lengths[segment.low : segment.high] for one, segment in loaded]),
-        weights=_joined([one.weights[segment.sentences] for one, segment in loaded]),
-        codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded]) if with_codes else None,
+    lengths = _joined([one.lengths[segment.low : segment.high] for one, segment in loaded])
+    layout = layout_of(lengths)
+    return Batch(
+        embeddings=_joined([one.arrays["embeddings"][segment.sentences] for one, segment in loaded], pin),
+        lengths=lengths,
+        weights=_joined([one.weights[segment.sentences] for one, segment in loaded], pin),
+        codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded], pin) if with_codes else None,
         pieces=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
         texts=texts if with_texts else None,
         tokens=tokenise(texts, langs) if tokenise else None,
+        layout=replace(layout, places=_joined([layout.places.numpy()], pin)),
     )
-    return batch.pinned() if pin else batch
 
 
-def _joined(arrays: list[npt.NDArray[Any]]) -> torch.Tensor:
-    return torch.from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+def _joined(arrays: list[npt.NDArray[Any]], pin: bool = False) -> torch.Tensor:
+    """End to end; copied once, into page-locked memory, to `pin` it."""
+    if len(arrays) == 1 and not pin:
+        return torch.from_numpy(arrays[0])
+    dtype = torch.from_numpy(arrays[0][:0]).dtype
+    found = torch.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), dtype=dtype, pin_memory=pin)
+    np.concatenate(arrays, out=found.numpy())
+    return found

@@ -75,7 +75,7 @@ def test_a_model_s_losses_are_those_of_plain_loops(keys: str) -> None:
         assert temperature != pytest.approx(0.5) and made(keys, True).log_scale.exp().item() == pytest.approx(2)
     else:
         temperature = 1.0
-        queries, clean = model.post.norm(model._read(clean, one.lengths)), model.pre.project(clean)
+        queries, clean = model.post.norm(model._read(clean, one.packing)), model.pre.project(clean)
     assert model.losses(one).tolist() == pytest.approx(plain(queries, clean, temperature, one), rel=1e-5)
 
 

@@ -64,7 +64,7 @@ def test_it_is_that_of_the_paper() -> None:
         predicted(model, clean[part], noisy[part], t[part], dropped[part])
         for part in torch.arange(len(t)).split(lengths.tolist())
     ]
-    found = model.transformer(clean, noisy, t, dropped, lengths)
+    found = model.transformer(clean, noisy, t, dropped, pack(lengths, "cpu"))
     torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)
 
 
@@ -77,14 +77,14 @@ def test_reading_once_and_refining_is_the_same_as_both_together() -> None:
         torch.cat([noisy, noisy]), torch.cat([t, t]), packing, model.transformer.read(clean, packing)
     )
     nobody = torch.zeros(len(t), dtype=torch.bool)
-    expected = [model.transformer(clean, noisy, t, dropped, lengths) for dropped in (nobody, ~nobody)]
+    expected = [model.transformer(clean, noisy, t, dropped, pack(lengths, "cpu")) for dropped in (nobody, ~nobody)]
     torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)
 
 
 def test_dropped_targets_see_nothing_of_the_context() -> None:
     model = made()
     clean, noisy, t, dropped, lengths = drawn()
-    first, second = (model.transformer(c, noisy, t, dropped, lengths) for c in (clean, clean + 1))
+    first, second = (model.transformer(c, noisy, t, dropped, pack(lengths, "cpu")) for c in (clean, clean + 1))
     assert torch.equal(first[dropped], second[dropped])
     starts = lengths.cumsum(0) - lengths
     sees = ~dropped

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack, shifted, starts, visible_pairs
+from stages.lcm.batch import Batch
+from stages.lcm.packing import Packing, check_lengths, last, layout_of, lengthened, pack, shifted, visible_pairs
 
 LENGTHS = torch.tensor([3, 16, 1, 7, 9, 2, 1, 11])
 
@@ -84,7 +87,7 @@ def test_alone_gives_each_document_a_row_and_last_its_last_position() -> None:
 def test_shifted_puts_a_zero_vector_first_in_every_document() -> None:
     lengths = torch.tensor([2, 1, 3])
     x = torch.arange(1.0, 7)[:, None]
-    assert shifted(x, starts(lengths, x.device)).flatten().tolist() == [0, 1, 0, 0, 4, 5]
+    assert shifted(x, pack(lengths, "cpu").starts).flatten().tolist() == [0, 1, 0, 0, 4, 5]
 
 
 def test_lengthened_puts_one_last() -> None:
@@ -110,3 +113,14 @@ def test_a_document_that_is_too_long_is_an_error_that_says_so() -> None:
 def test_an_empty_document_is_an_error(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="every document needs a sentence"):
         pack(torch.tensor(lengths, dtype=torch.int64), "cpu")
+
+
+def test_a_batch_packs_by_the_layout_that_it_was_given() -> None:
+    batch = Batch(torch.randn(int(LENGTHS.sum()), 4), LENGTHS, torch.ones(int(LENGTHS.sum())))
+    given = replace(batch, layout=layout_of(LENGTHS))
+    expected = pack(LENGTHS, "cpu")
+    for found in (batch.packing, given.packing, given.to("cpu").packing):
+        for name in ("gather", "scatter", "positions", "own", "mask", "starts"):
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    other = replace(batch, layout=layout_of(LENGTHS, alone=True))
+    assert torch.equal(other.packing.mask, pack(LENGTHS, "cpu", alone=True).mask)

@@ -58,7 +58,7 @@ def test_losses_and_gradients_are_those_of_plain_loops() -> None:
     base = BaseLcm(model.card, model.scaler)
     base.load_state_dict(model.state_dict())
     normalized = base.scaling.normalize(one.embeddings)
-    predicted = base.scaling.denormalize(base._predict(normalized, one.lengths))
+    predicted = base.scaling.denormalize(base._predict(normalized, one.packing))
     assert one.tokens is not None
     ids = [one.tokens.ids[a:b].tolist() for a, b in zip(one.tokens.offsets, one.tokens.offsets[1:], strict=False)]
     expected = torch.stack([likelihood(network, x, words) for x, words in zip(predicted, ids, strict=True)])

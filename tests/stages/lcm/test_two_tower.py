@@ -59,12 +59,12 @@ def test_the_denoiser_is_that_of_the_paper() -> None:
     clean, noisy = torch.randn(2, count, models.DIM)
     t, dropped = torch.randint(1, 11, (count,)), torch.rand(count) < 0.4
     packing = pack(lengths, "cpu")
-    context = Context(model._read(clean, lengths, packing), packing, packing, dropped)
+    context = Context(model._read(clean, packing), packing, packing, dropped)
     found = model._denoise(noisy, Lookup.over(t, 11), context)
     expected = []
     for part in torch.arange(count).split(lengths.tolist()):
         longer = torch.tensor([len(part) + 1])  # by one, which the last output is shifted to
-        read = model._read(torch.cat([clean[part], clean[:1]]), longer, pack(longer, "cpu"))
+        read = model._read(torch.cat([clean[part], clean[:1]]), pack(longer, "cpu"))
         expected.append(denoised(model, read[1:], noisy[part], t[part], dropped[part]))
     torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)
 
