@@ -1,8 +1,10 @@
 """Training steps of a Large Concept Model on a GPU: concepts/s, TFLOP/s, MFU, and how long the paper's training takes.
 
 The trainer's own steps (pipeline/training/step.py) on random documents of 20 to 127 sentences, packed as the loader
-packs them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Needs
-torch, numpy, pyarrow, PyYAML, rich and safetensors; 26 GB of GPU memory for the 1.6B models, and activations.
+packs them; weights in float32, products in bfloat16, compiled blocks. The middle one of five rounds counts. Then, with
+--files, as many rounds on batches that the loader reads from so many sentences on disk, and what share of the time
+steps wait for it. Needs torch, numpy, pyarrow, PyYAML, rich, safetensors and fsspec; 26 GB of GPU memory for the 1.6B
+models, and activations; 2 kB of disk a sentence.
 
     python -m benchmarks.lcm_gpu
     python -m benchmarks.lcm_gpu --model lcm-one-tower-1.6b --micro-concepts 8192 --activation-checkpointing
@@ -12,13 +14,21 @@ torch, numpy, pyarrow, PyYAML, rich and safetensors; 26 GB of GPU memory for the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from benchmarks.machine import describe_cpu
+from benchmarks.training_files import made_up_index
 from pipeline.config.train import TrainSettings
+from pipeline.training.data.index import TrainingSource
+from pipeline.training.data.loader import WINDOW, Loader
 from pipeline.training.distributed import Processes, parallel
 from pipeline.training.optimizer import adamw
 from pipeline.training.peaks import peak_tflops
@@ -27,6 +37,7 @@ from stages.device import prepare_cuda
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import load_lcm_card
+from stages.lcm.packing import layout_of
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
@@ -46,6 +57,7 @@ def documents(concepts: int, context: int, dim: int, codebooks: Codebooks | None
         count, units = codebooks.centroids.shape[:2]
         codes = torch.randint(units, (concepts, count), dtype=torch.int32)
     batch = Batch(torch.randn(concepts, dim).half(), torch.tensor(lengths), torch.ones(concepts), codes)
+    batch = replace(batch, layout=layout_of(batch.lengths))
     return batch.pinned() if torch.cuda.is_available() else batch
 
 
@@ -58,11 +70,15 @@ def main() -> None:
     parser.add_argument("--micro-concepts", type=int, default=16_384, help="sentences computed at once")
     parser.add_argument("--micros", type=int, default=2, help="micro-batches of a step")
     parser.add_argument("--steps", type=int, default=5, help="of a round")
+    parser.add_argument(
+        "--files", type=int, default=0, help="sentences on disk for the loader to read; 0: leave it out"
+    )
     parser.add_argument("--compile", choices=("auto", "always", "never"), default="auto")
     parser.add_argument("--activation-checkpointing", action="store_true")
     parser.add_argument("--small", action="store_true", help="a smoke test")
     asked = parser.parse_args()
     if asked.small:
+        asked.files = min(asked.files, 3000)
         asked.model, asked.dim, asked.micro_concepts, asked.steps = "lcm-two-tower-tiny", 64, 256, 1
     device = torch.device(asked.device)
     prepare_cuda(device)
@@ -109,10 +125,45 @@ def main() -> None:
     print(f"on {on}, {str(dtype).removeprefix('torch.')}, torch {torch.__version__}")
     print(f"concepts/s  {middle:,.0f} ({rates[0]:,.0f} to {rates[-1]:,.0f})")
     print(f"TFLOP/s     {tflops:,.3g}" + (f", MFU {tflops / peak:.1%} of {peak:g}" if peak else ""))
+    if asked.files:
+        with tempfile.TemporaryDirectory(prefix="lcm-gpu-") as folder:
+            codes = (64, 8192) if codebooks else None
+            index = made_up_index(Path(folder), asked.files, asked.dim, min(card.context, asked.micro_concepts), codes)
+            loader = Loader(
+                [TrainingSource(index)],
+                split="train",
+                max_sentences=card.context,
+                micro_concepts=asked.micro_concepts,
+                codes=card.quantised,
+                pin=device.type == "cuda",
+                window=min(WINDOW, max(asked.micro_concepts, asked.files // 2)),
+            )
+            with contextlib.closing(iter(loader)) as micros:
+                print(_with_loader(stepper, micros, asked.micros, asked.steps))
     if device.type == "cuda":
         print(f"memory      {torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB")
     hours = STEPS * CONCEPTS / middle / 3600
     print(f"the paper's {STEPS:,} steps of {CONCEPTS:,} concepts: {hours:,.0f} hours on one, {hours / 32:,.0f} on 32")
+
+
+def _with_loader(stepper: Stepper, micros: Iterator[tuple[int, Batch]], a_step: int, steps: int) -> str:
+    """Rounds of steps on what the loader gives; the first one, in which it begins to read, does not count."""
+    shares, rates, step = [], [], WARM_UP + ROUNDS * steps
+    for number in range(ROUNDS + 1):
+        began, waited, pending = time.perf_counter(), 0.0, []
+        for _ in range(steps):
+            since = time.perf_counter()
+            mine = [next(micros) for _ in range(a_step)]
+            waited += time.perf_counter() - since
+            pending.append(stepper.step(step, mine))
+            step += 1
+        sentences = sum(one.result().sentences for one in pending)
+        seconds = time.perf_counter() - began
+        if number:
+            shares.append(waited / seconds)
+            rates.append(sentences / seconds)
+    share, rate = statistics.median(shares), statistics.median(rates)
+    return f"loader      steps wait for it {share:.2%} of the time; {rate:,.0f} concepts/s from files"
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def sampling(card: LcmCard) -> Callable[[], None]:
 def sonar_llm() -> None:
     model = on_gpu(build(load_lcm_card("lcm-sonar-llm-tiny"), SCALER).eval())
     decoder = on_gpu(SonarTextDecoder(**NUMBERS))
-    decoder.to = lambda device: decoder  # type: ignore[method-assign, assignment, misc]
+    decoder.to = lambda device: decoder  # type: ignore[method-assign, assignment]
     model.use(decoder)
     tokens = Tokens.of([[3, 5, 6, 3]] * 20)
     assert model.losses(replace(packed_batch(), tokens=tokens).to(GPU)).device.type == GPU
