@@ -2,6 +2,7 @@
 
     python -m benchmarks.beside                          24 layers, d=1024, ffn 8192; half a minute on a GPU
     python -m benchmarks.beside --device cpu --small     tiny networks, whose steps are short as a GPU's
+    python -m benchmarks.beside --device cpu --small --apart     steps have a core of their own, as beside a GPU
 
 Beside it two workers tokenise, make token lists, detokenise and compute BLEU, again and again, as `prepare` and
 `finish` of two parts do. Threads hold the interpreter while they do so, and Python takes it from them after its switch
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import statistics
 import subprocess
@@ -45,20 +47,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     options = _parser().parse_args(arguments)
     if options.work:
-        _work(threading.Event(), lambda: print("ready", flush=True))
+        _work(threading.Event(), lambda: print("ready", flush=True), options.cores)
         return
+    if options.apart:
+        own, *options.cores = sorted(os.sched_getaffinity(0))
+        if not options.cores:
+            raise SystemExit("--apart needs a second core, and this process may use one; leave it out")
+        os.sched_setaffinity(0, {own})
+        torch.set_num_threads(1)
     prepare_cuda(options.device)
     shape, vocab_size = (SMALL, 1000) if options.small else (Shape(), 256_206)
     decode = _decoder(options, shape, vocab_size)
     ways: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
         "alone": contextlib.nullcontext,
-        "beside threads": lambda: _threads(options.workers, DEFAULT_SECONDS),
-        f"beside threads, switch interval {SWITCH_SECONDS * 1e6:.0f} µs": lambda: _threads(
-            options.workers, SWITCH_SECONDS
-        ),
+        "beside threads": lambda: _threads(options, DEFAULT_SECONDS),
+        f"beside threads, switch interval {SWITCH_SECONDS * 1e6:.0f} µs": lambda: _threads(options, SWITCH_SECONDS),
     }
     times: dict[str, list[float]] = {}
-    with _processes(options.workers) as beside:
+    with _processes(options) as beside:
         ways["beside processes"] = beside
         decode()
         for _ in range(options.rounds):
@@ -66,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 with way():
                     times.setdefault(name, []).append(decode())
     print(f"{describe(options.device)}; torch {torch.__version__}; {shape}, {options.rows} sentences a step")
+    print(f"load of the machine {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores{', apart' if options.apart else ''}")
     for name, seconds in times.items():
         ratio = statistics.median(one / alone for one, alone in zip(seconds, times["alone"], strict=True))
         print(f"a step {name}: {statistics.median(seconds) * 1e3:.2f} ms, {ratio - 1:+.1%}", flush=True)
@@ -93,8 +100,10 @@ def _decoder(options: argparse.Namespace, shape: Shape, vocab_size: int) -> Call
     return decode
 
 
-def _work(stop: threading.Event, started: Callable[[], object]) -> None:
-    """What the CPU does for parts of sentences, until it is told to stop."""
+def _work(stop: threading.Event, started: Callable[[], object], cores: Sequence[int]) -> None:
+    """What the CPU does for parts of sentences, until it is told to stop. cores: of this thread, if not all."""
+    if cores:
+        os.sched_setaffinity(0, cores)
     tokenizer, texts = SonarTokenizer(load_card(TOKENIZER)), made_up_sentences(1000, 0)
     started()
     while not stop.is_set():
@@ -104,9 +113,10 @@ def _work(stop: threading.Event, started: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def _threads(count: int, interval: float) -> Iterator[None]:
-    stop, started = threading.Event(), threading.Barrier(count + 1)
-    threads = [threading.Thread(target=_work, args=(stop, started.wait)) for _ in range(count)]
+def _threads(options: argparse.Namespace, interval: float) -> Iterator[None]:
+    stop, started = threading.Event(), threading.Barrier(options.workers + 1)
+    order = stop, started.wait, options.cores
+    threads = [threading.Thread(target=_work, args=order) for _ in range(options.workers)]
     sys.setswitchinterval(interval)
     for thread in threads:
         thread.start()
@@ -121,10 +131,10 @@ def _threads(count: int, interval: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _processes(count: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+def _processes(options: argparse.Namespace) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
     """Processes that work only while the context that this gives is entered."""
-    command = [sys.executable, "-m", "benchmarks.beside", "--work"]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    command = [sys.executable, "-m", "benchmarks.beside", "--work", "--cores", *map(str, options.cores)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(options.workers)]
 
     def tell(sign: signal.Signals) -> None:
         for process in processes:
@@ -163,6 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=2, help="threads or processes beside it")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="a very small network")
+    parser.add_argument("--apart", action="store_true", help="on Linux: the step has a core, the others have the rest")
+    parser.add_argument("--cores", type=int, nargs="*", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--work", action="store_true", help="only do what is done beside it, for ever")
     return parser
 

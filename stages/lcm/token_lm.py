@@ -186,14 +186,16 @@ class TokenLm(Lcm):
         if batch.tokens is None:
             raise ValueError(f"{self.card.name} learns by words and has not been given the tokens of its sentences")
         before = 0 if self.training else self.context // 2
-        return streams_of(batch.tokens, batch.lengths, batch.weights.cpu().numpy() > 0, self.context, before)
+        counted = np.zeros(batch.sentences, np.bool_)
+        counted[batch.target_rows] = True
+        return streams_of(batch.tokens, batch.lengths, counted, self.context, before)
 
     def _read(self, ids: Indices, lengths: Indices) -> Tensor:
         """(positions, model_dim): at each token what is known of the next, as rows of the embedding are compared."""
         device = self.embedding.weight.device
         packing = pack(torch.from_numpy(lengths), device)
         rotations = Rotations.of(packing, self.card.width_of_head, self.card.rope_base)
-        x: Tensor = self.embedding(torch.from_numpy(ids).to(device))
+        x: Tensor = self.embedding(_on(ids, self.embedding.weight))
         for block in self.layers:
             x = block(x, packing, rotations)
         normed: Tensor = self.norm(x)
@@ -256,9 +258,11 @@ def headless_losses(outputs: Tensor, keys: Tensor, temperature: float) -> Tensor
 def summed(values: Tensor, sentence: Indices, sentences: int) -> Tensor:
     """(sentences,) float32: sums of (tokens,) values by their sentences, which ascend, always added in one order."""
     counts = np.bincount(sentence, minlength=sentences)
-    places = torch.from_numpy(np.arange(max(1, counts.max(initial=0))) < counts[:, None]).to(values.device)
+    places = torch.from_numpy(np.arange(max(1, counts.max(initial=0))) < counts[:, None])
+    places = places.to(values.device, non_blocking=True)
     return torch.zeros(places.shape, device=values.device).masked_scatter(places, values.float()).sum(1)
 
 
 def _on(numbers: Indices, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(numbers)).to(like.device)
+    """On the device of another tensor; it is not waited for."""
+    return torch.from_numpy(np.ascontiguousarray(numbers)).to(like.device, non_blocking=True)
