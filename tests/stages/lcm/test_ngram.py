@@ -36,7 +36,7 @@ def said(model: BaseLcm, one: Batch, wdr: bool) -> dict[tuple[int, int], Tensor]
     """(sentence, n) → what head n says of it, from n sentences before it, normalised, by loops."""
     assert model.ngram is not None
     clean = model.scaling.normalize(one.embeddings)
-    read = model._read(clean, one.lengths)
+    read = model._read(clean, one.packing)
     found, start = {}, 0
     for length in one.lengths.tolist():
         for at in range(start, start + length):
