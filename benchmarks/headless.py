@@ -143,6 +143,7 @@ def main() -> None:
                 found = json.loads(done.stdout)
                 figures = (f"{found['ms']:,.0f}", f"{found['gb']:.2f}", f"{found['nll']:.3f}")
                 table.add_row(f"{vocabulary:,}", str(micro_batch), loss, *figures)
+                print(f"{vocabulary:,} × {micro_batch}, {loss}: {', '.join(figures)}", file=sys.stderr, flush=True)
     on = torch.cuda.get_device_name() if asked.device == "cuda" else describe_cpu()
     console().print(f"{asked.steps} steps each, on {on}, torch {torch.__version__}")
     console().print(table)

@@ -68,6 +68,8 @@ def _said(results: Results, metric: str, row: str) -> str:
     found = results.figure(metric, row)
     if found is None:
         return "–"
+    if metric == "parameters":
+        return f"{found.mean / 1e6:,.2f} M"
     return f"{found.mean:.4g}" + (f" ± {2 * found.error:.2g}" if found.error else "")
 
 

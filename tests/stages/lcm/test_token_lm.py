@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.batching import Tokens
 from stages.lcm import softmax
@@ -207,6 +208,30 @@ def test_scores_in_chunks_are_the_same_and_bounded(monkeypatch: pytest.MonkeyPat
     assert rough.dtype == torch.float32
     torch.testing.assert_close(rough, expected, rtol=0.05, atol=0.1)
     assert not len(softmax_losses(queries[:0], keys, labels[:0]))
+
+
+class _Largest(TorchDispatchMode):
+    """Numbers in the largest tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = call(*args, **(kwargs or {}))
+        self.numbers = max(self.numbers, made.numel() if isinstance(made, Tensor) else 0)
+        return made
+
+
+def test_no_tensor_has_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax, "SCORES", 1 << 14)
+    model, one = made(), batch()
+    words = len(targets_of(one))
+    with torch.no_grad():
+        model.embedding.weight = torch.nn.Parameter(torch.randn(4096, 16))
+    with _Largest() as largest:
+        model.losses(one).sum().backward()
+    assert words * 4096 > 2 * largest.numbers and largest.numbers <= 16 * 4096  # the embedding and its gradient
 
 
 def test_documents_do_not_look_into_each_other_nor_ahead() -> None:
