@@ -214,7 +214,7 @@ class _Largest(TorchDispatchMode):
     """Numbers in the largest tensor that is made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.numbers = 0
 
     def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
