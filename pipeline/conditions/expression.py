@@ -134,15 +134,20 @@ class Condition:
 
 
 def parse(
-    text: str, columns: Mapping[str, pa.DataType], origin: str = "--where", absent: Collection[str] = ()
+    text: str,
+    columns: Mapping[str, pa.DataType],
+    origin: str = "--where",
+    absent: Collection[str] = (),
+    kept: Collection[str] = (),
 ) -> Condition:
     """Read a condition on the given columns (name → Arrow type). `origin` begins the error messages.
 
-    `absent`: columns that do not exist yet, because their stage has not run, for a better message.
+    For better messages: `absent`: columns that do not exist yet, because their stage has not run; `kept`: columns of
+    inputs, whose types can be declared.
 
     Raises `ExpressionError` for a syntax error, an unknown column, or a test that does not fit the column's type.
     """
-    node = _Parser(ConditionTokens(text, origin), columns, absent).whole()
+    node = _Parser(ConditionTokens(text, origin), columns, absent, kept).whole()
     clauses = tuple(
         Clause(text[one.start : one.end], one.columns, one.null_columns, one.expression, one.memberships)
         for one in node.conjuncts or (node,)
@@ -183,8 +188,14 @@ def _places(columns: Mapping[str, pa.DataType]) -> dict[str, _Place]:
 class _Parser:
     """Recursive descent: each method takes the tokens of one rule of the grammar."""
 
-    def __init__(self, tokens: ConditionTokens, columns: Mapping[str, pa.DataType], absent: Collection[str]) -> None:
-        self._tokens, self._columns, self._absent = tokens, _places(columns), absent
+    def __init__(
+        self,
+        tokens: ConditionTokens,
+        columns: Mapping[str, pa.DataType],
+        absent: Collection[str],
+        kept: Collection[str],
+    ) -> None:
+        self._tokens, self._columns, self._absent, self._kept = tokens, _places(columns), absent, kept
         self._fail = tokens.fail
         self._depth = self._tests = 0
 
@@ -395,7 +406,7 @@ class _Parser:
         if _class(kind) == "time" and token.kind == "text":
             return sign, self._moment(column, kind, token)
         if _class(kind) != token.kind:
-            self._fail(token, f"{column.value} holds {_holds(kind)}; this is a {token.kind}")
+            self._fail(token, f"{column.value} holds {_holds(kind)}; this is a {token.kind}", self._other_type(column))
         self._check_order(token, kind, sign)
         if not pa.types.is_integer(kind):
             return sign, pa.scalar(float(value) if token.kind == "number" else value, kind)
@@ -409,6 +420,13 @@ class _Parser:
             bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
             low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
             self._fail(token, f"{column.value} lies between {low} and {high}")
+
+    def _other_type(self, column: Token) -> str:
+        """How the type of a column that an input keeps is changed; nothing for other columns."""
+        name = column.value
+        if name not in self._kept:
+            return ""
+        return f"metadata has the type that its values have in common; to state another: keep: {{{name}: int64}}"
 
     def _moment(self, column: Token, kind: pa.DataType, token: Token) -> pa.Scalar:
         """A text as the day or the moment that it writes."""

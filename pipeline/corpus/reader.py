@@ -29,7 +29,7 @@ from pipeline.conditions.expression import Condition, parse
 from pipeline.corpus import frames
 from pipeline.corpus.counters import by_detail
 from pipeline.corpus.nearest import Metric, Query, find_nearest
-from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, no_column
+from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, kept_names, no_column
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import PartState, States, View, read_state
@@ -118,7 +118,8 @@ class Corpus:
         Raises `ExpressionError` if it cannot be understood; `origin` begins the message.
         """
         types = {column.name: column.type for column in self.catalogue.values()}
-        return parse(text, types, origin, absent=set(ROW_COLUMNS) - set(types))
+        kept = kept_names(self.chunks.columns)
+        return parse(text, types, origin, absent=set(ROW_COLUMNS) - set(types), kept=kept)
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
         """Columns side by side (all row columns, if none is named).

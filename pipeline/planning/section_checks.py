@@ -101,7 +101,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
     columns, sampled = _available(config, kept)
     types = {column.name: column.type for column in columns.values()}
     try:
-        condition = parse(select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types))
+        condition = parse(select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types), kept=kept.types)
     except ConfigError as error:
         yield keys, str(error)
         return

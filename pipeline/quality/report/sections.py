@@ -92,6 +92,8 @@ def records(found: Gathered) -> Section:
     blocks += [Note(problem, "bad") for problem in accounting.problems]
     if accounting.bytes_unreadable:
         blocks.append(Note(f"{formats.size(accounting.bytes_unreadable)} of the input could not be decoded.", "look"))
+    for path, count in accounting.misfits.items():
+        blocks.append(Note(f"{path}: {counted(count, 'value')} did not fit its type and became null.", "look"))
     blocks += [Note(f"{text} ({counted(parts, 'part')})") for text, parts in accounting.warnings.most_common()]
     rows = [
         (reason, Said(one.place), Said(one.error), Said(one.payload.decode("utf-8", "replace").strip()))

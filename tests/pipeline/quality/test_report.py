@@ -107,6 +107,7 @@ def full(made: Corpus) -> Gathered:
     )
     accounting = dataclasses.replace(found.accounting, problems=[EVIL])
     accounting.warnings[EVIL] += 1
+    accounting.misfits[EVIL] = 3
     return dataclasses.replace(found, rows=rows, accounting=accounting, name=EVIL, noise_levels=[0.1, 0.5, 0.9])
 
 
@@ -203,6 +204,7 @@ def test_shares(part: int, whole: int, expected: str) -> None:
 
 def test_problems_are_not_called_balance(full: Gathered) -> None:
     shown = plain(Page(page_of(full)).text)
+    assert "3 values did not fit its type and became null." in shown
     assert "The accounting does not balance: 1 problem below." in shown and "The accounting balances" not in shown
 
 
