@@ -1,4 +1,4 @@
-"""Encode on CPU: sentences a second of our stage and of what users have today, in one run, on the same sentences.
+"""Encode on CPU: sentences per second of our stage and of what users have today, in one run, on the same sentences.
 
     python -m benchmarks.encode_cpu                                   against the official way of working, rebuilt here
     python -m benchmarks.encode_cpu --official PYTHON                 … and against the official package in that Python
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sentences", type=int, default=2000, help="how many, from all files of the sample")
     parser.add_argument("--rounds", type=int, default=3, help="how often the default and the fastest ways are measured")
-    parser.add_argument("--batches", type=int, nargs="+", default=[5, 32, 256], help="sentences a batch, reference")
+    parser.add_argument("--batches", type=int, nargs="+", default=[5, 32, 256], help="sentences per batch, reference")
     parser.add_argument("--formats", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument(
         "--orders",
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(Order),
         help="arrival: the reference reads a file; characters: it gets a list, and sorts it",
     )
-    parser.add_argument("--batch-tokens", type=int, default=16_384, help="tokens a batch, ours")
+    parser.add_argument("--batch-tokens", type=int, default=16_384, help="tokens per batch, ours")
     parser.add_argument("--tokenizer", default="sonar-tiny", help="model card whose tokenizer and vocabulary are used")
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)

@@ -45,7 +45,7 @@ LENGTHS = (
 )
 FORMATS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 PARTS = ("encode", "baseline", "decode", "worker")
-LANGUAGE = 5  # any id that is no control symbol
+LANGUAGE = 5  # any id that is not a control symbol
 AGREEMENT = 0.999  # cosine between the baseline's embedding of a sentence and ours, both in 16 bits
 # dense, 16 bits; the first name that is part of the device's
 PEAK_TFLOPS = {"H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0, "A100": 312.0}
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare_cuda(device)
     print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
     lengths = sentence_lengths(options.sentences or (200 if options.small else 32_768), options.seed)
-    print(f"{len(lengths)} sentences, {np.mean(lengths):.1f} tokens a sentence, at most {max(lengths)}")
+    print(f"{len(lengths)} sentences, {np.mean(lengths):.1f} tokens per sentence, at most {max(lengths)}")
     shapes = layer_shapes(shape.dim, shape.ffn_dim)
     rows = min(max(options.batch_tokens), sum(lengths))
     rate = combined_rate(matmul_rates(rows, shapes, dtype, device), shapes)
@@ -170,7 +170,7 @@ def _encoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
 
     if "encode" in options.only:
         for batch_tokens in options.batch_tokens:
-            bench.report(f"encode, {batch_tokens} tokens a batch", partial(encoding, batch_tokens))
+            bench.report(f"encode, {batch_tokens} tokens per batch", partial(encoding, batch_tokens))
     tokens = sentences(0)
     if options.profile:
         _profile(bench, "encode", partial(ours, tokens, options.batch_tokens[0]))
@@ -232,12 +232,12 @@ def _decoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
                 raise SystemExit("a sentence ended before its length; the figure would mean nothing")
 
     for rows in options.decode_rows:
-        bench.report(f"greedy decode, {rows} sentences a batch", partial(decoding, rows, 1))
+        bench.report(f"greedy decode, {rows} sentences per batch", partial(decoding, rows, 1))
     if options.profile:
         _profile(bench, "greedy decode", decoding(options.decode_rows[0], 1, 0).work)
     if options.beam > 1:
         rows = max(1, options.decode_rows[0] // options.beam)
-        title = f"beam search, beam {options.beam}, {rows} sentences a batch"
+        title = f"beam search, beam {options.beam}, {rows} sentences per batch"
         bench.report(title, partial(decoding, rows, options.beam))
 
 
@@ -279,9 +279,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sentences", type=int, help="32 768 if not given; 200 with --small")
     parser.add_argument("--decode-sentences", type=int, default=8192, help="of those, how many to decode")
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="encode")
-    parser.add_argument("--decode-rows", type=int, nargs="+", default=[512, 1024, 2048], help="sentences a batch")
+    parser.add_argument("--decode-rows", type=int, nargs="+", default=[512, 1024, 2048], help="sentences per batch")
     parser.add_argument("--beam", type=int, default=5, help="of beam search; 1: leave it out")
-    parser.add_argument("--baseline-batches", type=int, nargs="+", default=[128, 512, 2048], help="sentences a batch")
+    parser.add_argument("--baseline-batches", type=int, nargs="+", default=[128, 512, 2048], help="sentences per batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
     parser.add_argument("--profile", action="store_true", help="print the kernels that take the time")

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _decoding(
     options: argparse.Namespace, shape: Shape, vocab_size: int, levels: npt.NDArray[np.float64], lengths: list[int]
 ) -> list[tuple[int, float]]:
-    """Seconds by rows a batch."""
+    """Seconds by rows per batch."""
     device, dtype = options.device, FORMATS[options.format]
     torch.manual_seed(options.seed)
     with torch.device(device):
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sentences", type=int, help="2048 if not given; 20 with --small")
     parser.add_argument("--levels", type=int, default=9, help="noise levels")
     parser.add_argument("--batch-rows", type=int, nargs="+", default=[512, 1024, 2048], help="decodings a batch")
-    parser.add_argument("--external-tokens", type=int, default=32_768, help="tokens a batch of the external encoder")
+    parser.add_argument("--external-tokens", type=int, default=32_768, help="tokens per batch of the external encoder")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="very small networks, to see that everything runs")
     parser.add_argument("--seed", type=int, default=0)

@@ -66,13 +66,13 @@ SHARES = r"(?:MFU ([\d.]+%), )?([\d.]+%) of F\.linear"
 ROWS = (
     Row("encode", "encode_gpu --only encode --batch-tokens 32768 16384", (
         Figure("encode, ids on the host → embeddings on the host", "≥ 12 000 sentences/s, stretch 16 000",
-               r"(?m)^encode, (?:\d+) tokens a batch" + RATE, r"\1 sentences/s"),
+               r"(?m)^encode, (?:\d+) tokens per batch" + RATE, r"\1 sentences/s"),
         Figure("… its MFU, and as a share of `F.linear` on the encoder's shapes", "the higher the better",
                r"(?m)^encode, .*?([\d.]+) TFLOP/s, " + SHARES, r"MFU \2, \3 of F.linear"),
     ), 80, "encode_gpu --small --only encode --sentences 24 --rounds 1 --batch-tokens 512"),
     Row("decode", "encode_gpu --only decode --decode-rows 2048 512 --decode-sentences 4096 --beam 5 --rounds 2", (
         Figure("greedy decoding, each sentence to its own length", "≥ 4 000 sentences/s, stretch 8 000",
-               r"(?m)^greedy decode, \d+ sentences a batch" + RATE, r"\1 sentences/s"),
+               r"(?m)^greedy decode, \d+ sentences per batch" + RATE, r"\1 sentences/s"),
         Figure("… its MFU", "the higher the better", r"(?m)^greedy decode, .*?([\d.]+) TFLOP/s, " + SHARES, r"MFU \2"),
         Figure("beam search, beam 5", "none", r"(?m)^beam search, .*?" + RATE, r"\1 sentences/s"),
     ), 100, "encode_gpu --small --only decode --sentences 12 --rounds 1 --decode-rows 16"),

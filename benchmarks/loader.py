@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         exported = Path(name, "lcm")
         export_corpus(Console(file=io.StringIO()), corpus.url, corpus, ExportOptions("lcm", str(exported)))
-        table = Table(title=f"Thousand embeddings a second, median of {options.rounds} rounds")
+        table = Table(title=f"Thousand embeddings per second, median of {options.rounds} rounds")
         table.add_column("method")
         for threads in options.threads:
             table.add_column(f"{threads} threads" if threads > 1 else "1 thread", justify="right")

@@ -2,7 +2,7 @@
 
 It works as `TextToEmbeddingModelPipeline.predict` of sonar-space 0.5.0 does: one language a call; sentences in the
 order of the file they are read from, or, when given as a list, sorted by their number of characters; tokenised one by
-one; a fixed number of sentences a batch (5 unless told otherwise), padded to the longest; an additive mask of batch ×
+one; a fixed number of sentences per batch (5 unless told otherwise), padded to the longest; an additive mask of batch ×
 length × length, built sentence by sentence; queries, keys and values projected one after the other; positions added in
 fp32. Imports only torch and sentencepiece, and nothing of ours, so that no setting of ours speeds it up or down.
 """
@@ -106,7 +106,7 @@ class RebuiltPipeline:
 
     @torch.inference_mode()
     def predict(self, source: Path | Sequence[str], source_lang: str, batch_size: int = 5) -> Tensor:
-        """source: a file with a sentence a line, or sentences → (sentences, dim) in the order given."""
+        """source: a file with a sentence per line, or sentences → (sentences, dim) in the order given."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(PRECISION[self.dtype])
         try:

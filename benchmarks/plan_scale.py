@@ -39,7 +39,7 @@ from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 CHUNKS_A_FILE = 1000
-ROWS = 100_000  # sentences a part
+ROWS = 100_000  # sentences per part
 LANGUAGES = ("eng_Latn", "deu_Latn", "fra_Latn", "rus_Cyrl", "zho_Hans")
 COMMANDS = ("plan", "status")
 

@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 2, 3, 4], help="parts at once")
     parser.add_argument("--parts", type=int, default=8, help="parts for each number in flight")
-    parser.add_argument("--rows", type=int, default=20_000, help="sentences a part")
+    parser.add_argument("--rows", type=int, default=20_000, help="sentences per part")
     parser.add_argument("--rate", type=float, default=4000.0, help="sentences/s of the simulated encoder")
     parser.add_argument("--latency", type=float, default=0.05, help="seconds that each request waits")
     parser.add_argument("--errors", type=float, default=0.01, help="share of requests that fail")

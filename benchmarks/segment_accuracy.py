@@ -5,7 +5,7 @@
 The gold sentences are the lines `# text = …` of a CoNLL-U file, the documents those that `# newdoc` starts, their
 sentences joined by single spaces, so that nothing but the text shows where one ends. *Bare* is the same without case
 and punctuation: sentences in lower case, all characters of Unicode's category P taken out, white space collapsed, empty
-sentences left out. A boundary is a place between two characters that are no white space; the ends of documents do not
+sentences left out. A boundary is a place between two characters that are not white space; the ends of documents do not
 count. Next to our methods run spaCy's plain sentencizer and wtpsplit's own `split`: same model, threshold, windows.
 
 The capped methods also cut sentences that are too long. These cuts count as boundaries found, and hardly one is gold:

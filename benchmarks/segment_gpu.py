@@ -1,4 +1,4 @@
-"""SaT of the size of sat-3l-sm on a GPU: sentences a second, random weights, and what is no matmul; takes a minute.
+"""SaT of the size of sat-3l-sm on a GPU: sentences per second, random weights, and what is not matmul; takes a minute.
 
     python -m benchmarks.segment_gpu                         3 layers, d=768, ffn 3072, 12 heads, vocabulary 250 002
     python -m benchmarks.segment_gpu --device cpu --small    a smoke test that takes seconds
@@ -32,7 +32,7 @@ from stages.segment.sat.runner import SatRunner, windows
 Indices = npt.NDArray[np.int64]
 
 SENTENCE = 24  # tokens
-FIRST_PIECE = 4  # the first id that is no control symbol
+FIRST_PIECE = 4  # the first id that is not a control symbol
 SIZE, VOCAB_SIZE = Shape(dim=768, layers=3, heads=12, ffn_dim=3072), 250_002
 SMALL, SMALL_VOCAB_SIZE = Shape(dim=64, layers=2, heads=4, ffn_dim=128), 1000
 MATMULS = tuple(
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             runner = SatRunner(
                 network, Tokenizer(Unigram()), stride=options.stride, batch_tokens=batch_tokens, device=device
             )
-            title = f"documents of {mean} sentences, {batch_tokens} tokens a batch, stride {runner.stride}"
+            title = f"documents of {mean} sentences, {batch_tokens} tokens per batch, stride {runner.stride}"
             draw = partial(_drawn, runner, bench, options, sentences, mean)
             bench.report(title, draw)
         if options.profile:
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
-    parser.add_argument("--profile", action="store_true", help="print what is no matmul")
+    parser.add_argument("--profile", action="store_true", help="print what is not matmul")
     parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")
     parser.add_argument("--seed", type=int, default=0)
     return parser

@@ -1,6 +1,6 @@
 """What the segmentation benchmarks share: texts, boundaries, spaCy and wtpsplit as users have them, and stop-watches.
 
-A boundary is a number: how many characters that are no white space stand before it in its document. So white space
+A boundary is a number: how many characters that are not white space stand before it in its document. So white space
 cannot move it.
 """
 
@@ -68,7 +68,7 @@ class Way:
     process: list[float] = field(default_factory=list)
 
     def row(self) -> list[str]:
-        """MB/s by the clock, MB a second of CPU time, and the range by the clock."""
+        """MB/s by the clock, MB per second of CPU time, and the range by the clock."""
         speeds = [self.megabytes / seconds for seconds in self.wall]
         return [
             f"{statistics.median(speeds):.3g}",

@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", type=int, default=20)
-    parser.add_argument("--rows", type=int, help="sentences a part: 30 000 if not given; 60 with --small")
+    parser.add_argument("--rows", type=int, help="sentences per part: 30 000 if not given; 60 with --small")
     parser.add_argument("--in-flight", type=int, default=3, help="parts that are read, computed and written at once")
     parser.add_argument(
         "--hosted", choices=("auto", "yes", "no"), default="auto", help="in processes of their own: on GPUs"

@@ -188,7 +188,7 @@ def _default(field: Schema) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of the code, where braces and brackets are no Markdown."""
+    """Text of the code, where braces and brackets are not Markdown."""
     return re.sub(r"(?<!`)(\{[^}`]*\})(?!`)", r"`\1`", text)
 
 

@@ -1,8 +1,8 @@
-"""The two kinds of actors that Ray Data feeds: one segments chunks, one visits parts; both get and give items.
+"""The two kinds of actors that Ray Data feeds: one segments chunks, one visits parts; both receive and yield items.
 
-An item is a descriptor ({"part": …} or {"chunk": …}) or an event ({"event": …}, with the chunk that it is of and how
-many parts that had so far). Items travel as JSON, many in one value, which Ray Data cannot cut in pieces; actors send
-them on by the half second, so that small parts cost Ray little.
+An item is a descriptor ({"part": …} or {"chunk": …}) or an event ({"event": …}, with its chunk and the number of parts
+that the chunk had so far). Items travel as JSON, many in one value, which Ray Data cannot split; actors send them on
+every half second, so that small parts cost Ray little.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Visiting = Callable[[PartRef], Event]
 
 ITEMS = "items"
 FLUSH_SECONDS = 0.5
-SWITCH_SECONDS = 50e-6  # after which a thread lets another one have the interpreter: who computes must not wait
-SHARED_NICE = 10  # of segmenters where networks compute on the same cores: one late thread makes all others wait
+SWITCH_SECONDS = 50e-6  # after which a thread yields the interpreter, so that the computing thread need not wait
+SHARED_NICE = 10  # of segmenters, if networks compute on the same cores: one late thread delays all others
 
 
 class SegmentActor:
-    """Chunk descriptors → events. `make` loads what segments."""
+    """Chunk descriptors → events. `make` loads the segmenter."""
 
     def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
         if device == "cpu":
             import torch
 
             os.nice(SHARED_NICE)
-            torch.set_num_threads(1)  # one process a core segments already
+            torch.set_num_threads(1)  # one process per core segments already
         self._task = make()
         self._at_once = at_once
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Items → items."""
+        """Turn items into items."""
         out = _Outbox(self._at_once)
         for item in unpacked(batch):
             chunk = Chunk.from_json(item["chunk"])
@@ -55,7 +55,7 @@ class SegmentActor:
 
 
 class VisitActor:
-    """Part descriptors and `segmented` events → events; others go through. May be called from several threads."""
+    """Part descriptors and `segmented` events → events; other events pass through. Several threads may call it."""
 
     def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -67,7 +67,7 @@ class VisitActor:
         self._at_once = at_once
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Items → items."""
+        """Turn items into items."""
         out = _Outbox(self._at_once)
         for item in unpacked(batch):
             if "event" in item:
@@ -84,18 +84,18 @@ class VisitActor:
 
 
 def packed(items: list[dict[str, Any]]) -> pa.Table:
-    """A block of these items."""
+    """Return a block of these items."""
     return pa.table({ITEMS: [json.dumps(items)]})
 
 
 def unpacked(block: pa.Table) -> Iterator[dict[str, Any]]:
-    """The items of a block."""
+    """Yield the items of a block."""
     for text in block[ITEMS].to_pylist():
         yield from json.loads(text)
 
 
 class _Outbox:
-    """Items that were not sent on yet."""
+    """Items that have not been sent on yet."""
 
     def __init__(self, at_once: bool) -> None:
         self._items: list[dict[str, Any]] = []

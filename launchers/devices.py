@@ -6,14 +6,16 @@ import os
 
 
 def devices() -> list[str]:
-    """`cuda` once for each GPU, or one `cpu`."""
+    """Return `cuda` once for each GPU, or one `cpu`."""
     import torch
 
     return ["cuda"] * torch.cuda.device_count() if torch.cuda.is_available() else ["cpu"]
 
 
 def allowed_cpus() -> int:
-    """The CPUs that this process may use: fewer than the machine has in a SLURM job, or where it is bound to some."""
+    """Return how many CPUs this process may use: in a SLURM job, or if it is bound to some, fewer than the
+    machine has.
+    """
     present = os.cpu_count() or 1
     given = int(os.environ.get("SLURM_CPUS_ON_NODE", present))  # not every site binds jobs to their CPUs
     return min(given, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present)

@@ -1,4 +1,4 @@
-"""How the launcher of a configuration runs, trains and is asked about its jobs."""
+"""Selects how the launcher of a configuration runs, trains, and answers questions about its jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launchers.launch import Launching, choose
 
 
 def backend_of(config: RunConfig, options: RunOptions) -> Backend:
-    """How the launcher of a configuration does things. Raises `ConfigError` if it is not to be had here."""
+    """Return the backend of a configuration's launcher. Raises `ConfigError` if it is not available here."""
     from launchers.devices import devices
     from pipeline.run.run import Backend
 
@@ -36,7 +36,7 @@ def backend_of(config: RunConfig, options: RunOptions) -> Backend:
 
 
 def check_launcher(config: RunConfig) -> None:
-    """Raises `ConfigError` for a section `launcher` that cannot work; SLURM is asked only where it is."""
+    """Raise `ConfigError` for a section `launcher` that cannot work; SLURM is asked only on machines that have it."""
     if config.launcher.kind == "ray":
         from launchers.ray_cluster import checked_address
 
@@ -48,7 +48,9 @@ def check_launcher(config: RunConfig) -> None:
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
-    """Train where the launcher of a configuration says. Returns the run's folder if it was handed to SLURM."""
+    """Train where the launcher of a configuration says. Returns the run's folder if the training was handed to
+    SLURM.
+    """
     from launchers.slurm.training import check_free, submit
 
     if config.launcher.kind == "slurm":
@@ -73,12 +75,12 @@ def train(console: Console, config: RunConfig, fresh: bool = False) -> str | Non
 
 
 def is_ray_job(config: RunConfig) -> bool:
-    """Whether the run is to be submitted to a cluster's dashboard, not to be followed from here."""
+    """Return whether the run is submitted to a cluster's dashboard instead of being driven from here."""
     return config.launcher.kind == "ray" and (config.launcher.address or "").startswith(("http://", "https://"))
 
 
 def slurm_cluster() -> Cluster:
-    """What can be asked of the jobs of runs that were handed to SLURM; it is asked only about those."""
+    """Return what SLURM can be asked about the jobs of runs that were handed to it."""
     from launchers.slurm import jobs
     from launchers.slurm.submit import jobs_folder, jobs_root
     from pipeline.monitor.run_status import Cluster
@@ -90,7 +92,7 @@ def slurm_cluster() -> Cluster:
 
 
 def jobs_alive(jobs: Sequence[str]) -> bool:
-    """Whether SLURM still has one of these jobs."""
+    """Return whether SLURM still has one of these jobs."""
     from launchers.slurm.jobs import alive
 
     return alive(jobs)

@@ -1,9 +1,9 @@
-"""A placement group for each GPU that a visitor shares with those who segment by SaT.
+"""A placement group for each GPU that a visitor shares with SaT segmenters.
 
-Left to itself, Ray packs fractions best-fit: segmenters fill one GPU until its visitor no longer fits. A group of one
-bundle holds a whole GPU, and each actor is told which group it belongs to. A group whose node dies moves to another GPU
-as soon as there is one, with its actors. Pools of such actors do not grow: a new actor could take a place that another
-one still holds.
+By default Ray packs fractions best-fit: segmenters fill one GPU until its visitor no longer fits. A group of one bundle
+holds a whole GPU, and each actor is told which group it belongs to. A group whose node dies moves to another GPU as
+soon as there is one, with its actors. Pools of such actors do not grow: a new actor could take a place that another one
+still holds.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 class GpuBundles:
-    """The groups of one round, made as actors ask for them: where few work, the other GPUs stay free."""
+    """The groups of one round, created as actors ask for them: if few actors work, the other GPUs stay free."""
 
     def __init__(self, found: Pools) -> None:
         self._found = found
         self._groups: list[PlacementGroup] = []
 
     def of_visitors(self) -> Iterator[PlacementGroupSchedulingStrategy]:
-        """One place a GPU."""
+        """Yield one place per GPU."""
         for number in count():
             yield self._place(number)
 
     def of_segmenters(self) -> Iterator[PlacementGroupSchedulingStrategy]:
-        """One place on each GPU, then a second on each, and so on."""
+        """Yield one place on each GPU, then a second on each, and so on."""
         for number in count():
             yield self._place(number % self._found.visitors)
 
     def remove(self) -> None:
-        """Give the GPUs back; actors that are still there end."""
+        """Release the GPUs; actors that still exist end."""
         from ray.util.placement_group import remove_placement_group
 
         for group in self._groups:

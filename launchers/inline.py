@@ -1,6 +1,6 @@
-"""This process visits parts, one after the other; where there is enough to do, another one segments beside it.
+"""Visits parts in this process, one after the other; if there is enough to do, another process segments beside it.
 
-Good for small corpora, tests and debugging: nothing has to be started. A corpus of a few chunks is segmented here too.
+It suits small corpora, tests and debugging: nothing has to be started. A corpus of a few chunks is segmented here too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
 
 
 def _much_to_segment(plan: Plan) -> bool:
-    """Whether segmenting takes so long, and this process has so many CPUs, that it pays to do it beside."""
+    """Return whether segmenting takes so long, and this process has so many CPUs, that a second process is
+    worthwhile.
+    """
     if allowed_cpus() < 2:
         return False
     sentences = 0
@@ -67,6 +69,6 @@ def _in_turn(plan: Plan, folder: str, visit: Callable[[PartRef], Event] | None) 
         for event in segment(chunk) if segment else ():
             yield event
             parts += [event.ref] if event.ref else []
-        for ref in parts:  # after the chunk, which is not to blame if one of them kills this process
+        for ref in parts:  # after the chunk, which must not be blamed if one of them kills this process
             if visit:
                 yield visit(ref)

@@ -1,4 +1,4 @@
-"""Do what a plan says in this process, on this machine, or on a Ray cluster that is there."""
+"""Carries out a plan in this process, on this machine, or on an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
 from pipeline.planning.workload import busy_seconds_of
 
-SHORT_SECONDS = 300.0  # a run that is estimated to take less does not wait for Ray
+SHORT_SECONDS = 300.0  # a run that is estimated to take less does not start Ray
 
 
 class Launching:
@@ -22,7 +22,7 @@ class Launching:
         self._ray = False
 
     def __call__(self, plan: Plan, folder: str) -> Iterator[Event]:
-        """Do what a plan says."""
+        """Carry out a plan."""
         if kind_of(plan) == "local" and not self._ray:
             from launchers.local import ray_on_this_machine
 
@@ -37,7 +37,7 @@ class Launching:
 
 
 def launch(plan: Plan, folder: str) -> Iterator[Event]:
-    """Do what a plan says, with the launcher that its configuration names. `folder`: the run's, in the corpus."""
+    """Carry out a plan with the launcher that its configuration names. `folder`: the run's, in the corpus."""
     kind = kind_of(plan)
     if kind == "inline":
         from launchers import inline
@@ -53,7 +53,7 @@ def launch(plan: Plan, folder: str) -> Iterator[Event]:
 
 
 def kind_of(plan: Plan) -> str:
-    """What works on a plan here."""
+    """Return which launcher works on a plan here."""
     settings = plan.config.launcher
     if settings.kind == "slurm":
         return settings.inside  # in a task of an array
@@ -61,15 +61,19 @@ def kind_of(plan: Plan) -> str:
 
 
 def choose(plan: Plan) -> tuple[str, str]:
-    """For `launcher: auto`: what this machine is to take for the work that is left, and why."""
+    """Choose, for `launcher: auto`, what this machine uses for the remaining work, and say why."""
     gpus, cores = devices().count("cuda"), allowed_cpus()
     return choose_for(busy_seconds_of(plan, cores, gpus), cores, gpus, plan.config.launcher.segmenters)
 
 
 def choose_for(seconds: float, cores: int, gpus: int, segmenters: int | None = None) -> tuple[str, str]:
-    """Inline if the work takes about so many seconds and that is little, or if there is one worker anyway; else local.
+    """Choose inline if the work takes less than a few minutes, or if there is only one worker anyway; otherwise local.
 
-    segmenters: how many processes are to segment, if that was set.
+    Args:
+        seconds: estimated seconds of work.
+        cores: the number of CPU cores.
+        gpus: the number of GPUs.
+        segmenters: how many processes are to segment, if that was set.
     """
     about = f"about {duration(seconds)} of work"
     if seconds < SHORT_SECONDS:

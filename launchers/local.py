@@ -1,8 +1,8 @@
-"""A private Ray on this machine, for one run: all its CPUs and GPUs.
+"""Starts a private Ray on this machine for one run: all its CPUs and GPUs.
 
-It listens on loopback only and answers no one who lacks its token, which is made anew each time and lives in the
-environment of its processes alone. Its sockets and logs lie in a directory of its own that no one else may enter, and
-that is gone afterwards (not after kill -9). So any number of runs, of any users, work side by side on one node.
+It listens on loopback only and refuses anyone without its token, which is new each time and lives in the environment of
+its processes alone. Its sockets and logs are in a directory of its own that no other user may enter, and that is
+deleted afterwards (but not after kill -9). So any number of runs, of any users, can work side by side on one node.
 Cost: about 6 seconds to start.
 """
 
@@ -30,7 +30,7 @@ from pipeline.planning.plan import Plan
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 STARTS, TOO_SLOW = 3, "timed out during startup"
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
-ENVIRONMENT = {  # of this process and, through it, of Ray's
+ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -39,14 +39,14 @@ NO_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # at 0, on any system: Ray tak
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Start Ray unless it is up, do what the plan says, yield events as they come back; a fatal event is the last."""
+    """Start Ray unless it is up, carry out the plan, yield events as they come back; a fatal event is the last."""
     with ray_on_this_machine():
         yield from ray_data.run(plan, folder)
 
 
 @contextlib.contextmanager
 def ray_on_this_machine() -> Iterator[None]:
-    """Keep one Ray up over several calls of `run`. Where one is up already, that one serves."""
+    """Keep one Ray up over several calls of `run`. If one is up already, it is used."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -68,7 +68,7 @@ def ray_on_this_machine() -> Iterator[None]:
 
 
 def _start(folder: Path) -> None:
-    """Raises `PipelineError` if Ray, which gives itself 30 s for it, is too slow each time."""
+    """Start Ray. Raises `PipelineError` if Ray, whose own limit is 30 s, is too slow each time."""
     import ray
 
     for attempt in range(STARTS):
@@ -84,7 +84,7 @@ def _start(folder: Path) -> None:
                     logging_level=logging.ERROR,
                     _temp_dir=str(folder / str(attempt)),
                 )
-        except Exception as error:  # Ray's own are no more special
+        except Exception as error:  # Ray raises no more specific class
             if TOO_SLOW not in str(error):
                 raise
             ray.shutdown()
@@ -98,9 +98,9 @@ def _start(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _privacy() -> Iterator[None]:
-    """A token of its own and loopback, for a Ray that is started meanwhile; afterwards all is as before.
+    """Set a token and loopback for a Ray that is started inside the `with` block, and restore everything afterwards.
 
-    Ray reads the variables when it is loaded, which may have been long ago: hence what else is set here.
+    Ray reads the variables when it is loaded, which may have been long ago, so its copies are set here too.
     """
     raylet: Any = importlib.import_module("ray._raylet")
     constants: Any = importlib.import_module("ray._private.ray_constants")
@@ -109,7 +109,7 @@ def _privacy() -> Iterator[None]:
     clusters = constants.ENABLE_RAY_CLUSTER
 
     def read_again() -> None:
-        raylet.Config.initialize("")  # first, or threads that still send look for a token that is gone
+        raylet.Config.initialize("")  # first, or threads that still send would look for a token that is gone
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     os.environ |= private
@@ -127,20 +127,20 @@ def _privacy() -> Iterator[None]:
 
 
 def _short_base() -> str:
-    """Where temporary folders go, unless that makes the paths of sockets too long."""
+    """Return the folder for temporary folders, or a shorter one if the paths of sockets would become too long."""
     usual = tempfile.gettempdir()
     return usual if len(usual) <= LONGEST_BASE else "/tmp"
 
 
 def _fewer_cpus() -> int | None:
-    """The CPUs that this process may use, where they are fewer than the machine has."""
+    """Return the CPUs that this process may use, if they are fewer than the machine has."""
     allowed = allowed_cpus()
     return allowed if allowed < (os.cpu_count() or 1) else None  # None: as Ray counts them, by quotas of containers
 
 
 @contextlib.contextmanager
 def without_native_log() -> Iterator[None]:
-    """Ray's C++ part announces its log level on stderr, whatever that level is; its errors are raised in Python."""
+    """Silence Ray's C++ part, which announces its log level on stderr at any level; its errors are raised in Python."""
     sys.stderr.flush()
     kept = os.dup(2)
     with Path(os.devnull).open("w") as nowhere:

@@ -1,9 +1,9 @@
-"""How many actors a Ray cluster carries, and what each takes of it.
+"""Decides how many actors a Ray cluster runs, and what each takes of it.
 
-With GPUs there is a visitor for each, and all nodes segment on CPUs; where SaT segments, it shares the GPUs. Without
-GPUs, each node has visitors that use all its cores. Either pool books its share of the CPUs, whatever is used: so
-neither pool can starve the other, and one CPU a node is enough. Visitors on CPUs book so much that no other fits beside
-them when those who segment are gone.
+With GPUs there is a visitor for each, and all nodes segment on CPUs; if SaT segments, it shares the GPUs. Without GPUs,
+each node has visitors that use all its cores. Either pool reserves its share of the CPUs, whatever is used, so neither
+pool can starve the other, and one CPU per node is enough. Visitors on CPUs reserve so much that no second one fits
+beside them when the segmenters are gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAT_SEGMENTERS = 2  # a GPU
 
 @dataclass(frozen=True)
 class Node:
-    """What Ray may give away of a node."""
+    """What Ray may allocate of a node."""
 
     cpus: float
     gpus: int = 0
@@ -29,7 +29,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Pools:
-    """Actors that visit and actors that segment, with the CPUs and GPUs that one of them books.
+    """Actors that visit and actors that segment, with the CPUs and GPUs that one of them reserves.
 
     `threads`: of a visitor on a CPU. `device`: of all visitors, `segmenter_device`: of all segmenters; "cpu" or "cuda".
     `bundled`: a visitor and `segmenters_per_gpu` segmenters share each GPU.
@@ -53,7 +53,7 @@ class Pools:
 
 
 def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools:
-    """For these nodes. `sat`: SaT segments, on the GPUs where there are any."""
+    """Return the pools for these nodes. `sat`: SaT segments, on GPUs if there are any."""
     nodes = [node for node in nodes if node.cpus > 0] or [Node(1)]
     gpus = sum(node.gpus for node in nodes)
     share = SAT_SHARE if gpus and sat else 0.0
@@ -91,5 +91,5 @@ def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools
 
 
 def _rounded(amount: float) -> float:
-    """Down to what Ray can tell apart."""
+    """Round down to what Ray can distinguish."""
     return math.floor(amount * 1000 + 1e-6) / 1000

@@ -1,9 +1,9 @@
-"""A Ray cluster that is there already: this process joins it as the driver, and every node works.
+"""Uses an existing Ray cluster: this process joins it as the driver, and every node works.
 
-Before anything is done, each node is asked whether it has the same code, libraries and models, and sees the corpus and
-the inputs. Nodes may come and go: what a lost one had is done by others, and new ones get actors as soon as those that
-are there have what they can take; one with other code or models ends the run in words. Who may join is the cluster's
-business: where it asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
+First, each node is asked whether it has the same code, libraries and models, and sees the corpus and the inputs. Nodes
+may come and go: the work of a lost node is done by others, and a new node gets actors as soon as the existing ones are
+busy; one with other code or models ends the run with a message. The cluster decides who may join: if it asks for a
+token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pipeline.inputs import files_of
 from pipeline.planning.plan import Plan
 from pipeline.storage.store import Store
 
-ANSWER_SECONDS = 180.0  # for a node to start a process and load our code
+ANSWER_SECONDS = 180.0  # seconds for a node to start a process and load our code
 TOKEN_HINT = "RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, if it asks for a token"
 
 
 def checked_address(config: RunConfig) -> str:
-    """Where the cluster is. Raises `ConfigError` if the configuration does not say."""
+    """Return the cluster's address. Raises `ConfigError` if the configuration does not give one."""
     if not config.launcher.address:
         raise ConfigError(
             "launcher.kind is ray, but there is no address: give --address HOST:6379 or auto (a cluster to join), or "
@@ -41,7 +41,7 @@ def checked_address(config: RunConfig) -> str:
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Join, ask every node, do what the plan says; a fatal event is the last.
+    """Join, ask every node, carry out the plan; a fatal event is the last.
 
     Raises `ConfigError` if no cluster answers, `CorpusError` if a node cannot take part.
     """
@@ -53,7 +53,7 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
 
 @contextlib.contextmanager
 def joined(address: str, show: bool = False) -> Iterator[None]:
-    """Join a cluster. show: what its processes print. Raises `ConfigError` if none answers."""
+    """Join a cluster. `show`: print the output of its processes. Raises `ConfigError` if no cluster answers."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -75,7 +75,7 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
 
 
 def check_nodes(config: RunConfig, folder: str, inputs: Iterable[str]) -> None:
-    """Raises `CorpusError` that names every node which cannot take part, and why. inputs: files that all must see."""
+    """Raise `CorpusError` that names every node which cannot take part, and why. `inputs`: files that all must see."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -113,7 +113,7 @@ def _answer(answer: Any) -> list[str]:
     except ray.exceptions.GetTimeoutError:
         return [f"it gave no answer in {ANSWER_SECONDS:.0f} s; is it overloaded, or out of memory?"]
     except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
-        return []  # the node went meanwhile: nothing will run there
+        return []  # the node has left, so nothing will run there
     except ray.exceptions.RayError as error:
         last = str(error).strip().split("\n")[-1]
         return [f"our code does not run there ({last}); install the same version of it on all nodes"]
@@ -121,7 +121,7 @@ def _answer(answer: Any) -> list[str]:
 
 
 def _look(code: str, question: list[Any]) -> list[str]:
-    """On a node: what stands in the way. The question itself is read only where the code is the same."""
+    """Run on a node: say what prevents it from working. The question is read only if the code is the same."""
     import ray
 
     if code_digest() != code:

@@ -1,12 +1,17 @@
 """Ray Data in the Ray that this process has joined: descriptors → actors that segment → actors that visit → events.
 
 Only descriptors (JSON texts of about 100 bytes) go through Ray; sentences and embeddings go through storage, so the
-object store stays empty. `target_max_block_size = 1` makes what an actor yields flow on at once. Cost: 20 to 40 ms a
-block and operator, so parts go several to a block, fewer towards the end of a wave, and past those who segment.
-On a cluster that others started, the pools grow onto nodes that join; where SaT shares the GPUs, from the next wave on.
+object store stays empty. `target_max_block_size = 1` makes the output of an actor flow on at once. Cost: 20 to 40 ms
+per block and operator, so a block has several parts, fewer towards the end of a wave, and blocks of parts bypass the
+segmenters. On a cluster that others started, the pools grow onto nodes that join; if SaT shares the GPUs, from the next
+wave on.
 
-An actor that dies is started again wherever there is room; what it had in flight Ray drops, and the next round repeats
-it. (Ray's own retries stay with that very actor, which may wait for ever for a node that is gone.)
+An actor that dies is started again wherever there is room; Ray drops what it had in flight, and the next round repeats
+that. (Ray's own retries stay with that very actor, which may wait for ever for a node that is gone.)
+
+For example, a wave takes 2000 parts. Its first round sends all of them; an actor dies with three parts in flight, so
+1997 come back. The second round sends those three, each alone and in a block of its own. Parts that kill their actors
+again are set aside by their marks (`pipeline/run/tasks.py`), and the wave ends.
 """
 
 from __future__ import annotations
@@ -48,7 +53,7 @@ ROUNDS = 5  # in a row that bring nothing, after which what is left is given up
 
 @dataclass(frozen=True)
 class Work:
-    """What is done, wherever: makers of tasks for a device (no `visit`: only segmenting), in pools of what."""
+    """The work of the actors: makers of tasks for a device (no `visit`: only segmenting), and the pools' resources."""
 
     segment: Callable[[str], Segmenting]
     visit: Callable[[str], Visiting] | None
@@ -58,21 +63,21 @@ class Work:
 
 @dataclass(frozen=True)
 class Item:
-    """What to do, and about how many sentences it stands for."""
+    """What to do, and about how many sentences it has."""
 
     descriptor: dict[str, Any]
     sentences: int
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
-    """Do what the plan says, yield events as they come back; a fatal event is the last."""
+    """Carry out the plan, yield events as they come back; a fatal event is the last."""
     yield from flow(items_of(plan), work_of(plan, folder))
 
 
 def work_of(plan: Plan, folder: str) -> Work:
-    """What the plan wants to be done."""
+    """Return the work of a plan."""
     config = plan.config
-    ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that nobody asked
+    ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that were not checked
     return Work(
         segment=partial(_segment_task, config, folder, ordered),
         visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.stages) else None,
@@ -82,7 +87,7 @@ def work_of(plan: Plan, folder: str) -> Work:
 
 
 def items_of(plan: Plan) -> Iterator[tuple[str, Item]]:
-    """What `flow` takes, made as it is asked for: of millions of parts only a wave is in memory."""
+    """Yield the items of `flow` lazily: of millions of parts only a wave is in memory."""
     for one in plan.chunks_to_work_on():
         waiting = list(one.waiting(plan.stages))
         rows = {part.ref.part: part.rows for part in one.parts} if waiting else {}
@@ -104,7 +109,9 @@ def _part_item(ref: PartRef, rows: int) -> Item:
 
 
 def flow(items: Iterable[tuple[str, Item]], work: Work) -> Iterator[Event]:
-    """Items with the part's name or the chunk's id → events, until each has its last one; a fatal event is the last."""
+    """Turn items, with the part's name or the chunk's id, into events until each has its last; a fatal event is the
+    last.
+    """
     source = iter(items)
     while wave := dict(islice(source, WAVE)):
         for event in _wave(wave, work):
@@ -114,10 +121,10 @@ def flow(items: Iterable[tuple[str, Item]], work: Work) -> Iterator[Event]:
 
 
 def _wave(left: dict[str, Item], work: Work) -> Iterator[Event]:
-    """Round after round, until nothing is left. A chunk is done when all its parts have come, too."""
+    """Do round after round until nothing is left. A chunk is done when all its parts are."""
     seen: set[tuple[str, str]] = set()
     parts: dict[str, int] = {}  # of finished chunks
-    came: dict[str, set[str]] = {}  # parts of a chunk that came
+    came: dict[str, set[str]] = {}  # parts of a chunk that came back
     idle = 0
     first = True
     while left:
@@ -141,7 +148,7 @@ def _wave(left: dict[str, Item], work: Work) -> Iterator[Event]:
                 if mark not in seen:
                     seen.add(mark)
                     yield event
-        except Exception as error:  # whatever Ray raises: the receipts are the record, the run ends with its books
+        except Exception as error:  # whatever Ray raises: receipts are the record, and the run ends with its accounting
             yield failed_event("Ray", error)
             return
         first = False
@@ -152,9 +159,9 @@ def _wave(left: dict[str, Item], work: Work) -> Iterator[Event]:
 
 
 def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str, Any]]:
-    """Send the items through new pools of what the cluster has now, yield the rows that come back.
+    """Send the items through new pools of what the cluster has now, and yield the rows that come back.
 
-    `at_once`: each alone, and back at once, for those that may be the death of their actor.
+    `at_once`: each item alone, and back at once, for those that may kill their actor.
     """
     import ray
     from ray.data import ActorPoolStrategy
@@ -170,7 +177,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     grows = work.settings.kind == "ray"  # nodes may join; what is booked now leaves no room on those that are there
-    if grows:  # as soon as all actors have what they can take
+    if grows:  # as soon as all actors are busy
         context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0
 
     def pool(size: int, most: int, fixed: bool = False, **options: Any) -> ActorPoolStrategy:
@@ -189,7 +196,7 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
             _source(chunks).map_batches(
                 SegmentActor,
                 fn_constructor_args=(partial(work.segment, found.segmenter_device), found.segmenter_device, at_once),
-                batch_size=1,  # a block; with GPUs Ray takes no other way to say so
+                batch_size=1,  # one block; with GPUs Ray accepts no other way to say so
                 batch_format="pyarrow",
                 compute=pool(
                     found.segmenters, len(chunks), bool(work.settings.segmenters), max_tasks_in_flight_per_actor=1
@@ -229,13 +236,13 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
 
 
 def _of_actors(places: Iterator[Any] | None) -> dict[str, Any]:
-    """Of the next actor: one that dies is started again, and what it had in flight is dropped."""
+    """Return options of the next actor: one that dies is started again, and what it had in flight is dropped."""
     placed = {"scheduling_strategy": next(places)} if places else {}
     return {"max_restarts": -1, "max_task_retries": 0} | placed
 
 
 def nodes_of_ray() -> list[Node]:
-    """What Ray may give away, node by node."""
+    """Return what Ray may allocate, node by node."""
     import ray
 
     alive: list[dict[str, Any]] = [one["Resources"] for one in ray.nodes() if one["Alive"]]
@@ -250,7 +257,9 @@ def _source(blocks: list[list[dict[str, Any]]]) -> Dataset:
 
 
 def _blocks(items: list[Item], threads: int) -> list[list[dict[str, Any]]]:
-    """Neighbours together, fewer towards the end, so that all threads end at about the same time; 0: each alone."""
+    """Keep neighbours together, fewer towards the end, so that all threads end at about the same time; 0: each
+    alone.
+    """
     blocks: list[list[dict[str, Any]]] = []
     most = room = 0
     for done, item in enumerate(items):

@@ -1,7 +1,8 @@
-"""A run as a Ray job: the cluster's head gets the resolved corpus.yaml and a command line, and is followed from here.
+"""Runs as a Ray job: the cluster's head gets the resolved corpus.yaml and a command line, and is followed from here.
 
-The driver runs on the cluster, so this machine may go away. Nothing is pickled, and no credentials travel: a token of
-the dashboard comes from the environment (RAY_AUTH_MODE, RAY_AUTH_TOKEN), those of object stores from the cluster's.
+The driver runs on the cluster, so this machine may be switched off. Nothing is pickled, and no credentials are sent: a
+token of the dashboard comes from the environment (RAY_AUTH_MODE, RAY_AUTH_TOKEN), those of object stores from the
+cluster's.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def run_as_job(console: Console, config: RunConfig, command: list[str]) -> int:
 
 
 def run_command(options: RunOptions) -> list[str]:
-    """`pipeline run`, as the cluster's head is to do it."""
+    """Return the `pipeline run` command for the cluster's head."""
     flags = ["--only", options.only] if options.only else []
     flags += ["--until", options.until] if options.until else []
     flags += [word for name in options.refit for word in ("--refit", name)]
@@ -74,5 +75,5 @@ def run_command(options: RunOptions) -> list[str]:
 
 
 def train_command(fresh: bool) -> list[str]:
-    """`pipeline train`, as the cluster's head is to do it."""
+    """Return the `pipeline train` command for the cluster's head."""
     return [*_PIPELINE, "train", *_ON_CLUSTER, *(["--fresh"] if fresh else [])]

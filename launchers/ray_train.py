@@ -1,7 +1,8 @@
-"""Training with Ray Train: a worker a GPU of the cluster, all started again when one is lost.
+"""Trains with Ray Train: one worker per GPU of the cluster; all of them are restarted when one is lost.
 
-Ray starts the workers and joins them in a process group; checkpoints are ours, so a new group goes on from the newest.
-Ray's own record of the run goes beside them, and is gone afterwards. Cost: about ten seconds a start.
+Ray starts the workers and joins them in a process group; checkpoints are this program's, so a new group resumes from
+the newest one. Ray's own record of the run is stored beside them, and deleted afterwards. Cost: about ten seconds per
+start.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ LOG_WIDTH = 160  # of what workers print
 
 
 def spread(config: Config, console: Console, url: str, run: str, processes: int | None) -> None:
-    """Train on the cluster of a configuration, until it is done. Raises `CorpusError` if a node cannot take part."""
+    """Train on the cluster of a configuration until the model is done. Raises `CorpusError` if a node cannot
+    take part.
+    """
     assert config.train
     settings = config.train.model_copy(update={"processes": processes})
     before = signal.getsignal(signal.SIGINT)
@@ -49,7 +52,7 @@ def spread(config: Config, console: Console, url: str, run: str, processes: int 
 
 
 def _work(url: str, run: str) -> None:
-    """In a worker."""
+    """Train in a worker."""
     from pipeline.training.worker import work
 
     work(Console(width=LOG_WIDTH), url, run)
@@ -58,7 +61,7 @@ def _work(url: str, run: str) -> None:
 def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], TrainingStatus]) -> None:
     """Run `work` in the workers of the Ray that this process has joined, until it returns in all of them.
 
-    work: importable on all nodes. Raises what it raises, if that is a `PipelineError`.
+    `work` must be importable on all nodes. If it raises a `PipelineError`, that is raised here.
     """
     fs, root = filesystem(store.url)
     own = f"{settings.folder}/ray-{secrets.token_hex(3)}"
@@ -91,11 +94,11 @@ def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: C
 
 
 def scaling(nodes: Sequence[Node], processes: int | None) -> ScalingConfig:
-    """One worker a GPU, or as many processes as asked for. Raises `ConfigError` if there are fewer GPUs."""
+    """Return one worker per GPU, or as many processes as asked for. Raises `ConfigError` if there are fewer GPUs."""
     gpus = sum(node.gpus for node in nodes)
     if gpus and processes and processes > gpus:
         raise ConfigError(
-            f"train.processes is {processes}, but the Ray cluster has {gpus} GPUs; leave it out: one each"
+            f"train.processes is {processes}, but the Ray cluster has {gpus} GPUs; leave it out for one per GPU"
         )
     workers = processes or gpus or 1
     if gpus:
@@ -109,7 +112,7 @@ def scaling(nodes: Sequence[Node], processes: int | None) -> ScalingConfig:
 
 
 class _RestartJudge(UserCallback):
-    """In Ray's controller: ends a training that cannot go on, instead of starting its workers for ever."""
+    """Runs in Ray's controller: ends a training that cannot go on, instead of restarting its workers for ever."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy

@@ -1,7 +1,7 @@
-"""Where a model is trained: one process a GPU, on this machine, over the nodes of a SLURM job, or on a Ray cluster.
+"""Decides when lost processes of a training are started again, on this machine, on SLURM or on a Ray cluster.
 
-Whatever starts the processes, they run the same function, find each other by torchrun's variables, and go on from the
-newest checkpoint; so those who start them only need to start them again.
+Whatever starts the processes, they run the same function, find each other by torchrun's variables, and resume from the
+newest checkpoint; so the launcher only needs to start them again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pipeline.base.errors import CorpusError
 from pipeline.training.status import TrainingStatus
 
-FRUITLESS = 3  # starts in a row that may bring no step before they are given up
+FRUITLESS = 3  # starts in a row without a new step before the training is given up
 
 
 class RestartPolicy:
-    """Decides whether processes that were lost are started again: as long as that brings steps. look: at the disk."""
+    """Decides whether lost processes are started again: as long as that leads to new steps. `look` reads the saved
+    steps.
+    """
 
     def __init__(self, look: Callable[[], TrainingStatus]) -> None:
         self._poll = look
@@ -23,7 +25,7 @@ class RestartPolicy:
         self._fruitless = 0
 
     def lost(self, what: str) -> TrainingStatus:
-        """To be called after each loss. Raises `CorpusError` if it was too often, or a process said why it gave up."""
+        """Call this after each loss. Raises `CorpusError` if there were too many, or a process said why it gave up."""
         now = self._poll()
         if now.failed:  # it would fail again
             raise CorpusError(now.failed)
@@ -32,6 +34,6 @@ class RestartPolicy:
         if self._fruitless == FRUITLESS:
             raise CorpusError(
                 f"training was lost {FRUITLESS} times before a checkpoint beyond step {now.steps} was written: {what}; "
-                "what the processes said stands above. Where nothing is wrong, lower train.checkpoint_every"
+                "see above what the processes said. If nothing is wrong, lower train.checkpoint_every"
             )
         return now

@@ -1,8 +1,8 @@
 """A process that segments beside the one that visits parts, so that neither waits for the other.
 
-It takes chunk after chunk and tells of its events; sentences go through storage. If it dies, another one takes the
-chunk that it died in, until that is set aside. It ends with the process that started it, in whatever way that ends, and
-then leaves no mark on its chunk, which is not to blame. Cost: some seconds of a CPU to start, and 500 MB.
+It takes chunk after chunk and reports its events; sentences go through storage. If it dies, another process takes the
+chunk that it died in, until that is set aside. It ends with the process that started it, however that ends, and then
+leaves no mark on its chunk, which is not to blame. Cost: some seconds of a CPU to start, and 500 MB.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pipeline.inputs import Chunk
 from pipeline.run.hosts import END_SECONDS, Host, receive, send
 from pipeline.run.tasks import MAX_STARTS, SegmentTask, failed_event
 
-NICE = 5  # beside networks on the same cores; where others compute too, who is nicer would starve
+NICE = 5  # beside networks on the same cores; beside other programs, a lower priority would starve
 
 
 class SegmentingProcess:
-    """Events of these chunks, in their order. `folder`: the run's; `device`: where SaT computes."""
+    """Yields the events of these chunks, in order. `folder`: the run's; `device`: where SaT computes."""
 
     def __init__(self, config: RunConfig, folder: str, device: str, chunks: Sequence[Chunk]) -> None:
         self._order = (config, folder, device)
         self._gpu = device != "cpu"
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: all chunks are done
         self._host: Host | None = None
-        self._stopping = threading.Lock()  # held by whoever starts or ends a process
+        self._stopping = threading.Lock()  # held while a process is started or ended
         self._stopped = False
         self.over = False
         self._thread = threading.Thread(target=self._work, args=(chunks,), daemon=True)
@@ -53,7 +53,7 @@ class SegmentingProcess:
                 self._host = None
 
     def wait(self) -> Iterator[Event]:
-        """The next event, as soon as there is one, and those that came since; sets `over` after the last one."""
+        """Yield the next event as soon as there is one, and those that follow; sets `over` after the last one."""
         first = True
         while not self.over and (first or not self._events.empty()):
             event, first = self._events.get(), False
@@ -63,7 +63,7 @@ class SegmentingProcess:
                 yield event
 
     def come(self) -> Iterator[Event]:
-        """Events that came since the last time, without waiting."""
+        """Yield events that came since the last call, without waiting."""
         return iter(()) if self._events.empty() else self.wait()
 
     def _work(self, chunks: Sequence[Chunk]) -> None:
@@ -97,7 +97,7 @@ class SegmentingProcess:
         self._events.put(failed_event(chunk.path, died))
 
     def _running(self) -> Host | None:
-        """The process, started if there is none; None if nobody wants it any more."""
+        """Return the process, started if there is none; None after the end."""
         with self._stopping:
             if not self._host and not self._stopped:
                 self._host = Host(self._order, "launchers.segmenting_process", gpu=self._gpu)
@@ -112,8 +112,8 @@ class SegmentingProcess:
 
 
 def main(connection: int, life: int) -> None:
-    """Segment what is asked for, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process is interrupted too, and ends it
+    """Segment chunks until the other side closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is interrupted too, and ends it
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_watch, args=(life,), daemon=True).start()
     asking = socket.socket(fileno=connection)
@@ -134,7 +134,7 @@ def main(connection: int, life: int) -> None:
 
 
 def _watch(life: int) -> None:
-    os.read(life, 1)  # returns when the process that holds the other end is gone
+    os.read(life, 1)  # returns when the process with the other end has ended
     _thread.interrupt_main(signal.SIGTERM)  # takes the mark away
     time.sleep(END_SECONDS)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Start Ray once and stop it, in a process of its own, so that a Ray that hangs or dies does no harm."""
+"""Starts Ray once and stops it, in a process of its own, so that a Ray that hangs or dies does no harm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ray.shutdown()
 
 
 def start_ray(timeout: float = 90.0) -> tuple[float, dict[str, float]]:
-    """Seconds until a first task was done and Ray was stopped again, and the resources that it found.
+    """Return the seconds until a first task was done and Ray was stopped again, and the resources that Ray found.
 
     Raises RuntimeError with Ray's last words if it fails, or does not answer in time.
     """

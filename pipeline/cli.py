@@ -38,7 +38,7 @@ def top(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Options of the program itself; its help text stands where `app` is made."""
+    """Handle options of the program itself; its help text is given to `app`."""
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows them
@@ -64,12 +64,12 @@ for command in (run.gate, run.worker, run.training):  # SLURM jobs call these
 
 
 def main() -> None:
-    """Entry point: errors become words and exit codes; SIGTERM is heeded like Ctrl-C."""
+    """Run the command line: errors become messages and exit codes; SIGTERM works like Ctrl-C."""
     install_sigterm_handler()
     try:
         result: Any = app(standalone_mode=True)
     except (PipelineError, OSError, ValueError) as error:  # OSError: no permission, no space, a store without an answer
-        from stages.cards import CardError  # with pydantic, which the help need not wait for
+        from stages.cards import CardError  # imports pydantic, which the help should not wait for
 
         if isinstance(error, ValueError) and not isinstance(error, CardError):
             raise

@@ -1,4 +1,6 @@
-"""Columns between NumPy and Arrow, embeddings without a copy; without torch, so that reading a corpus stays light."""
+"""Converts columns between NumPy and Arrow, embeddings without a copy; imports no torch, so that reading a corpus is
+fast.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,22 @@ import pyarrow.parquet as pq
 
 
 def table_of(data: bytes) -> pa.Table:
-    """The table of a Parquet file in memory, read by this thread alone.
+    """Read the table of a Parquet file in memory, in this thread alone.
 
-    Arrow's threads may let go of Python's bytes some time after a read has returned, and one that does so while the
-    interpreter ends takes the process down with it (SIGABRT).
+    Arrow's threads may release Python's bytes some time after a read has returned, and one that does so while the
+    interpreter ends crashes the process (SIGABRT).
     """
     return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
 
 
 def embedding_array(embeddings: npt.NDArray[np.float16]) -> pa.FixedSizeListArray:
-    """(rows, dim) float16 → an Arrow column over the same memory."""
+    """Convert (rows, dim) float16 to an Arrow column over the same memory."""
     kind = pa.list_(pa.field("element", pa.float16(), nullable=False), embeddings.shape[1])
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(embeddings).reshape(-1)), type=kind)
 
 
 def embedding_matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float16]:
-    """An embedding column → (rows, dim) float16, without copying when the column is one chunk."""
+    """Convert an embedding column to (rows, dim) float16, without copying if the column is one chunk."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -33,7 +35,7 @@ def embedding_matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float16]:
 
 
 def scattered(values: pa.Array, rows: npt.NDArray[np.int64], part_rows: int) -> pa.Array:
-    """A column of a part from the values of some of its rows; the others are null."""
+    """Return a column of a part from the values of some of its rows; the others are null."""
     place = np.full(part_rows, -1, np.int64)
     place[rows] = np.arange(len(rows))
     return values.take(pa.array(place, mask=place < 0))

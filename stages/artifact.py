@@ -1,7 +1,7 @@
-"""Files of fitted artifacts (robust scaler, predictor, codebooks): safetensors, and the same bytes for the same fit.
+"""Files of fitted artifacts (robust scaler, predictor, codebooks): safetensors, with the same bytes for the same fit.
 
-All metadata is sorted JSON under one key, "about", because safetensors writes several keys in random order. Nothing of
-a file is executed when it is read.
+All metadata is sorted JSON under one key, "about", because safetensors writes several keys in random order. Reading a
+file executes nothing of it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ VERSION = 1
 
 
 def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
-    """A file. about: settings, numbers and provenance, as JSON can hold them."""
+    """Return the bytes of a file. `about`: settings, numbers and provenance, as JSON can hold them."""
     head = json.dumps({**about, "kind": kind, "version": VERSION}, sort_keys=True, allow_nan=False, ensure_ascii=False)
     data: bytes = save({name: one.contiguous().cpu() for name, one in tensors.items()}, {"about": head})
     return data
 
 
 def content_of(kind: str, data: bytes) -> str:
-    """32 hex digits of what results depend on: the tensors and `clip`, whatever was written of how they came about."""
+    """Return 32 hex digits of what results depend on: the tensors and `clip`, without the provenance."""
     tensors, about = from_bytes(kind, data)
     found = hashlib.sha256(json.dumps([kind, about.get("settings", {}).get("clip")]).encode())
     for name, tensor in sorted(tensors.items()):
@@ -36,14 +36,16 @@ def content_of(kind: str, data: bytes) -> str:
 
 
 def from_bytes(kind: str, data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors and `about` of a file. Raises ValueError if it is none, or of another kind or version."""
+    """Return tensors and `about` of a file. Raises ValueError if it is not an artifact, or of another kind or
+    version.
+    """
     try:
         tensors = load(data)
         size = int.from_bytes(data[:8], "little")
         about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["about"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"these {len(data)} bytes are no {kind} that was fitted here ({error!r}); fit it again, or restore the file"
+            f"these {len(data)} bytes are not a {kind} fitted here ({error!r}); fit it again, or restore the file"
         ) from error
     found = (about.get("kind"), about.get("version")) if isinstance(about, dict) else (None, None)
     if found != (kind, VERSION):

@@ -1,6 +1,6 @@
 """What batches are made of: each distinct (text, language) of a part once, and token ids as one flat array.
 
-Costs one dictionary encoding and one sort a part.
+Costs one dictionary encoding and one sort per part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Distinct:
-    """`first[k]`: row where the k-th distinct (text, lang) stands first; `inverse[row]`: its k. In row order."""
+    """Distinct texts. `first[k]`: the row of the first occurrence of the k-th (text, lang); `inverse[row]`: its k."""
 
     first: Indices
     inverse: Indices
@@ -59,5 +59,5 @@ class Tokens:
 
     @property
     def lengths(self) -> Indices:
-        """Tokens of each sentence."""
+        """The number of tokens of each sentence."""
         return np.diff(self.offsets)

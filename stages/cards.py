@@ -1,6 +1,6 @@
-"""Cards of models: small YAML files that say what a model is and where its files lie.
+"""Cards of models: small YAML files that say what a model is and where its files are.
 
-Those that ship are in folders of `conf/`. Reading one opens no file of the model and imports no torch.
+Those that ship are in folders of `conf/`. Reading a card opens no file of the model and imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Card(BaseModel):
-    """What a card says of a model. Frozen; `read_card` makes it, and knows where it lies."""
+    """The description of a model. Frozen; `read_card` creates it, and knows where it is."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -42,16 +42,23 @@ AnyCard = TypeVar("AnyCard", bound=Card)
 
 
 def shipped(folder: str) -> dict[str, Path]:
-    """Name → card file, for every card in a folder of `conf/`."""
+    """Return name → card file, for every card in a folder of `conf/`."""
     found = Path(str(importlib.resources.files("conf") / folder))
     return {path.stem: path for path in sorted(found.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, prefix: str = "") -> AnyCard:
-    """The card of a model that ships, by its name, or of any by the path of its `.yaml` file.
+    """Read the card of a model that ships, by its name, or of any model by the path of its `.yaml` file.
 
-    what: in words, "SaT model". prefix: of the names, where a folder holds cards of several kinds.
-    Raises CardError if there is no such card or it is not valid.
+    Args:
+        name_or_path: the name or path.
+        folder: the folder of `conf/` with the cards that ship.
+        kind: the class of the card.
+        what: its description in words, "SaT model".
+        prefix: the prefix of names, if a folder holds cards of several kinds.
+
+    Raises:
+        CardError: if there is no such card or it is not valid.
     """
     known = {name: path for name, path in shipped(folder).items() if name.startswith(prefix)}
     path = Path(name_or_path).expanduser() if name_or_path.endswith((".yaml", ".yml")) else known.get(name_or_path)
@@ -69,12 +76,12 @@ def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, pr
 
 
 def is_folder(place: str) -> bool:
-    """Whether a card's place is a folder (./… relative to the card, /… or ~…), and not a name."""
+    """Return whether a card's place is a folder (./… relative to the card, /… or ~…), and not a name."""
     return place.startswith((".", "/", "~"))
 
 
 def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], Path]) -> None:
-    """Compare files with what a card states, reading them. Raises CardError that lists what is missing or differs."""
+    """Read files and compare them with the card. Raises CardError that lists what is missing or differs."""
     wrong = []
     for name, wanted in sha256.items():
         path = path_of(name)
@@ -87,4 +94,4 @@ def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], 
 
 
 class CardError(ValueError):
-    """A card that is not there, is not valid, or does not fit its files."""
+    """A card does not exist, is not valid, or does not fit its files."""

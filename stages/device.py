@@ -1,4 +1,4 @@
-"""The device a worker computes on: its number format, and batches that fit into its memory."""
+"""The device that a worker computes on: its number format, and batches that fit into its memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Made = TypeVar("Made")
 
 
 def prepare_cuda(device: str | torch.device) -> None:
-    """Settings of torch, for this whole process, that every network on a GPU wants; nothing on other devices.
+    """Set torch up for networks on a GPU, for this whole process; on other devices this does nothing.
 
-    cuDNN's attention makes a plan for each new shape, which takes tens of milliseconds, and our shapes are new all the
+    cuDNN's attention makes a plan for each new shape, which takes tens of milliseconds, and our shapes change all the
     time; flash attention makes none. Sums of 8192 products in float16 lose bits, or overflow. CUDA is not initialised.
     """
     if torch.device(device).type != "cuda":
@@ -28,7 +28,7 @@ def prepare_cuda(device: str | torch.device) -> None:
 
 
 def cuda_settings() -> str:
-    """What `prepare_cuda` decides, as it stands in this process."""
+    """Return the settings of `prepare_cuda`, as they are in this process."""
     attention = "on" if torch.backends.cuda.cudnn_sdp_enabled() else "off"
     matmul = torch.backends.cuda.matmul
     short = matmul.allow_fp16_reduced_precision_reduction or matmul.allow_bf16_reduced_precision_reduction
@@ -36,7 +36,8 @@ def cuda_settings() -> str:
 
 
 def compute_dtype(precision: str, device: str) -> torch.dtype:
-    """`auto`: float16 on GPUs (the stored format); on CPUs bfloat16 where the CPU multiplies it, else float32.
+    """Resolve `auto`: float16 on GPUs (the stored format); on CPUs bfloat16 if the CPU multiplies it, otherwise
+    float32.
 
     Without such instructions a bfloat16 product takes four times as long as a float32 one.
     """
@@ -49,21 +50,23 @@ def compute_dtype(precision: str, device: str) -> torch.dtype:
 
 
 def describe(device: str) -> str:
-    """`NVIDIA H100 80GB HBM3 (cuDNN attention off, …)` or `cpu (2 threads)`: what goes into receipts."""
+    """Return `NVIDIA H100 80GB HBM3 (cuDNN attention off, …)` or `cpu (2 threads)`, for receipts."""
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(device)} ({cuda_settings()})"
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
 class DeviceMemoryError(RuntimeError):
-    """One sentence alone, or what a whole part needs, does not fit into the device's memory."""
+    """A single sentence, or the data of a whole part, does not fit into the device's memory."""
 
 
 @dataclass
 class Budget:
-    """What one batch may cost. A stage keeps it from part to part, so that what did not fit is not tried in every part.
+    """The largest cost of a batch. A stage keeps it from part to part, so that what did not fit is not tried in every
+    part.
 
-    setting: its name, "batch_tokens"; unit: what is counted, "tokens"; remedy: what to do if one sentence does not fit.
+    `setting`: its name, "batch_tokens"; `unit`: what is counted, "tokens"; `remedy`: what to do if one sentence does
+    not fit.
     """
 
     limit: int
@@ -75,22 +78,22 @@ class Budget:
         self._wanted, self._calm, self._recurs = self.limit, 0, False
 
     def halve(self, cost: int) -> int:
-        """A batch of this cost did not fit, twice. Returns what the part's next batches may cost.
+        """Halve the limit after a batch of this cost did not fit, twice. Returns the limit for the part's next batches.
 
-        The limit is halved, however small the batch was, for another program may have had the memory. If the part
-        before had no room either, it is ours that is too small, and the limit becomes half of this batch.
+        The limit is halved, however small the batch was, because another program may have had the memory. If the
+        previous part had no room either, our own limit is too high, and it becomes half of this batch.
         """
         self.limit = max(1, (min(cost, self.limit) if self._recurs else self.limit) // 2)
         return min(self.limit, max(1, cost // 2))
 
     def end_part(self, failures: int) -> None:
-        """After some parts without a failure what did not fit is tried again."""
+        """Try larger batches again after some parts without a failure."""
         self._recurs, self._calm = failures > 0, 0 if failures else self._calm + 1
         if self._calm == CALM_PARTS:
             self.limit, self._calm = min(self._wanted, 2 * self.limit), 0
 
     def counts(self, failures: int) -> dict[str, float]:
-        """For the receipt: how often a part's batches ran out of memory, and with which budget it was done."""
+        """Return counts for the receipt: how often a part's batches ran out of memory, and its final budget."""
         if not failures:
             return {"out_of_memory": 0.0}
         return {"out_of_memory": float(failures), f"least.{self.setting}": float(self.limit)}
@@ -101,11 +104,20 @@ def in_batches(
 ) -> int:
     """Call `compute(start, stop)` for batches of neighbouring rows, within the budget or of one row.
 
-    costs: (rows,), each ≥ 1, in the budget's unit; give them in descending order, so that the batch that needs the most
-    memory comes at once. mixed: whether a batch may have rows of several costs. When a batch runs out of memory, the
-    cache is emptied and it is tried once more; if that fails too, the budget is halved, and the work goes on with half
-    of that batch: nothing else is computed twice. Returns how often a batch failed. Raises `DeviceMemoryError` if one
-    row does not fit.
+    When a batch runs out of memory, the cache is emptied and the batch is tried once more; if that fails too, the
+    budget is halved, and the work continues with half of that batch: nothing else is computed twice.
+
+    Args:
+        costs: (rows,), each ≥ 1, in the budget's unit, in descending order, so that the largest batch comes first.
+        budget: the largest cost of a batch.
+        compute: the work.
+        mixed: whether a batch may have rows of several costs.
+
+    Returns:
+        How often a batch failed.
+
+    Raises:
+        DeviceMemoryError: if one row does not fit.
     """
     ends = [len(costs)] if mixed else np.append(np.flatnonzero(np.diff(costs)) + 1, len(costs))
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs)])
@@ -139,7 +151,9 @@ def in_batches(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether a GPU's memory is full: PyTorch's own word, the driver's, or that of cuBLAS, which wants a workspace."""
+    """Return whether an error means that a GPU's memory is full: PyTorch's, the driver's, or that of cuBLAS's
+    workspace.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return True
     said = str(error)
@@ -149,7 +163,9 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def with_room(make: Callable[[], Made], what: str, remedy: str) -> Made:
-    """What `make` makes on the device, tried again with an emptied cache. Raises `DeviceMemoryError` if that fails."""
+    """Return what `make` makes on the device, tried again with an emptied cache. Raises `DeviceMemoryError` if that
+    fails.
+    """
     try:
         return make()
     except RuntimeError as error:
@@ -173,7 +189,7 @@ def _empty_cache() -> None:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in the host's memory; from a GPU through pinned memory, which is several times as fast."""
+    """Copy a tensor to the host's memory; from a GPU through pinned memory, which is several times as fast."""
     if not tensor.is_cuda:
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)

@@ -1,11 +1,11 @@
-"""Model files by URL: fetched once into a cache folder, checked, and held to the bytes they had.
+"""Fetches model files by URL once into a cache folder, and checks that they keep their bytes.
 
-The file of `https://host/some/file.pt` lies at `<cache>/host/some/file.pt`, where one can also put it by hand; the
-cache is `PIPELINE_CACHE`, else `sonar-pipeline` below `XDG_CACHE_HOME` or `~/.cache`. A download goes to `….part`, goes
-on where it broke off if the server allows that, and gets its name after the check. One process fetches, others wait.
+The file of `https://host/some/file.pt` is at `<cache>/host/some/file.pt`, where it can also be put by hand; the cache
+is `PIPELINE_CACHE`, or `sonar-pipeline` below `XDG_CACHE_HOME` or `~/.cache`. A download goes to `….part`, is resumed
+if the server allows that, and gets its name after the check. One process fetches, others wait.
 
-Where a card states no sha256, the digest found at first is recorded beside the file (`….sha256`), and the file is held
-to it from then on. Cost: the download, and at every load one read of the file at about 1 GB/s.
+If a card states no sha256, the digest of the first download is recorded beside the file (`….sha256`), which must keep
+it from then on. Cost: the download, and at every load one read of the file at about 1 GB/s.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ import fsspec
 
 Report = Callable[[int, int | None], None]  # bytes so far, bytes in all (None: the server does not say)
 
-RETRY_PAUSES = (1.0, 3.0)  # seconds before another try; a try that got some bytes starts the row anew
+RETRY_PAUSES = (1.0, 3.0)  # seconds before another try; a try that got some bytes starts the row again
 TIMEOUT = 60.0  # seconds without a byte
 _BLOCK = 1 << 20
 
 
 class FetchError(ValueError):
-    """A file that could not be fetched, or is not the one that was wanted."""
+    """A file could not be fetched, or is not the one that was wanted."""
 
 
 class UnavailableError(FetchError):
-    """A file that is not here and cannot be had; another copy of it would do."""
+    """A file is not here and cannot be fetched; another copy of it would do."""
 
 
 class _BrokeOffError(Exception):
@@ -48,7 +48,7 @@ class _BrokeOffError(Exception):
 
 
 def cache_folder() -> Path:
-    """Where fetched files lie."""
+    """Return the folder of fetched files."""
     chosen = os.environ.get("PIPELINE_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -56,7 +56,7 @@ def cache_folder() -> Path:
 
 
 def cache_path(url: str) -> Path:
-    """Where the file of a URL lies, fetched or not: a name that depends on the URL alone."""
+    """Return where the file of a URL is, fetched or not: a name that depends on the URL alone."""
     parts = urllib.parse.urlsplit(url)
     place = parts.netloc.rpartition("@")[2].replace(":", "_") or parts.scheme
     steps = [step for step in PurePosixPath(urllib.parse.unquote(parts.path)).parts if step not in ("/", "..")]
@@ -68,21 +68,22 @@ def cache_path(url: str) -> Path:
 
 
 def public(url: str) -> str:
-    """A URL as it may stand in logs: without user, password and query."""
+    """Return a URL as it may appear in logs: without user, password and query."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def sha256_of(path: Path) -> str:
-    """64 hex digits."""
+    """Return the SHA-256 of a file as 64 hex digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fetch(url: str, *, sha256: str | None, size: int | None, report: Report | None = None) -> Path:
-    """The path of the file, fetched if it is not there, checked in any case. `sha256`, `size`: what the card states.
+    """Return the path of the file, fetched if it is missing, checked in any case. `sha256`, `size`: what the card
+    states.
 
-    Raises FetchError if it cannot be had (the message says what to put where) or is not what was wanted.
+    Raises FetchError if it cannot be fetched (the message says what to put where) or is not what was wanted.
     """
     target = cache_path(url)
     if not target.is_file():
@@ -138,7 +139,7 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
 
 
 def _download(url: str, part: Path, size: int | None, report: Report, *, resumable: bool) -> None:
-    """Bring `part` to its full length. `resumable`: a later check will find out if two files were mixed."""
+    """Complete `part`. `resumable`: a later check will find out if two files were mixed."""
     pauses, validator, furthest = list(RETRY_PAUSES), None, 0
     while True:
         start = part.stat().st_size if part.exists() and (resumable or validator) else 0
@@ -173,7 +174,7 @@ def _download(url: str, part: Path, size: int | None, report: Report, *, resumab
 
 @dataclass(frozen=True)
 class _Answer:
-    """An open file somewhere else, from byte `start` on."""
+    """An open remote file, from byte `start` on."""
 
     stream: Any
     start: int
@@ -181,7 +182,7 @@ class _Answer:
     validator: str | None  # what tells this version of the file from others
 
     def blocks(self) -> Iterator[bytes]:
-        """The bytes; raises _BrokeOffError where reading fails."""
+        """Yield the bytes; raises _BrokeOffError if reading fails."""
         while True:
             try:
                 block: bytes = self.stream.read(_BLOCK)
@@ -248,7 +249,7 @@ def _make_room(part: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Hold the lock of a file; the lock goes with the process."""
+    """Hold the lock of a file; the lock disappears with the process."""
     with target.with_name(f".{target.name}.lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,7 +260,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 class Lines:
-    """Reports as a line every ten seconds, for logs."""
+    """Reports progress as a line every ten seconds, for logs."""
 
     def __init__(self, name: str, every: float = 10.0) -> None:
         self._name, self._every = name, every

@@ -1,7 +1,7 @@
-"""Cards of models that lie as a whole: in a folder, inside an installed Python package, or on Hugging Face.
+"""Cards of models that are stored as a whole: in a folder, inside an installed Python package, or on Hugging Face.
 
-A repository on Hugging Face is taken at a pinned revision. What results know of a model comes from its card alone: the
-sha256 of its files, or the revision.
+A repository on Hugging Face is used at a pinned revision. Results depend on a model through its card alone: the sha256
+of its files, or the revision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
 class HubCard(Card):
-    """One model. `setting`: what names its card, for errors."""
+    """The card of one model. `setting`: the setting that names the card, for errors."""
 
     setting: ClassVar[str]
 
@@ -43,7 +43,7 @@ class HubCard(Card):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of its files."""
+        """Return the names of its files."""
         return FILES
 
     @property
@@ -53,13 +53,14 @@ class HubCard(Card):
 
     @property
     def place(self) -> list[str | None] | None:
-        """What identifies the files where their digests are not known."""
+        """What identifies the files if their digests are not known."""
         return [self.model, self.revision] if self.on_hub else None
 
     def files(self, fetch: bool = True) -> Path:
-        """The folder that holds the model's files, checked; fetched first if it is on Hugging Face and not here.
+        """Return the folder with the model's files, checked; they are fetched first if they are on Hugging Face and not
+        here.
 
-        Reads the files. Raises CardError if they cannot be had or are not those that the card describes.
+        Reads the files. Raises CardError if they cannot be fetched or are not those that the card describes.
         """
         folder = self._fetched(fetch) if self.on_hub else self._local()
         lacking = [str(folder / name) for name in self.needed if not (folder / name).is_file()]

@@ -71,15 +71,15 @@ _HAN = regex.compile(r"\p{Script=Hani}+")
 
 
 class LanguageModelError(ValueError):
-    """The identification model is not there, or does not load."""
+    """The identification model is missing, or does not load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """What a text seems to be in.
+    """The language of a text.
 
-    `label`: the model's own; `confidence`: its probability, 0 to 1; `lang`: the SONAR code, None if there is none for
-    this language in the script of the text.
+    `label`: the model's own label; `confidence`: its probability, 0 to 1; `lang`: the SONAR code, None if there is none
+    for this language in the script of the text.
     """
 
     label: str
@@ -88,7 +88,7 @@ class Identified:
 
 
 class Identifier:
-    """The model, loaded; `identifier()` gives the one of this process. Raises LanguageModelError."""
+    """The loaded model; `identifier()` returns the one of this process. Raises LanguageModelError."""
 
     def __init__(self) -> None:
         path = _model_path()
@@ -104,7 +104,7 @@ class Identifier:
             ) from error
 
     def identify(self, text: str) -> Identified | None:
-        """The language of a text; None if it has no letter to tell one by."""
+        """Return the language of a text; None if it has no letter to tell the language by."""
         sample = _sample(text)
         if sample is None:
             return None
@@ -115,12 +115,12 @@ class Identifier:
 
 @functools.cache
 def identifier() -> Identifier:
-    """The model of this process, loaded when it is first asked for."""
+    """Return the model of this process, loaded on first use."""
     return Identifier()
 
 
 def identity() -> dict[str, Any]:
-    """What results depend on, for a recipe. Reads the model's file once a process, and loads nothing."""
+    """Return what results depend on, for a recipe. Reads the model's file once per process, and loads nothing."""
     return {"version": VERSION, "model": _digest(_model_path())}
 
 
@@ -141,7 +141,9 @@ def _model_path() -> Path:
 
 
 def _sample(text: str) -> str | None:
-    """What is looked at, in one line: the text from its first letter on; of a long one, a piece of each quarter."""
+    """Return the part of a text that is examined, in one line: from its first letter on; of long texts a piece per
+    quarter.
+    """
     first = _LETTERS.search(text)
     if first is None:
         return None
@@ -178,6 +180,6 @@ def _chinese(sample: str) -> str:
 
 @functools.cache
 def _letters_of(script: str) -> regex.Pattern[str]:
-    """Runs of letters of a script by its ISO 15924 code."""
+    """Match stretches of letters of a script by its ISO 15924 code."""
     scripts = _SEVERAL_SCRIPTS.get(script, rf"\p{{Script={script}}}")
     return regex.compile(rf"[[{scripts}]&&\p{{L}}]+", regex.VERSION1)

@@ -1,8 +1,8 @@
 """Rows of several lengths in one tensor, end to end: (tokens, …), without padding and without a mask.
 
-Whatever treats tokens one by one sees them as they lie, so that a batch is one matrix product, however many lengths it
-holds. Attention sees each run of rows of one length as the block that it is. A row's result is that of a batch of its
-own length, to the last bit where a matrix product's rows do not depend on how many there are.
+Operations on single tokens use the tensor as it is, so that a batch is one matrix product, however many lengths it
+holds. Attention treats each run of rows of one length as a block. A row's result is that of a batch of its own length,
+to the last bit if a matrix product's rows do not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Runs = Sequence[tuple[int, int]]  # (rows, tokens of each) of neighbours of one 
 
 
 def runs_of(lengths: npt.NDArray[np.int64]) -> Runs:
-    """lengths: (rows,) tokens of each, each ≥ 1."""
+    """Return the runs of rows of equal length. `lengths`: (rows,) tokens of each, each ≥ 1."""
     edges = np.concatenate([[0], np.flatnonzero(np.diff(lengths)) + 1, [len(lengths)]])
     return list(zip(np.diff(edges).tolist(), lengths[edges[:-1]].tolist(), strict=True))
 
 
 def blocks(x: Tensor, runs: Runs) -> Iterator[Tensor]:
-    """(tokens, …) → (rows, length, …) of each run, views of x."""
+    """Yield (rows, length, …) of each run, views of (tokens, …)."""
     start = 0
     for rows, length in runs:
         stop = start + rows * length
@@ -33,15 +33,16 @@ def blocks(x: Tensor, runs: Runs) -> Iterator[Tensor]:
 
 
 def joined(found: Sequence[Tensor]) -> Tensor:
-    """(rows, length, …) of each run → (tokens, …)."""
+    """Join (rows, length, …) of each run to (tokens, …)."""
     flat = [one.flatten(0, 1) for one in found]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
 def in_order(ids: Tensor, starts: Tensor, lengths: Tensor, total: int) -> Tensor:
-    """(total,) places in `ids` of rows end to end, which begin at `starts` and have `lengths` tokens, (rows,) each.
+    """Return (total,) places in `ids` of rows end to end, which begin at `starts` and have `lengths` tokens, (rows,)
+    each.
 
-    On their device, which the host does not wait for.
+    They are computed on the ids' device, which the host does not wait for.
     """
     ends = lengths.cumsum(0)
     shift = torch.repeat_interleave(starts - ends + lengths, lengths, output_size=total)

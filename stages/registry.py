@@ -1,4 +1,4 @@
-"""The stage that settings describe: the one place that knows every stage, and imports it when it is asked for."""
+"""Builds the stage that settings describe: the one module that knows every stage, each imported on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.stage import Stage, StageSettings
 
 
 def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
-    """The stage itself; torch is imported here.
+    """Build a stage; torch is imported here.
 
     Args:
         settings: of one row-wise stage.

@@ -1,7 +1,7 @@
-"""What every stage has: settings that know their role, a name, a version, the columns it reads and writes.
+"""What every stage has: settings with roles, a name, a version, the columns it reads and writes.
 
 A stage is a function of tables: it knows no path, no Ray and no SLURM. Its settings describe it without loading
-anything heavy (no torch), so that a plan is made in milliseconds; `build_stage` (`registry.py`) gives the stage itself.
+anything heavy (no torch), so that a plan takes milliseconds; `build_stage` (`registry.py`) returns the stage itself.
 The worker (`pipeline/run/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`,
 checks the result against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part
 is on the device; a stage that needs the device again behind that has a second turn (`Further`).
@@ -24,33 +24,35 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     def meaningful(self) -> dict[str, Any]:
-        """The settings that decide what the result is; only these go into fingerprints."""
+        """Return the settings that decide the result; only these go into fingerprints."""
         keep = {name for name, info in type(self).model_fields.items() if role(info.json_schema_extra) == "meaning"}
         return self.model_dump(mode="json", include=keep)
 
 
 def role(extra: Any) -> str:
-    """`meaning` or `execution`, as declared on a field."""
+    """Return `meaning` or `execution`, as declared on a field."""
     return str(extra["role"]) if isinstance(extra, dict) and "role" in extra else "undeclared"
 
 
 def meaning(default: Any = ..., *, description: str, **limits: Any) -> Any:
-    """A setting that changes what comes out: changing it makes the stage's results stale."""
+    """Declare a setting that decides the result: changing it makes the stage's results stale."""
     return Field(default, description=description, json_schema_extra={"role": "meaning"}, **limits)
 
 
 def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
-    """A setting that changes only how the work is done (batch sizes, threads, devices): nothing becomes stale."""
+    """Declare a setting that changes only how the work is done (batch sizes, threads, devices): nothing
+    becomes stale.
+    """
     return Field(default, description=description, json_schema_extra={"role": "execution"}, **limits)
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What a stage hands to the worker for one part.
+    """What a stage returns to the worker for one part.
 
-    `families`: name of a column family → table with the part's rows in the part's order.
-    `counts`: numbers for the receipt (truncated, duplicates saved, …), summed over parts in the summary; of those named
-    `least.…` the summary has the smallest.
+    `families`: name of a column family → table with the part's rows in the part's order. `counts`: numbers for the
+    receipt (truncated, duplicates saved, …), added up over parts in the summary; of those named `least.…` the summary
+    has the smallest.
     """
 
     families: dict[str, pa.Table]
@@ -72,13 +74,13 @@ class Stage(Protocol):
     """A row-wise stage: same rows, same order, new columns."""
 
     def setup(self, device: str) -> None:
-        """Load models onto `device` ("cpu", "cuda"); once per worker."""
+        """Load models onto `device` ("cpu", "cuda"); called once per worker."""
 
     def prepare(self, part: pa.Table) -> Any:
-        """CPU: tokenise, plan batches. `part` has the columns of `reads`, named "family.column"."""
+        """Tokenise and plan batches, on the CPU. `part` has the columns of `reads`, named "family.column"."""
 
     def compute(self, prepared: Any) -> Any:
-        """The device: nothing but the networks."""
+        """Run the networks, and nothing else, on the device."""
 
     def finish(self, computed: Any) -> Computed | Further:
         """CPU: columns in the order of the part's rows, or what the device has to do before there are any."""
@@ -91,7 +93,7 @@ def whole(stage: Stage, part: pa.Table) -> Computed:
 
 
 class FitSettings(Settings):
-    """Settings of what is fitted on the pilot."""
+    """Settings of an artifact that is fitted on the pilot."""
 
     only_applied: ClassVar[tuple[str, ...]] = ()  # settings that the fit is the same for, whatever they are
 
@@ -114,7 +116,7 @@ class StageSettings(Settings, ABC):
 
     @abstractmethod
     def artifacts(self) -> dict[str, str]:
-        """Digests of the models, tokenizers and fits that the result depends on."""
+        """Return digests of the models, tokenizers and fits that the result depends on."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""YAML of files that people write or send: read with limits, so that a small text can neither hang nor break a program.
+"""Reads YAML that people write or send within limits, so that a small text can neither hang nor crash a program.
 
-Anchors can make a few lines stand for billions of values, brackets can nest deeper than Python may call itself, and
-a number can be longer than Python reads. All of that is a `yaml.YAMLError` here, with the line.
+Anchors can make a few lines stand for billions of values, brackets can nest deeper than Python's recursion limit, and a
+number can be longer than Python reads. All of that is a `yaml.YAMLError` here, with the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_VALUES = 100_000  # when every alias is written out
 
 
 def load_yaml(text: str, loader: type[yaml.SafeLoader] = _Fast) -> Any:
-    """The values of a text. Raises `yaml.YAMLError` for a text that is not YAML or is beyond the limits."""
+    """Return the values of a text. Raises `yaml.YAMLError` for a text that is not YAML or exceeds the limits."""
     try:
         _check(text, _Fast)
     except (yaml.MarkedYAMLError, ReaderError, UnicodeEncodeError):

@@ -76,7 +76,7 @@ def sample_documents(name: str, count: int) -> list[dict[str, Any]]:
 
 
 def write_jsonl(path: Path, documents: list[dict[str, Any]]) -> Path:
-    """Write documents one a line."""
+    """Write documents one per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in documents), "utf-8")
     return path

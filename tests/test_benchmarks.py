@@ -59,7 +59,11 @@ def test_everything_for_a_gpu_in_one_command() -> None:
     few = ["--sentences", "24", "--rounds", "1", "--decode-rows", "16", "--batch-tokens", "512", "--profile"]
     out = run("encode_gpu", "--device", "cpu", "--small", *few)
     figures = r": \d+ sentences/s, \d+ tokens/s, .* of F\.linear"
-    for title in ("encode, 512 tokens a batch", "greedy decode, 16 sentences a batch", "beam search, beam 5, 3 sent"):
+    for title in (
+        "encode, 512 tokens per batch",
+        "greedy decode, 16 sentences per batch",
+        "beam search, beam 5, 3 sent",
+    ):
         assert re.search(title + ".*" + figures, out), out
     assert re.search(r"Hugging Face M2M100 encoder.*" + figures, out) or "transformers is not installed" in out
     assert "greedy decode, by kernel" in out and "aten::addmm" in out

@@ -82,7 +82,7 @@ def test_sat_on_a_gpu_needs_few_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"sentences, 1024 tokens a batch, stride 382: \d+ sentences/s", done.stdout)) == 2
+    assert len(re.findall(r"sentences, 1024 tokens per batch, stride 382: \d+ sentences/s", done.stdout)) == 2
     assert len(re.findall(r"matmuls and attention take [1-9]\d\.\d% of", done.stdout)) == 2
 
 

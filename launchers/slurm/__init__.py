@@ -1,1 +1,1 @@
-"""SLURM: job arrays whose tasks claim work, and gate jobs between the phases of a run."""
+"""SLURM: job arrays whose tasks claim work, and scheduler jobs between the phases of a run."""

@@ -1,11 +1,11 @@
-"""SLURM jobs: submit a command line, alone or as arrays; ask about jobs, cancel them; and, inside one, about oneself.
+"""SLURM jobs: submits a command line, alone or as arrays; asks about jobs and cancels them; and describes the own job.
 
 Preemption, `scontrol requeue` and `scancel` send SIGTERM to all processes of a job, and SIGKILL after the site's
-KillWait (30 s by default); about two minutes before the time limit the worker alone gets `sbatch.WARNING`. SLURM starts
-a preempted task again by itself; at the time limit a task asks for it (`requeue`).
+KillWait (30 s by default); about two minutes before the time limit only the worker gets `sbatch.WARNING`. SLURM
+restarts a preempted task by itself; at the time limit a task asks for it (`requeue`).
 
-A job gets the environment of whoever submits (SLURM carries it; it is not in the script), so credentials must be there.
-Job states are for people to look at: progress is judged by receipts and leases.
+A job gets the environment of the user who submits it (SLURM carries it; it is not in the script), so credentials must
+be there. Job states are for people to look at: progress is judged by receipts and leases.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from launchers.slurm.site import Site, SlurmError, ask, site
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings, seconds_of
 
-_end: float | None = None  # by the monotonic clock, when this job's time is over; None: not asked yet
+_end: float | None = None  # end of this job's time by the monotonic clock; None: not asked yet
 
 
 def check(settings: LauncherSettings) -> None:
-    """Whether this site would take the jobs of these settings. Submits nothing.
+    """Check whether this site would accept the jobs of these settings. Submits nothing.
 
     Raises ConfigError, with SLURM's own words, if there is no SLURM here, or it refuses partition, time limit, account,
     qos, constraint, resources or options.
@@ -67,7 +67,7 @@ def _check_partition(found: Site, key: str, partition: str | None) -> None:
 
 
 def describe(settings: LauncherSettings | None) -> str:
-    """What SLURM this is, in a line; with settings, after `check`. Raises ConfigError as that does."""
+    """Describe this SLURM in one line; with settings, after `check`. Raises ConfigError as that does."""
     if settings:
         check(settings)
     found = site()
@@ -76,7 +76,7 @@ def describe(settings: LauncherSettings | None) -> str:
         f"{found.version}, cluster {found.cluster}",
         f"partitions {', '.join(limits)}, by default {found.default_partition or 'none'}",
         f"arrays of up to {found.max_array_size} tasks",
-        "keeps accounts" if found.accounting else "keeps no accounts, so what became of old jobs is not known",
+        "keeps accounts" if found.accounting else "keeps no accounts, so the end of old jobs is not known",
     ]
     return "; ".join([*facts, "takes the jobs of this file"] if settings else facts)
 
@@ -98,12 +98,23 @@ def submit(
     small: bool = False,
     nodes: int | None = None,
 ) -> tuple[str, ...]:
-    """Queue a command: one job, or `tasks` array tasks, in as many arrays as the site's MaxArraySize asks for.
+    """Queue a command: one job, or `tasks` array tasks, in as many arrays as the site's MaxArraySize requires.
 
-    folder: gets scripts and logs, and is made private (0700); all nodes must see it. after: job ids; it starts when all
-    of them are over, however they ended. small: one CPU, 2 GB, no GPU, an hour at most. nodes: of a job whose command
-    runs srun on so many; the warning goes to what srun runs. Returns the job ids.
-    Raises SlurmError with SLURM's words; then nothing stays queued.
+    Args:
+        command: the command line.
+        settings: the section `launcher`.
+        folder: gets scripts and logs, and is made private (0700); all nodes must see it.
+        name: the name of the job.
+        tasks: the number of array tasks; None for one job.
+        after: job ids; the job starts when all of them are over, however they ended.
+        small: ask for one CPU, 2 GB, no GPU, an hour at most.
+        nodes: the nodes of a job whose command runs srun on them; the time limit's warning goes to what srun runs.
+
+    Returns:
+        The job ids.
+
+    Raises:
+        SlurmError: with SLURM's words; then nothing stays queued.
     """
     folder = folder.absolute()
     if "%" in str(folder):
@@ -115,7 +126,7 @@ def submit(
     jobs: list[str] = []
     for size in _arrays(tasks, found.max_array_size):
         at_once = settings.array_parallelism
-        if size and tasks and at_once:  # of all arrays together
+        if size and tasks and at_once:  # the limit of all arrays together
             at_once = max(1, at_once * size // tasks)
         script = SbatchScript(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once,
                         after=after, to_steps=bool(nodes))  # fmt: skip
@@ -128,16 +139,16 @@ def submit(
 
 
 def _arrays(tasks: int | None, most: int) -> Iterator[int | None]:
-    """Sizes of arrays of about equal size; None: no array."""
+    """Yield sizes of arrays of about equal size; None: no array."""
     count = 1 if tasks is None else -(-tasks // most)
     for index in range(count):
         yield None if tasks is None else tasks // count + (index < tasks % count)
 
 
 def states(jobs: Sequence[str]) -> dict[str, str]:
-    """Job or task id ("123", "123_4") → SLURM's word for its state, for information only.
+    """Return job or task id ("123", "123_4") → SLURM's word for its state, for information only.
 
-    One call of squeue; jobs that it has forgotten are looked up in the accounts, where the site keeps them, and else
+    One call of squeue; jobs that it has forgotten are looked up in the accounts if the site keeps them, and otherwise
     left out.
     """
     lines = _squeue(jobs, "--array", "--states=all", "--format=%i|%T")
@@ -154,7 +165,7 @@ def states(jobs: Sequence[str]) -> dict[str, str]:
 
 
 def alive(jobs: Sequence[str]) -> bool:
-    """Whether any of these jobs still runs or waits. Raises SlurmError if SLURM does not answer."""
+    """Return whether any of these jobs still runs or waits. Raises SlurmError if SLURM does not answer."""
     return bool(_squeue(jobs, "--format=%i"))
 
 
@@ -162,19 +173,19 @@ def _squeue(jobs: Sequence[str], *arguments: str) -> list[str]:
     try:
         return ask("squeue", "--noheader", *arguments, "--jobs", ",".join(jobs)).splitlines() if jobs else []
     except SlurmError as error:
-        if "Invalid job id" in str(error):  # the only one asked for, and SLURM has forgotten it
+        if "Invalid job id" in str(error):  # the only job asked for, which SLURM has forgotten
             return []
         raise
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """End these jobs, waiting or running; those that are over stay as they are."""
+    """Cancel these jobs, waiting or running; finished ones stay as they are."""
     if jobs:
         ask("scancel", *jobs)
 
 
 def log_files(folder: Path, job: str) -> list[Path]:
-    """The logs of a task ("123_4", or as `this_task` names it), or of all tasks of a job ("123")."""
+    """Return the logs of a task ("123_4", or as `this_task` names it), or of all tasks of a job ("123")."""
     job = job.removeprefix("slurm-")
     return sorted([*folder.glob(f"{job}.log"), *folder.glob(f"{job}_*.log")])
 
@@ -186,7 +197,8 @@ def _this_job() -> str | None:
 
 
 def keep_to_given_cpus() -> None:
-    """As many threads as SLURM gave this job CPUs: not every site binds jobs to theirs. Call it before torch is loaded.
+    """Use as many threads as SLURM gave this job CPUs, because not every site binds jobs. Call it before torch is
+    loaded.
 
     Two tasks of one CPU that both started threads for two did less together than one of them alone.
     """
@@ -196,18 +208,18 @@ def keep_to_given_cpus() -> None:
 
 
 def this_task() -> str | None:
-    """The array task or job that this process is in: "slurm-123_4", "slurm-123"; None outside of SLURM."""
+    """Return the array task or job of this process: "slurm-123_4", "slurm-123"; None outside of SLURM."""
     job = _this_job()
     return f"slurm-{job}" if job else None
 
 
 def restarts() -> int:
-    """How many times this task has been started before."""
+    """Return how many times this task has been started before."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def seconds_left() -> float | None:
-    """Until the time limit of the job that this process is in; SLURM is asked once.
+    """Return the seconds until the time limit of this process's job; SLURM is asked once.
 
     None outside of SLURM, without a limit, and as long as SLURM does not answer (the next call asks again).
     """
@@ -219,7 +231,7 @@ def seconds_left() -> float | None:
         except (
             SlurmError,
             ValueError,
-        ):  # a worker does not end because the controller restarts; `WARNING` comes anyway
+        ):  # a restart of the controller must not end a worker; `WARNING` comes anyway
             return None
     return None if _end in (None, float("inf")) else _end - time.monotonic()
 
@@ -228,5 +240,5 @@ def requeue() -> None:
     """Queue this task again, with its id and its log; SLURM then ends this process. Raises SlurmError if it cannot."""
     job = _this_job()
     if job is None:
-        raise SlurmError("this process is in no SLURM job, so there is nothing to queue again")
+        raise SlurmError("this process is not in a SLURM job, so there is nothing to queue again")
     ask("scontrol", "requeue", job)

@@ -1,9 +1,8 @@
-"""The script that sbatch gets: options from the section `launcher`, set-up lines, and one command line.
+"""Writes the script for sbatch: options from the section `launcher`, set-up lines, and one command line.
 
-submitit writes it and runs sbatch; no pickle is made. The command takes the place of the script's shell, without srun.
-So SLURM's warning before the time limit (`WARNING`) reaches the worker itself and nothing else; under srun its children
-would get it too, and die of it. A job of several nodes starts srun itself, and has the warning sent to what that runs
-(`to_steps`).
+submitit writes it and runs sbatch, without a pickle. The command replaces the script's shell, without srun. So SLURM's
+warning before the time limit (`WARNING`) reaches only the worker itself; under srun its children would get it too, and
+die of it. A job of several nodes starts srun itself, and has the warning sent to what that runs (`to_steps`).
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from launchers.slurm.site import Site, SlurmError, inherited, words
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings, seconds_of
 
-WARNING = signal.SIGUSR2  # the time limit is near: release what you hold, `requeue`, end
-WARNING_SECONDS = 120.0  # before the time limit; SLURM may be up to a minute early
+WARNING = signal.SIGUSR2  # the time limit is near: release leases, `requeue`, end
+WARNING_SECONDS = 120.0  # seconds before the time limit; SLURM may be up to a minute early
 SMALL = {"cpus-per-task": 1, "mem": "2G", "gpus-per-node": None, "gres": None, "constraint": None}
 SMALL_SECONDS = 3600.0
 KEYS = {
@@ -41,7 +40,9 @@ RESOURCES = ("cores", "cpus", "exclusive", "gpu", "gres", "mem", "nodes", "ntask
 
 
 def check_options(settings: LauncherSettings) -> None:
-    """Raises ConfigError if `launcher.sbatch` holds what has a key of its own, or is not for the user to set."""
+    """Raise ConfigError if `launcher.sbatch` holds an option that has a setting of its own, or that users must
+    not set.
+    """
     values = settings.model_dump()
     named = (*KEYS.values(), "gate_partition", "folder")
     check_words({f"launcher.{key}": values[key] for key in named})
@@ -55,9 +56,9 @@ def check_options(settings: LauncherSettings) -> None:
 
 
 def check_words(values: Mapping[str, object], quoted: bool = False) -> None:
-    """Raises ConfigError for a value that would not stay on its line of the script. quoted: it may hold quotes.
+    """Raise ConfigError for a value that would not stay on its line of the script.
 
-    values: by what they are.
+    `values`: by what they are. `quoted`: they may hold quotes.
     """
     for name, value in values.items():
         if found := (_STRAY if quoted else _QUOTES).search(str(value)):
@@ -69,7 +70,9 @@ def check_words(values: Mapping[str, object], quoted: bool = False) -> None:
 
 
 def options(settings: LauncherSettings, found: Site, small: bool = False) -> dict[str, Any]:
-    """Options of sbatch that the user asks for, by long name. small: of a job that only decides what comes next."""
+    """Return the options of sbatch that the user asks for, by long name. `small`: for a job that only decides what is
+    next.
+    """
     asked: dict[str, Any] = {option: getattr(settings, key) for option, key in KEYS.items()}
     passed = {key.replace("_", "-"): value for key, value in settings.sbatch.items() if value is not False}
     if small:
@@ -81,7 +84,7 @@ def options(settings: LauncherSettings, found: Site, small: bool = False) -> dic
 
 
 class SbatchScript(submitit.SlurmExecutor):
-    """submitit's way to sbatch, for a command line in place of a pickle."""
+    """submitit's way to sbatch, for a command line instead of a pickle."""
 
     def __init__(
         self,
@@ -117,17 +120,17 @@ class SbatchScript(submitit.SlurmExecutor):
         )
         if tasks is not None:
             self.parameters["map_count"] = tasks
-        # PYTHONPATH is written down for sites that do not export the environment to jobs
+        # PYTHONPATH is written out for sites that do not export the environment to jobs
         path = os.environ.get("PYTHONPATH")
         self.line = (f"export PYTHONPATH={shlex.quote(path)}\n" if path else "") + "exec " + shlex.join(command)
 
     def text(self) -> str:
-        """The script itself."""
+        """Return the script."""
         return str(self._make_submission_file_text(self.line, ""))
 
     def send(self) -> str:
-        """Give it to sbatch; the job's id. Raises SlurmError with SLURM's words."""
-        said = io.StringIO()  # submitit prints what it raises
+        """Submit the script, and return the job's id. Raises SlurmError with SLURM's words."""
+        said = io.StringIO()  # submitit prints its errors as well
         try:
             with contextlib.redirect_stderr(said):
                 return str(self._submit_command(self.line).job_id)

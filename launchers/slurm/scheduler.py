@@ -1,7 +1,8 @@
-"""A gate: the job between two phases. It closes the one before, decides what is next from receipts, and queues it.
+"""A scheduler job runs between two phases: it closes the previous one, decides what is next from receipts, and queues
+it.
 
-It may be started again at any moment: a phase whose jobs are recorded is not queued again, and one that was queued
-twice costs nothing but idle tasks, because ranges are claimed.
+It may be restarted at any moment: a phase whose jobs are recorded is not queued again, and one that was queued twice
+costs only idle tasks, because shards are claimed.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from pipeline.run.tasks import MAX_STARTS
 from pipeline.storage.store import Store
 
 JOBS = "jobs.json"
-DEATHS = MAX_STARTS + 1  # phases in a row whose workers may die without a word: a part is set aside in the last
+DEATHS = MAX_STARTS + 1  # phases in a row whose workers may die silently: in the last one, a part is set aside
 
 
 def schedule_phase(console: Console, url: str, run: str, number: int, folder: Path, held: str) -> None:
     """Decide what phase `number` of a run is. `held`: the file of the run's lock.
 
-    Raises `CorpusError` if the run ends here, and not well.
+    Raises `CorpusError` if the run ends here in failure.
     """
     store = Store(url)
     lock = Lease.of(store, held)
@@ -45,8 +46,8 @@ def schedule_phase(console: Console, url: str, run: str, number: int, folder: Pa
     record = RunRecord(store, config, newest_view(store), reopened=run)
     here = phase_folder(run, number)
     if store.exists(f"{here}/{JOBS}") or store.exists(f"{run}/summary.json"):
-        return  # this gate was started again, after it had done its work
-    signal.signal(WARNING, lambda number, frame: jobs.requeue())  # what it has not done by then, it does again
+        return  # this job was restarted after it had done its work
+    signal.signal(WARNING, lambda number, frame: jobs.requeue())  # a restarted job repeats what was not done by then
     try:
         _decide(console, config, record, number, folder, lock)
     except BaseException as error:
@@ -83,7 +84,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
             submit_training(console, config)
         return
     here = phase_folder(run, number)
-    if store.exists(f"{here}/{SPEC_FILE}"):  # this gate was stopped before it wrote `JOBS`; workers may be at it
+    if store.exists(f"{here}/{SPEC_FILE}"):  # this job was stopped before it wrote `JOBS`; workers may have begun
         spec = read_phase(store, here)
     else:
         spec = write_phase(store, here, step.plan, step.kind, refit)
@@ -95,13 +96,15 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
     try:
         after = submit_scheduler(config, store, run, number + 1, folder, array, lock)
     except BaseException:
-        jobs.cancel(array)  # nobody would judge what it does
+        jobs.cancel(array)  # nobody would close the phase
         raise
     store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
 
 
 def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
-    """The work of the last phase (empty if it may be launched again), the fits still to be redone, and its failures."""
+    """Return the work of the last phase (empty if it may be launched again), the fits still to be made, and its
+    failures.
+    """
     if number == 1:
         return "", refit, []
     folders = [phase_folder(run, one) for one in range(1, number)]

@@ -1,4 +1,6 @@
-"""What this site's SLURM is: its partitions, its limits, whether it keeps accounts. Two commands, some milliseconds."""
+"""Describes this site's SLURM: its partitions, its limits, whether it keeps accounts. Two commands, some
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ OF_A_JOB = ("SLURM_", "SLURMD_", "SUBMITIT_", "SQUEUE_", "SINFO_", "SACCT_")
 
 
 class SlurmError(PipelineError):
-    """SLURM refuses or does not answer; its own words are in the message."""
+    """SLURM refused a request or did not answer; its own words are in the message."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,17 @@ class Site:
     accounting: bool
 
     def asked(self, partition: str | None) -> list[str]:
-        """The names in a setting: one, several with commas, or the default."""
+        """Return the names in a setting: one, several with commas, or the default."""
         return (partition or self.default_partition or "").split(",")
 
     def limit(self, partition: str | None) -> float:
-        """The longest time limit that all partitions asked for allow, in seconds."""
+        """Return the longest time limit that all these partitions allow, in seconds."""
         return min(self.partitions.get(name, math.inf) for name in self.asked(partition))
 
 
 def inherited() -> list[str]:
-    """Names of environment variables that say which job this process is in, or how SLURM's commands should print.
+    """Return names of environment variables that say which job this process is in, or how SLURM's commands should
+    print.
 
     A job that submits others must hide its own: they would inherit its memory, CPUs and ids.
     """
@@ -48,7 +51,7 @@ def inherited() -> list[str]:
 
 
 def ask(*command: str) -> str:
-    """What a command of SLURM prints. Raises SlurmError with what it says when it fails."""
+    """Return the output of a SLURM command. Raises SlurmError with its message when it fails."""
     hidden = inherited()
     environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"LC_ALL": "C"}
     try:
@@ -65,7 +68,7 @@ def ask(*command: str) -> str:
 
 
 def words(errors: str) -> str:
-    """What SLURM's commands say on stderr, in one line."""
+    """Return what SLURM's commands say on stderr, in one line."""
     lines = (line.partition(": ")[2].removeprefix("error: ") or line for line in errors.splitlines())
     return "; ".join(line.strip() for line in lines if line.strip() and not line.startswith("Try "))
 

@@ -1,9 +1,9 @@
-"""A run handed to SLURM: a chain of jobs, each of which decides the next from receipts.
+"""Hands a run to SLURM: a chain of jobs, each of which decides the next from receipts.
 
-    gate 1 → array of phase 1 → gate 2 → array of phase 2 → … → the last gate closes the books
+    scheduler job 1 → array of phase 1 → scheduler job 2 → array of phase 2 → … → the last one ends the run
 
-An array's tasks claim ranges of chunks by leases, so they need no plan and may come, go and be started again. A gate
-follows its array however that ended (`afterany`). The first gate is alone in the queue: it runs on a node of the
+An array's tasks claim shards by leases, so they need no plan and may come, go and be restarted. A scheduler job follows
+its array however that ended (`afterany`). The first scheduler job is alone in the queue: it runs on a node of the
 cluster, so a node that does not see the corpus or has other code is found before anything else is queued.
 """
 
@@ -39,7 +39,7 @@ class _Options(BaseModel):
 
 
 def submission(config: RunConfig, options: RunOptions) -> Submit:
-    """What hands a run over. Raises `ConfigError` in words if SLURM is not here, or refuses these settings."""
+    """Return a function that hands a run over. Raises `ConfigError` if SLURM is not here, or refuses these settings."""
     jobs.check(config.launcher)
     root = jobs_root(config.launcher.folder, config.output)
 
@@ -54,7 +54,7 @@ def submission(config: RunConfig, options: RunOptions) -> Submit:
 
 
 def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
-    """The options of the command that a run was submitted by. Raises `StartError` where code or models are others."""
+    """Return the options with which a run was submitted. Raises `StartError` if code or models differ here."""
     asked = read_json(store, f"{run}/{OPTIONS_FILE}", _Options, f"pipeline cancel {store.url}, then run again")
     check_identity(asked.identity, config)
     return RunOptions(asked.only, asked.until, tuple(asked.refit))
@@ -63,7 +63,7 @@ def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
 def submit_scheduler(
     config: RunConfig, store: Store, run: str, number: int, folder: Path, after: Sequence[str], lock: Lease
 ) -> tuple[str, ...]:
-    """Queue the gate that decides what phase `number` is; the run's lock is held by these jobs from now on."""
+    """Queue the scheduler job that decides what phase `number` is; its jobs hold the run's lock from now on."""
     command = pipeline_command("gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path)
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
     set_holder(lock, holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
@@ -71,12 +71,12 @@ def submit_scheduler(
 
 
 def pipeline_command(*arguments: str) -> list[str]:
-    """This very program on another machine."""
+    """Return the command line of this very program for another machine."""
     return [sys.executable, "-m", "pipeline.cli", *arguments]
 
 
 def jobs_root(folder: str | None, output: str) -> Path:
-    """Where scripts and logs of jobs go: a folder that all nodes see. `folder`: launcher.folder.
+    """Return the folder for scripts and logs of jobs, which all nodes see. `folder`: launcher.folder.
 
     Raises `ConfigError` if there is none.
     """
@@ -91,5 +91,5 @@ def jobs_root(folder: str | None, output: str) -> Path:
 
 
 def jobs_folder(root: Path, run: str) -> Path:
-    """Where those of a run go."""
+    """Return the folder for the jobs of a run."""
     return root / Path(run).name

@@ -1,8 +1,8 @@
-"""A task of an array: claims ranges of a phase, one after the other, and brings their chunks up to date on this node.
+"""A task of an array: claims shards of a phase, one after the other, and brings their chunks up to date on this node.
 
-What it holds it keeps by heartbeats; what it finished stands in receipts. So it may be killed, preempted or started
-again at any moment: another task, or the next phase, does what is left, and only the parts in flight are done twice.
-It stops claiming when its time is nearly over, and when it is asked to stop it lets go of its claim at once.
+It keeps its claim by heartbeats; what it finished is in receipts. So it may be killed, preempted or restarted at any
+moment: another task, or the next phase, does the rest, and only the parts in flight are done twice. It stops claiming
+when its time is nearly over, and when it is asked to stop it releases its claim at once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from pipeline.run.steps import decide, next_step
 from pipeline.run.tasks import attempts_at, clear_attempts
 from pipeline.storage.store import Store
 
-NEAR = 64  # claims that are tried for, in random order, so that tasks that start together do not meet
-COMPACT_EVERY = 64  # ranges, each of which leaves a ledger
-SPARE_SECONDS = 180.0  # with less time left nothing more is claimed
+NEAR = 64  # claims that are tried, in random order, so that tasks that start together do not collide
+COMPACT_EVERY = 64  # shards, each of which leaves a ledger
+SPARE_SECONDS = 180.0  # with less time left, no further shard is claimed
 
 
 class Task:
@@ -61,18 +61,18 @@ class Task:
         self.seconds = self.config.launcher.lease_seconds
         self.name = jobs.this_task() or f"{socket.gethostname()}-{holder_info()['pid']}"
         self.out_of_time = False
-        self._lost = False  # the claim in work, to another worker
+        self._lost = False  # the present claim was lost to another worker
         self._progress = 0  # chunks and parts finished since this process began
         self._state: dict[str, Any] = holder_info(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
         self._lease: Lease | None = None
         self._after_losses = after_losses(self.store, folder)
-        self._interrupted = ""  # range that this task held when SLURM stopped it, before it was started again
-        self._chunks: set[str] = set()  # of the range in work
+        self._interrupted = ""  # the shard that this task held when SLURM stopped it, before it was restarted
+        self._chunks: set[str] = set()  # of the present shard
         self._writing = threading.Lock()
 
     def work(self) -> None:
-        """Until nothing can be claimed. Raises `CorpusError` for what would fail everywhere."""
+        """Work until nothing can be claimed. Raises `CorpusError` for what would fail everywhere."""
         signal.signal(WARNING, self._near_the_limit)
         mine = self._before()
         if mine and jobs.restarts():
@@ -104,7 +104,7 @@ class Task:
                 self._do(lease)
 
     def _engine(self) -> contextlib.AbstractContextManager[None]:
-        """What stays up over all ranges."""
+        """Keep what stays up over all shards."""
         if self.spec.kind == "fit" or self.config.launcher.inside == "inline":
             return contextlib.nullcontext()
         from launchers.local import ray_on_this_machine
@@ -170,7 +170,7 @@ class Task:
     def _events_of(self, number: int, generation: int) -> Generator[Event]:
         plan = plan_of_shard(self.store, self.folder, self.spec, number)
         self._chunks = {one.chunk.id for one in plan.chunks}
-        if self._interrupted == name_of(number):  # by preemption, a limit or a lost node: no part's fault
+        if self._interrupted == name_of(number):  # by preemption, a limit or a lost node, which no part is to blame for
             clear_attempts(self.store, self.run, self._chunks)
         self._interrupted = ""
         for event in launch(plan, self.run):
@@ -186,7 +186,7 @@ class Task:
         state = read_state(self.store, plan.view, ledgers=False)
         if (
             generation or self._after_losses or attempts_at(self.store, self.run, self._chunks)
-        ):  # somebody wrote and was lost
+        ):  # another worker wrote files and was lost
             sweep(self.store, state, whole=False)
         fold(self.store, state)
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
@@ -208,7 +208,7 @@ class Task:
         return None
 
     def _tell(self) -> None:
-        """What this worker does, and what happened in its range, for those who watch."""
+        """Record what this worker does, and what happened in its shard, for those who watch."""
         with self._writing:
             lease, events = self._lease, "\n".join(self._events)
             state = json.dumps(self._state | {"beat": _now()}, ensure_ascii=False)
@@ -218,7 +218,7 @@ class Task:
             self.store.write(f"{self.folder}/events/{name}.jsonl", f"{events}\n".encode())
 
     def _let_go(self) -> None:
-        """Of the claim: whoever comes next need not wait, and no part is blamed for the stop."""
+        """Release the claim: the next worker need not wait, and no part is blamed for the stop."""
         self._tell()
         lease, self._lease = self._lease, None
         if lease:
@@ -226,19 +226,19 @@ class Task:
             lease.release()
 
     def _before(self) -> Lease | None:
-        """The lease that this very task held before it was started again: nobody else can hold it for it."""
+        """Return the lease that this very task held before it was restarted; nobody else can hold it in its place."""
         path = f"{self.folder}/workers/{self.name}.json"
         if not self.store.exists(path):
             return None
         try:
             said = read_worker(self.store, path)
-        except DamagedError:  # then it waits for that lease as every other does
+        except DamagedError:  # then it waits for that lease as every other task does
             return None
         return Lease(self.store, f"{self.folder}/claims", said.range, said.generation) if said.range else None
 
 
 def name_of(number: int) -> str:
-    """A range's name."""
+    """Return the name of a shard."""
     return f"{number:05d}"
 
 

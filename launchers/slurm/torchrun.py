@@ -1,7 +1,7 @@
-"""One program on all nodes of a SLURM job: srun starts torchrun on each, which starts one process a GPU.
+"""Runs one program on all nodes of a SLURM job: srun starts torchrun on each, which starts one process per GPU.
 
-All that goes from node to node are command lines. How it ends is judged by the steps that are on disk: after a failure
-the processes are started again in the same job, as long as that brings steps; near the time limit the job is queued
+Only command lines go from node to node. The outcome is judged by the steps that are on disk: after a failure the
+processes are started again in the same job, as long as that leads to new steps; near the time limit the job is queued
 again. Preemption, `scontrol requeue` and a lost node do that by themselves. A program must save its work and end with
 code 0 when it gets `WARNING` or SIGTERM; for the latter it has the site's KillWait (30 s by default).
 """
@@ -23,20 +23,21 @@ from launchers.slurm.site import ask
 from pipeline.base.errors import CorpusError
 from pipeline.training.status import TrainingStatus
 
-SHUTDOWN_SECONDS = 300  # that torchrun gives its processes after SIGTERM; SLURM gives less
-# torchrun would die of the warning, and its processes with it; what is ignored stays so until a process heeds it
+SHUTDOWN_SECONDS = 300  # seconds that torchrun gives its processes after SIGTERM; SLURM gives less
+# the warning would kill torchrun and its processes; it stays ignored until a process handles it
 _DEAF = f"trap '' {WARNING.name.removeprefix('SIG')}; exec \"$@\""
 
 
 def run_in_job(
     console: Console, program: Sequence[str], processes: int | None, look: Callable[[], TrainingStatus]
 ) -> None:
-    """Run `-m module arguments …` in so many processes a node (default: one a GPU) until `look` says it is finished.
+    """Run `-m module arguments …` in `processes` processes per node (default: one per GPU) until `look` says it is
+    finished.
 
-    Returns early where SLURM ends this job. Raises `CorpusError` if starting again and again brings no step.
+    Returns early if SLURM ends this job. Raises `CorpusError` if repeated starts lead to no new step.
     """
     ended: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))  # the processes get it, too
+    signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))  # the processes get it too
     policy = RestartPolicy(look)
     while True:
         before = look()
@@ -56,14 +57,14 @@ def run_in_job(
 
 
 def srun(program: Sequence[str], processes: int | None) -> list[str]:
-    """The command line, for the job that this process is in. Port 0: any that is free, on the only node."""
+    """Return the command line for this process's job. Port 0: any free port, on a single node."""
     nodes = ask("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
     each = processes or int(os.environ.get("SLURM_GPUS_ON_NODE") or 1)
     job = os.environ["SLURM_JOB_ID"]
     address = ["--rdzv-endpoint", f"{nodes[0]}:{20_000 + int(job) % 10_000}"]
     if len(nodes) == 1:
         address = ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not take it from there
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")  # srun ignores the job's value
     return [
         "srun", f"--nodes={len(nodes)}", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=1",
         *([f"--cpus-per-task={cpus}"] if cpus else []), "bash", "-c", _DEAF, "torchrun",

@@ -1,7 +1,7 @@
-"""Training on SLURM: one job over all its nodes, which is queued again until the model is trained.
+"""Trains on SLURM: one job over all its nodes, which is queued again until the model is trained.
 
-The job is recorded beside the checkpoints (`job.json`), so that those who watch or cancel find it. It takes part in no
-lock: training reads files of the corpus that never change.
+The job is recorded beside the checkpoints (`job.json`), so that those who watch or cancel find it. It takes no lock:
+training reads files of the corpus that never change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.js
 
 
 def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
-    """Check, pin the run of training down, and queue its job. Returns its folder, None if the model is trained.
+    """Check, pin the training, and queue its job. Returns its folder; None if the model is trained.
 
     Raises `ConfigError` if SLURM refuses these settings, `CorpusError` if a job trains it already.
     """
@@ -42,7 +42,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
     with alone(store, settings):
         run = prepare(console, config, fresh)
         if training_status(store, run).finished:
-            console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
             say_purged(console, store, run)
             return None
         folder = root / run.replace("/", "-")
@@ -57,7 +57,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
 
 
 def check_free(store: Store, run: str) -> None:
-    """Raises `CorpusError` if a job trains it already."""
+    """Raise `CorpusError` if a job trains it already."""
     found = read_job(store, run)
     if found and jobs.alive([found.id]):
         raise CorpusError(
@@ -67,7 +67,7 @@ def check_free(store: Store, run: str) -> None:
 
 
 def train_in_job(console: Console, url: str, run: str) -> None:
-    """What the job does. Raises `PipelineError` if the model cannot be trained."""
+    """Do the work of the job. Raises `PipelineError` if the model cannot be trained."""
     from launchers.devices import devices
     from pipeline.training.evaluation.evaluate import evaluate_trained
     from pipeline.training.record import read_started
@@ -87,7 +87,7 @@ def train_in_job(console: Console, url: str, run: str) -> None:
 
 
 def follow(console: Console, url: str, run: str) -> bool:
-    """Until its job is over. Returns whether the model is trained."""
+    """Follow a training until its job is over. Returns whether the model is trained."""
     store, shown = Store(url), -1
     while True:
         found = read_job(store, run)

@@ -1,1 +1,1 @@
-"""What knows nothing of corpora: errors, formats, parallel reads, samples, signals, warnings."""
+"""Helpers that know nothing of corpora: errors, formats, parallel reads, sampling, signals and warnings."""

@@ -1,5 +1,7 @@
-"""Warnings, kept with the work that raised them: nobody reads a worker's standard error, everybody reads the
-accounting of a corpus."""
+"""Captures warnings together with the work that raised them, for the accounting of a corpus.
+
+A worker's standard error is rarely read, the accounting of a corpus is.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ MOST = 20  # different warnings kept of one piece of work
 
 _listeners = threading.local()
 _installing = threading.Lock()
-_show: Any = None  # what showed warnings before
+_show: Any = None  # the function that showed warnings before
 
 
 @contextmanager
 def capture_warnings() -> Iterator[list[str]]:
-    """Gather the warnings that this thread raises inside the `with`: their texts, each once, in one line.
+    """Collect the warnings that this thread raises inside the `with` block.
 
-    Python's own `catch_warnings` swaps the state of the whole process, so that threads would take each other's.
+    The list holds the text of each warning once, on one line. Python's own `catch_warnings` replaces the state of the
+    whole process, so threads would capture each other's warnings.
     """
     _install()
     heard: list[str] = []
@@ -34,7 +37,10 @@ def capture_warnings() -> Iterator[list[str]]:
 
 
 def _install() -> None:
-    """Hear every warning, also one that was raised before at the same place; filters that someone set come first."""
+    """Route every warning to `_hear`, even one that was raised before at the same place.
+
+    Filters that were set by somebody else take precedence.
+    """
     global _show
     with _installing:
         if warnings.showwarning is not _hear:

@@ -1,4 +1,4 @@
-"""Errors written for the person who can mend them: what is wrong, the value, what is allowed, what to do."""
+"""Errors written for the person who can fix them: what is wrong, the value, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 
 def visible(text: str) -> str:
-    """Text of data and names of files for a message: one line that cannot steer a terminal, nor turn its direction.
+    """Make text of data, or the name of a file, safe for a message: one line that cannot control a terminal.
 
-    Control characters, line ends and halves of characters become escapes (`\\x1b`); all else stays as it is.
+    Control characters, line ends, marks that turn the direction of text, and lone surrogates become escapes (`\x1b`);
+    everything else stays as it is.
     """
     return STEERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class PipelineError(Exception):
-    """Any failure that the command line reports in words, without a traceback; lines may hold text from anywhere."""
+    """A failure that the command line reports as a message, without a traceback; its lines may hold any text."""
 
     def __init__(self, message: str) -> None:
         super().__init__("\n".join(visible(line) for line in message.split("\n")))
 
 
 class ConfigError(PipelineError):
-    """corpus.yaml or the command line asks for something impossible (exit code 2)."""
+    """The settings or the command line ask for something impossible (exit code 2)."""
 
 
 class CorpusError(PipelineError):
-    """What lies on disk is missing, damaged or does not balance (exit code 1)."""
+    """Files on disk are missing, damaged, or inconsistent with each other (exit code 1)."""
 
 
 class DamagedError(CorpusError):
-    """A record of the corpus is not what it should be. `where`: the file; `what`: is wrong with it; `remedy`."""
+    """A file of the corpus is damaged.
+
+    Args:
+        where: the file.
+        what: what is wrong with it.
+        remedy: what to do about it.
+    """
 
     def __init__(self, where: str, what: str, remedy: str) -> None:
         super().__init__(f"{where} is damaged ({what}); {remedy}")
@@ -44,28 +51,32 @@ class DamagedError(CorpusError):
 
 
 class MissingError(CorpusError):
-    """A file of the corpus is not there; the store has said so (one that does not answer raises `StorageError`)."""
+    """A file of the corpus does not exist: the store has said so. (A store that does not answer raises
+    `StorageError`.)
+    """
 
 
 class StorageError(CorpusError):
-    """The corpus cannot be written to: a full disk, no permission. Whatever is tried next fails too, so a run stops."""
+    """The corpus cannot be written to: a full disk, or no permission. Other writes would fail too: the run stops."""
 
 
 class AsideError(CorpusError):
-    """A part or chunk that killed its worker again and again; the others go on without it."""
+    """A part or a chunk has killed its worker too often and is set aside; the others continue without it."""
 
 
 class HostDiedError(CorpusError):
-    """The process that visited a part for a worker is gone; the part is tried again."""
+    """The process that visited a part for a worker has died; the part is tried again."""
 
 
 class StartError(CorpusError):
-    """A stage cannot start: its model is not there, or does not load. It would not elsewhere, so a run stops."""
+    """A stage cannot start because its model is missing or does not load. Retrying elsewhere would not help: the run
+    stops.
+    """
 
 
 @contextmanager
 def starting(stage: str) -> Iterator[None]:
-    """Whatever fails while a stage is made becomes a `StartError` that names it."""
+    """Turn any failure while a stage is created into a `StartError` that names the stage."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and text of documents as people read them."""
+"""Formats numbers, sizes, durations and text of documents for people."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pipeline.base.errors import STEERS
 
 
 def number(value: float) -> str:
-    """1234567 → `1 234 567`."""
+    """Format a whole number in groups of three digits: 1234567 → `1 234 567`."""
     return f"{value:,.0f}".replace(",", " ")
 
 
 def counted(value: float, noun: str) -> str:
-    """`1 part`, `1 234 parts`."""
+    """Format a number with its noun: `1 part`, `1 234 parts`."""
     return f"{number(value)} {noun}{'s' * (value != 1)}"
 
 
 def size(value: float) -> str:
-    """Bytes in words: `12.3 MB`."""
+    """Format a number of bytes: `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000 or unit == "TB":
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -27,7 +27,7 @@ def size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: `42 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Format a number of seconds: `42 s`, `3 min 05 s`, `2 h 10 min`."""
     whole = math.ceil(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -37,6 +37,6 @@ def duration(seconds: float) -> str:
 
 
 def plain(text: str, width: int) -> str:
-    """One line of a document's text that cannot steer a terminal, cut to `width` characters."""
+    """Shorten a document's text to one line of `width` characters that cannot control a terminal."""
     safe = STEERS.sub(" ", text)
     return safe if len(safe) <= width else safe[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP ask a run to stop, as Ctrl-C does: all raise KeyboardInterrupt, so a run ends in one way only."""
+"""Makes SIGTERM and SIGHUP stop a run as Ctrl-C does, by KeyboardInterrupt, so that a run ends in one way only."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 
 
 def install_sigterm_handler() -> None:
-    """From now on. To be called again after `ray.init`, which puts handlers of its own in place.
+    """Install the handlers in the main thread; call this again after `ray.init`, which installs handlers of its own.
 
-    Does nothing outside of the main thread, where signals never arrive.
+    Outside of the main thread, where signals never arrive, this does nothing.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Several small reads at a time: on an object store, waiting for answers is most of the time."""
+"""Runs several small reads at a time: on an object store, most of the time is spent waiting for answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`[function(item) for item in items]`, 16 at a time."""
+    """Return `[function(item) for item in items]`, computed 16 at a time."""
     if len(items) < 4:
         return [function(item) for item in items]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -22,9 +22,9 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
 
 
 def prefetch(function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
-    """`map(function, items)`, of which 16 are worked on while results are taken; so many are in memory.
+    """Yield `map(function, items)` in order while up to 16 further calls run ahead; their results are held in memory.
 
-    Items are drawn by the one who takes results. Whoever stops early ends it, when what has begun is done.
+    Items are drawn in the consumer's thread. If the consumer stops early, calls that have begun are finished first.
     """
     pool, waiting = ThreadPoolExecutor(AT_ONCE), deque[Future[Result]]()
     try:

@@ -1,6 +1,6 @@
-"""One number for each row, u = hash(doc_id, position) in [0, 1): a sample takes the rows with u below its rate.
+"""Gives each row a number u = hash(doc_id, position) in [0, 1); a sample takes the rows whose u is below its rate.
 
-Every sample therefore lies within every larger one, and adding documents changes no one's number.
+So every sample is contained in every larger one, and adding documents does not change the number of any other row.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 
 def document_seed(doc_id: str) -> int:
-    """64 bits of a document's id."""
+    """Return 64 bits of the hash of a document's id."""
     return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8, person=b"row-u").digest(), "little")
 
 
 def uniform(seeds: npt.NDArray[np.uint64], position: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """hash(doc_id, position) in [0, 1): the finaliser of SplitMix64, 53 bits."""
+    """Return hash(doc_id, position) in [0, 1): the finaliser of SplitMix64, of which 53 bits are used."""
     with np.errstate(over="ignore"):
         z = seeds + (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,1 +1,1 @@
-"""The commands of `pipeline`: their options and help texts. What each does stands in the module that it imports."""
+"""The commands of `pipeline`: their options and help texts. Each imports the module that does its work."""

@@ -1,7 +1,7 @@
-"""What commands print with `--json`: one object for scripts, whose keys stay (docs/reference/json.md has them all).
+"""The output of commands with `--json`: one object for scripts, with stable keys (docs/reference/json.md has them all).
 
-Every object begins with `schema` (1) and `command`. Keys may be added, never renamed or taken away without another
-number. Times are seconds, sizes bytes, shares between 0 and 1; what is not known is null.
+Every object begins with `schema` (1) and `command`. Keys may be added, but not renamed or removed without a new schema
+number. Times are in seconds, sizes in bytes, shares between 0 and 1; unknown values are null.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SCHEMA = 1
 
 
 def print_json(command: str, value: Mapping[str, Any]) -> None:
-    """Print an object for scripts: UTF-8, no number that JSON has no word for."""
+    """Print an object for scripts: UTF-8, without numbers that JSON cannot represent."""
     typer.echo(json.dumps({"schema": SCHEMA, "command": command} | plain(value), ensure_ascii=False, indent=1))
 
 
 def plain(value: Any) -> Any:
-    """Values as JSON has them: dataclasses as objects, tuples as lists, not-a-number and infinity as null."""
+    """Convert values to JSON: dataclasses become objects, tuples lists, not-a-number and infinity null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
-    """The run, the accounting and the trainings; and whether all is well."""
+    """Return the run, the accounting and the trainings; and whether all is well."""
     from pipeline.corpus.accounting import compute_accounting
     from pipeline.monitor.run_status import RunWatcher
     from pipeline.training.status import training_statuses
@@ -96,7 +96,7 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
 
 
 def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> dict[str, Any]:
-    """Work by stage with reasons, what else is done, and what enters and leaves the corpus."""
+    """Return work by stage with reasons, what else is done, and what enters and leaves the corpus."""
     stages = [
         {
             "stage": one.stage,
@@ -130,12 +130,12 @@ def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> d
 
 
 def doctor(checks: list[Check]) -> dict[str, Any]:
-    """Every check: level (good, note, warn, bad), name, what was found, what to do."""
+    """Return every check: level (good, note, warn, bad), name, what was found, what to do."""
     return {"fine": all(one.level != "bad" for one in checks), "checks": checks}
 
 
 def models(name: str | None) -> dict[str, Any]:
-    """All models, or the card of one."""
+    """Return all models, or the card of one."""
     from pipeline.doctor.models import files_of
     from stages.cards import CardError
     from stages.lcm.card import load_lcm_card, shipped_lcm_cards
@@ -173,7 +173,7 @@ def _file(one: Any) -> dict[str, Any]:
 
 
 def verify(store: Store, wrong: list[Finding], repair: bool) -> dict[str, Any]:
-    """What is not as the receipts and records say. repair: whether it was repaired."""
+    """Return what differs from the receipts and records. `repair`: whether it was repaired."""
     return {
         "corpus": store.url,
         "fine": not wrong,
@@ -183,20 +183,20 @@ def verify(store: Store, wrong: list[Finding], repair: bool) -> dict[str, Any]:
 
 
 def comparison(one: Corpus, other: Corpus, result: Comparison) -> dict[str, Any]:
-    """Of two corpora."""
+    """Return the comparison of two corpora."""
     found: dict[str, Any] = {"corpus": one.url, "other": other.url, "fine": not result.wrong}
     return found | dict(plain(result))
 
 
 def gc(corpus: Corpus, found: Garbage, deleted: bool) -> dict[str, Any]:
-    """Files that the newest run does not stand on, and what stays though it does not either."""
+    """Return files that the newest run does not need, and files that stay although it does not need them."""
     files = [{"path": path, "bytes": found.bytes.get(path), "why": why} for path, why in found.why.items()]
     total = sum(found.bytes.values())
     return {"corpus": corpus.url, "files": files, "bytes": total, "kept": found.kept, "deleted": deleted}
 
 
 def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
-    """Counts by reason, and some records of each."""
+    """Return counts by reason, and some records of each."""
     from pipeline.base.errors import ConfigError
     from pipeline.corpus.counters import CHUNK, whole_counts
     from pipeline.corpus.quarantine import quarantined_records
@@ -216,7 +216,7 @@ def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
 
 
 def select(place: str, corpus: Corpus, rules: SelectOptions) -> dict[str, Any]:
-    """Where every sentence and document of the selection went."""
+    """Return where every sentence and document of the selection went."""
     from rich.console import Console
 
     from pipeline.console.progress import RowProgress
@@ -231,14 +231,14 @@ def select(place: str, corpus: Corpus, rules: SelectOptions) -> dict[str, Any]:
 
 
 def inspect(corpus: Corpus, options: InspectOptions) -> dict[str, Any]:
-    """Quality by language and length, scores, and the worst rows."""
+    """Return quality by language and length, scores, and the worst rows."""
     from pipeline.base.errors import ConfigError, CorpusError
     from pipeline.corpus.accounting import compute_accounting
     from pipeline.quality.inspect import SHOWN_ROWS, SHOWN_WORST, condition_of
     from pipeline.quality.measures import QUANTILES, corpus_bleu_of, measure, measure_scores, worst_rows
 
     if options.to is not None or options.columns is not None:
-        raise ConfigError("--json is about what is shown; leave out --to and --columns")
+        raise ConfigError("--json is for the screen; leave out --to and --columns")
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
     condition = condition_of(corpus, options.where, options.lang)

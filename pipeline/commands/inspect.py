@@ -1,4 +1,4 @@
-"""Commands that look at what came out, and hand it over: inspect, select, export, report, compare-segmenters."""
+"""Commands that show results and hand them over: inspect, select, export, files, sql, report, compare-segmenters."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def files(
     """List the live Parquet files of a corpus, one per line.
 
     A folder of a corpus also holds files that were replaced; those that are listed
-    are what the newest run stands on. Rows of the same part have the same order in
+    are what the newest run uses. Rows of the same part have the same order in
     every family.
 
     Examples:

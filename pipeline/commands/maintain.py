@@ -79,15 +79,15 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="delete without asking, as scripts must")] = False,
     older_views: Annotated[
         bool,
-        typer.Option("--older-views", help="take also what runs of the last 30 days with other settings stand on"),
+        typer.Option("--older-views", help="also delete what runs of the last 30 days with other settings need"),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count or delete files that the newest run does not stand on: how many, how many bytes, and why.
+    """Count or delete files that the newest run does not need: how many, how many bytes, and why.
 
     Results of older settings are kept, so that going back to them costs
     nothing, and a killed fit may leave its file. Kept is also what a model was
-    trained on, and what another run of the last 30 days stands on, such as the
+    trained on, and what another run of the last 30 days needs, such as the
     whole corpus after a trial with fewer documents; --older-views takes the
     latter as well. Nothing else is touched. --delete asks first; where no
     terminal is there to answer, give --yes. Refused while a run is under way.
@@ -108,9 +108,9 @@ def gc(
 
     corpus = open_corpus(where)
     if delete and not yes and not sys.stdin.isatty():
-        raise ConfigError("--delete asks before it deletes, and nobody is there to answer: give --yes as well")
+        raise ConfigError("--delete asks before it deletes, and there is no terminal to answer on: give --yes as well")
     with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
-        corpus = Corpus(corpus.url)  # as it is now that nobody changes it
+        corpus = Corpus(corpus.url)  # as it is now that no run changes it
         found = find_garbage(corpus, older_views)
         if as_json:
             from pipeline.commands import as_json as shapes

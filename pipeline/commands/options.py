@@ -1,4 +1,4 @@
-"""What commands share: where they print, the arguments that several take, and what becomes of those."""
+"""What commands share: consoles, common arguments, and how they are evaluated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.monitor.run_status import Cluster
     from pipeline.planning.checks import Checked
 
-LOG_WIDTH = 160  # where the output is no terminal
+LOG_WIDTH = 160  # where the output is not a terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
 err = Console(stderr=True, soft_wrap=True)
 
@@ -41,7 +41,7 @@ Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after thi
 
 
 def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
-    """The configuration of a file, with what the command line overrides."""
+    """Load the configuration of a file, with what the command line overrides."""
     from pipeline.config.run_config import load_config
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
@@ -49,7 +49,9 @@ def load(config: Path, overrides: list[str] | None = None, launcher: str | None 
 
 
 def load_checked(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> Checked:
-    """The same with everything checked that can be before work begins, and the chunks of its inputs."""
+    """Load a configuration, check everything that can be checked before work begins, and list the chunks of
+    its inputs.
+    """
     from launchers.dispatch import check_launcher
     from pipeline.console.activity import announced
     from pipeline.planning.checks import load_checked as load_all
@@ -60,7 +62,7 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
 
 
 def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) -> bool:
-    """Whether a run is to be submitted to a cluster, which may see inputs that this machine does not see."""
+    """Return whether a run is submitted to a cluster, which may see inputs that this machine does not see."""
     from launchers.dispatch import is_ray_job
     from pipeline.config.run_config import read_config
 
@@ -69,14 +71,14 @@ def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) ->
 
 
 def asker() -> Callable[[str], bool] | None:
-    """Asks whoever sits at the terminal, with no as the default; None where nobody does."""
+    """Return a function that asks the person at the terminal, with no as the default; None without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
     return lambda question: typer.confirm(question, default=False)
 
 
 def open_corpus(where: str) -> Corpus:
-    """The corpus in a folder, or that of a YAML file; says so if that has been edited since the newest run."""
+    """Open the corpus in a folder, or that of a YAML file; says so if that has been edited since the newest run."""
     from pipeline.corpus.reader import Corpus
     from pipeline.corpus.runs import changed_settings
 

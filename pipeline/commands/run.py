@@ -148,7 +148,7 @@ def plan(
 
     for option, value in (("--documents", documents), ("--gpus", gpus)):
         if value is not None and not simulated:
-            raise ConfigError(f"{option} {value} is about --simulate; give that as well")
+            raise ConfigError(f"{option} {value} belongs to --simulate; give that as well")
     chosen = gpus_of(gpus)
     checked = load_checked(config, overrides)
     made = make_plan(checked.config, only, until, chunks=checked.chunks)
@@ -156,7 +156,7 @@ def plan(
         from pipeline.commands import as_json as shapes
 
         if simulated:
-            raise ConfigError("--json is about the plan; leave out --simulate")
+            raise ConfigError("--json is for the plan; leave out --simulate")
         moved = view_change(Store(made.config.output), made.view)
         shapes.print_json("plan", shapes.plan(made, moved, further_work(made, RunOptions(only, until))))
     elif simulated:

@@ -15,16 +15,18 @@ from pipeline.commands.options import AsJson, out
 def init(
     data: Annotated[list[str], typer.Argument(metavar="DATA…", help="files, folders, or patterns in quotes")],
     to: Annotated[Path, typer.Option(metavar="FILE", help="the file to write; - prints it")] = Path("corpus.yaml"),
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="name of the corpus (default: by the data)")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="name of the corpus (default: from the data)")
+    ] = None,
     output: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="where the corpus goes (default: runs/NAME beside the file)")
     ] = None,
 ) -> None:
     """Look at files or folders and write a corpus.yaml for them, with comments, that runs.
 
-    It tells the format by the names of the files, and from the first records the
+    It finds the format from the names of the files, and from the first records the
     columns with text and id, the languages, metadata worth keeping, splits and a
-    model. What could be added next stands in the file as comments.
+    model. Comments in the file suggest what could be added next.
 
     Examples:
 
@@ -70,7 +72,7 @@ def models(
         from pipeline.commands import as_json as shapes
 
         if fetch:
-            raise ConfigError("--json lists; leave out --fetch")
+            raise ConfigError("--json only lists; leave out --fetch")
         shapes.print_json("models", shapes.models(name))
         return
     answer(out, name, fetch)
@@ -164,9 +166,9 @@ def flops(
     guidance: Annotated[
         float | None, typer.Option(min=0, help="guidance scale (default: the paper's); 1 turns guidance off")
     ] = None,
-    mfu: Annotated[float, typer.Option(min=0.001, max=1, help="share of the peak that a device gives")] = 0.4,
+    mfu: Annotated[float, typer.Option(min=0.001, max=1, help="share of the peak that a device reaches")] = 0.4,
     peak: Annotated[float, typer.Option(min=0.001, metavar="TFLOPS", help="peak of a device, TFLOP/s")] = 989.4,
-    price: Annotated[float | None, typer.Option(min=0, help="of an hour of a device, in any currency")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="price of an hour of a device, in any currency")] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="also draw the figure: .svg, .png or .pdf")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:

@@ -1,1 +1,1 @@
-"""Conditions on columns, as text: their words, their grammar, what they become."""
+"""The language of conditions on columns: its tokens, its grammar, and its translation to Arrow."""

@@ -1,6 +1,6 @@
 """Conditions on columns, as text: `autobleu < 20 and lang == 'deu_Latn'` → a `pyarrow.compute` expression.
 
-Nothing is evaluated but what this grammar knows:
+Only this grammar is understood; nothing else is evaluated:
 
     condition   = condition "and" condition | condition "or" condition | "not" condition | "(" condition ")" | test
     test        = value operator value …          operator: < <= > >= == != (= and <> too); chains: 20 <= autobleu < 40
@@ -38,7 +38,7 @@ from pipeline.conditions.tokens import ConditionTokens, ExpressionError, Token
 __all__ = ["Clause", "Condition", "ExpressionError", "Membership", "parse"]
 
 MAX_DEPTH = 100  # of parentheses and `not`s: far more than anyone writes, far less than Python's stack
-MAX_TESTS = 200  # Arrow walks expressions recursively: on a stack of 512 kB 500 were seen to pass, 1000 to crash
+MAX_TESTS = 200  # Arrow walks expressions recursively: on a stack of 512 kB, 500 tests passed and 1000 crashed
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -114,14 +114,14 @@ class Condition:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it reads, in the order of first mention."""
+        """The columns that the condition reads, in the order of first mention."""
         return tuple(dict.fromkeys(column for clause in self.clauses for column in clause.columns))
 
     def undecided(self, nullable: Collection[str]) -> tuple[str, ...]:
-        """Those of the nullable columns of which a clause that reads them leaves open what null means.
+        """Return the nullable columns for which some clause that reads them does not say what null means.
 
-        For settings that must not lose rows unnoticed: `autobleu >= 30` leaves it open, `autobleu is null or
-        autobleu >= 30` and `autobleu is not null and autobleu >= 30` do not.
+        This is for settings that must not lose rows unnoticed: `autobleu >= 30` does not say it, whereas `autobleu is
+        null or autobleu >= 30` and `autobleu is not null and autobleu >= 30` do.
         """
         decided = {clause.columns[0] for clause in self.clauses if len(clause.columns) == 1 and clause.null_columns}
         found = (
@@ -140,12 +140,13 @@ def parse(
     absent: Collection[str] = (),
     kept: Collection[str] = (),
 ) -> Condition:
-    """Read a condition on the given columns (name → Arrow type). `origin` begins the error messages.
+    """Parse a condition on the given columns.
 
     For better messages: `absent`: columns that do not exist yet, because their stage has not run; `kept`: columns of
     inputs, whose types can be declared.
 
-    Raises `ExpressionError` for a syntax error, an unknown column, or a test that does not fit the column's type.
+    Raises:
+        ExpressionError: for a syntax error, an unknown column, or a test that does not fit the column's type.
     """
     node = _Parser(ConditionTokens(text, origin), columns, absent, kept).whole()
     clauses = tuple(
@@ -186,7 +187,7 @@ def _places(columns: Mapping[str, pa.DataType]) -> dict[str, _Place]:
 
 
 class _Parser:
-    """Recursive descent: each method takes the tokens of one rule of the grammar."""
+    """Recursive descent: each method consumes the tokens of one rule of the grammar."""
 
     def __init__(
         self,
@@ -334,7 +335,7 @@ class _Parser:
         end = self._tokens.need(closing, "or a comma and one more value").end
         field = self._columns[column.value].field
         inside = field.isin(pa.array([value.as_py() for value in values], type=kind))
-        # Arrow's is_in says false for null, which `not` would turn into true
+        # Arrow's is_in is false for null, which `not` would turn into true
         expression = pc.if_else(
             field.is_valid(), ~inside if negated else inside, pc.scalar(pa.scalar(None, pa.bool_()))
         )
@@ -396,12 +397,14 @@ class _Parser:
         if _class(kind) is None:
             usable = [name for name, one in self._columns.items() if _class(one.type)]
             hint = f"; test what it holds: 'x' in {token.value}" if pa.types.is_list(kind) else ""
-            what = f"{token.value} holds {_holds(kind)}, not one value a row{hint}"
+            what = f"{token.value} holds {_holds(kind)}, not one value per row{hint}"
             self._fail(token, what, f"columns: {', '.join(usable)}")
         return kind
 
     def _constant(self, column: Token, kind: pa.DataType, sign: str, token: Token) -> tuple[str, pa.Scalar]:
-        """The constant in the column's own type; against whole numbers a fraction becomes the whole one below."""
+        """Convert the constant to the column's own type; against whole numbers, a fraction becomes the whole number
+        below.
+        """
         value = token.value
         if _class(kind) == "time" and token.kind == "text":
             return sign, self._moment(column, kind, token)
@@ -451,7 +454,7 @@ def _joined(nodes: Sequence[_Node], join: Callable[[Any, Any], Any]) -> _Node:
 
 
 def _class(kind: pa.DataType) -> str | None:
-    """What a column's values can be compared with; None if with nothing."""
+    """Return what a column's values can be compared with; None if nothing can."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):

@@ -1,4 +1,4 @@
-"""The words and signs of a condition (`pipeline/conditions/expression.py`), and errors that show their place in it."""
+"""Splits a condition (`pipeline/conditions/expression.py`) into tokens, and shows where in the text an error is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ESCAPES = {"\\\\": "\\", "\\'": "'", '\\"': '"', "\\n": "\n", "\\t": "\t", "\\r
 
 
 class ExpressionError(ConfigError):
-    """A condition that cannot be understood; the message shows the place."""
+    """A condition that cannot be understood; the message shows the place of the error."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Token:
 
 
 class ConditionTokens:
-    """The tokens of a condition, taken one after the other. `origin` begins the error messages."""
+    """The tokens of a condition, consumed one after the other. `origin` begins the error messages."""
 
     def __init__(self, text: str, origin: str) -> None:
         self.text, self.origin = text, origin
@@ -50,29 +50,31 @@ class ConditionTokens:
         self._next = 0
 
     def peek(self) -> Token:
-        """The next token, which stays there."""
+        """Return the next token without consuming it."""
         return self._tokens[self._next]
 
     def take(self) -> Token:
-        """The next token."""
+        """Consume the next token and return it."""
         token = self._tokens[self._next]
         self._next += token.kind != "end"
         return token
 
     def took(self, kind: str, value: str) -> bool:
-        """Take the next token if it is this one."""
+        """Consume the next token if it is of this kind and value, and say whether it was."""
         found = self.peek().kind == kind and self.peek().value == value
         self._next += found
         return found
 
     def need(self, sign: str, why: str) -> Token:
-        """Take this sign. Raises `ExpressionError` if something else stands there."""
+        """Consume this sign. Raises `ExpressionError` if another token comes next."""
         if not (self.peek().kind == "sign" and self.peek().value == sign):
             self.fail(self.peek(), f"expected {sign} {why}")
         return self.take()
 
     def fail(self, at: Token, what: str, more: str = "") -> NoReturn:
-        """Raise `ExpressionError` with the token's line and carets under it. `more`: a line after that."""
+        """Raise `ExpressionError` with the token's line and carets under the token; `more` is appended as
+        another line.
+        """
         first = self.text.rfind("\n", 0, at.start) + 1
         line = self.text[first:].partition("\n")[0]
         start, end = at.start - first, min(at.end - first, len(line))
@@ -100,7 +102,7 @@ class ConditionTokens:
 
 
 def _shown(text: str) -> str:
-    """Text that cannot steer a terminal, sign for sign, so that carets stand under their place."""
+    """Make text safe for a terminal, character for character, so that carets stay under their place."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 

@@ -1,7 +1,7 @@
-"""What is behind a list of pydantic's errors: one mistake for each value, and the values without those mistakes.
+"""Reduces a list of pydantic's errors to one mistake per value, and removes the wrong values from the settings.
 
-A key that may hold a number or a section gives an error for each of the two; whoever wrote the file meant one of them.
-Without its mistakes a file is checked further, so that all that is wrong with it is said at once.
+A key that may hold a number or a section gives an error for each of the two, though the author of the file meant one of
+them. What is left without the mistakes is checked further, so that all mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 Error = dict[str, Any]
-PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "output": "output", "lang": "detect"}  # of what a file must have
+PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "output": "output", "lang": "detect"}  # of required values
 KEYS = ("missing", "extra_forbidden")  # errors that are about a key itself, not its value
 
 
 def key_of(error: Error, data: Any) -> tuple[str, ...]:
-    """The steps of an error's location that are keys of the file (pydantic adds the names of union members)."""
+    """Return the steps of an error's location that are keys of the file (pydantic adds the names of union members)."""
     steps: list[str] = []
     for index, step in enumerate(words := _words(error)):
         if isinstance(data, dict) and step in data:
@@ -32,14 +32,14 @@ def key_of(error: Error, data: Any) -> tuple[str, ...]:
 
 
 def causes(errors: Sequence[Error], data: Any) -> list[Error]:
-    """The errors that say something of their own."""
+    """Return the errors that are not mere consequences of other ones."""
     inside = {one["loc"][:depth] for one in errors for depth in range(len(one["loc"]))}
     found = [one for one in errors if one["type"] != "too_short" or one["loc"] not in inside]
     return _without_misspelt(_without_other_kinds(_of_one_member(found, data), data))
 
 
 def _without_misspelt(errors: list[Error]) -> list[Error]:
-    """Without keys that are missing because they are misspelt: that is said of the unknown key."""
+    """Drop keys that are missing because they are misspelt: the error of the unknown key says so already."""
     unknown = [_words(one) for one in errors if one["type"] == "extra_forbidden"]
 
     def misspelt(one: Error) -> bool:
@@ -53,7 +53,9 @@ def _without_misspelt(errors: list[Error]) -> list[Error]:
 
 
 def _without_other_kinds(errors: Sequence[Error], data: Any) -> list[Error]:
-    """Of several errors of one value, those that take it for what it is: a number for a number, a section for one."""
+    """Among several errors of one value, keep those that fit its kind: a number's for a number, a section's for a
+    section.
+    """
     by_key: dict[tuple[str, ...], list[Error]] = defaultdict(list)
     for one in errors:
         by_key[key_of(one, data)].append(one)
@@ -68,7 +70,9 @@ def _without_other_kinds(errors: Sequence[Error], data: Any) -> list[Error]:
 
 
 def _of_one_member(errors: Sequence[Error], data: Any) -> list[Error]:
-    """Of errors of several sections that a key may hold, those of the one whose keys are most like the given ones."""
+    """Among errors of several sections that a key may hold, keep those of the section whose keys resemble the given
+    ones.
+    """
     by_member: dict[tuple[tuple[str, ...], str], list[Error]] = defaultdict(list)
     alone = []
     for one in errors:
@@ -90,7 +94,7 @@ def _of_one_member(errors: Sequence[Error], data: Any) -> list[Error]:
 
 
 def _member_at(words: tuple[str, ...], data: Any) -> int | None:
-    """Where a location names a member of a union, which is the name of a class."""
+    """Return where a location names a member of a union, which is the name of a class."""
     for index, step in enumerate(words[:-1]):
         if isinstance(data, dict) and step in data:
             data = data[step]
@@ -116,7 +120,7 @@ def _value(data: Any, key: Sequence[str]) -> Any:
 
 
 def without(errors: Sequence[Error], data: Any) -> Any:
-    """A copy of the values in which those that are wrong are left out, and something stands for what is missing."""
+    """Return a copy of the values without the wrong ones, with placeholders for missing ones."""
     kept = copy.deepcopy(data)
     for one in errors:
         key = key_of(one, data)

@@ -1,7 +1,7 @@
-"""What a corpus has decided once and for all: fitted artifacts, and rates of samples given as numbers of rows.
+"""What a corpus has decided once and for all: fitted artifacts, and sampling rates given as numbers of rows.
 
-Fits read the pilot, the first chunks of a run; what comes later depends on the digest of the artifact, never on how it
-came about, so that documents added later change nothing (`pipeline run --refit` decides anew).
+Fits read the pilot, the first chunks of a run. Later results depend on the digest of the artifact, never on how it was
+made, so documents that are added later change nothing (`pipeline run --refit` fits again).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class FitRef:
-    """A fitted artifact in the corpus: its file, the digest of the bytes, and where it is told how it came about.
+    """A fitted artifact of the corpus: its file, the digest of its bytes, and its record.
 
-    content: digest of what results depend on, which is the same for a fit that came to the same values otherwise.
+    `content` is a digest of what results depend on; it is the same for another fit that arrived at the same values.
     """
 
     path: str
@@ -25,9 +25,10 @@ class FitRef:
 
 @dataclass(frozen=True)
 class Frozen:
-    """fits: by name (`scaler`); rates: share of the rows that a stage samples, by stage.
+    """The decisions of a corpus.
 
-    duplicates: the record of documents that are left out because earlier ones have their ids; empty for none.
+    `fits`: by name (`scaler`). `rates`: the share of rows that a stage samples, by stage. `duplicates`: the record of
+    documents that are left out because earlier ones have their ids; empty if there is none.
     """
 
     fits: Mapping[str, FitRef] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""The section `launcher` of corpus.yaml: where the work happens. Keys of another kind than the chosen one rest."""
+"""The section `launcher` of corpus.yaml: where the work happens. Keys of launchers other than the chosen one are
+ignored.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from stages.stage import Settings, execution
 
 
 class LauncherSettings(Settings):
-    """One kind is chosen by `kind` (or `--launcher`), so a file may describe several."""
+    """Settings of all launchers; `kind` (or `--launcher`) chooses one, so a file may describe several."""
 
     kind: Literal["auto", "local", "inline", "ray", "slurm"] = execution(
         "auto",
@@ -20,9 +22,9 @@ class LauncherSettings(Settings):
         "beside it that segments; local: Ray on this machine; ray: a Ray cluster; slurm: job arrays",
     )
     segmenters: int | None = execution(None, ge=1, description="processes that segment (default: by the CPUs)")
-    parts_in_flight: int = execution(3, ge=1, le=16, description="parts a worker reads, computes and writes at once")
+    parts_in_flight: int = execution(3, ge=1, le=16, description="parts that a worker works on at a time")
     lease_seconds: float = execution(
-        120.0, ge=2, description="a worker that gives no sign of life for so long has lost what it holds"
+        120.0, ge=2, description="a worker without a heartbeat for this long loses what it holds"
     )
 
     address: str | None = execution(
@@ -30,7 +32,7 @@ class LauncherSettings(Settings):
     )
 
     tasks: int = execution(1, ge=1, description="slurm: nodes that work at once, one array task each")
-    chunks_per_claim: int = execution(50, ge=1, description="slurm: chunks that a task claims at a time, at most")
+    chunks_per_claim: int = execution(50, ge=1, description="slurm: most chunks that a task claims at a time")
     array_parallelism: int | None = execution(None, ge=1, description="slurm: tasks of an array that may run at once")
     inside: Literal["local", "inline"] = execution("local", description="slurm: what works inside a task")
     partition: str | None = execution(None, description="slurm: partition")
@@ -42,7 +44,7 @@ class LauncherSettings(Settings):
     constraint: str | None = execution(None, description="slurm: features that nodes must have")
     gres: str | None = execution(None, description="slurm: generic resources, e.g. gpu:a100:8")
     gpus_per_node: int | None = execution(None, ge=1, description="slurm: GPUs of a task; each gets a worker")
-    train_nodes: int = execution(1, ge=1, description="slurm: nodes that train a model together, one job over all")
+    train_nodes: int = execution(1, ge=1, description="slurm: nodes that train a model together, in one job")
     cpus_per_task: int | None = execution(None, ge=1, description="slurm: CPUs of a task (default: the site's)")
     memory: str | None = execution(None, description="slurm: memory of a task, e.g. 200G")
     time: str = execution("24:00:00", description="slurm: time limit of a task, [D-]HH:MM:SS or minutes")
@@ -65,12 +67,12 @@ class LauncherSettings(Settings):
 
 
 def seconds_of(time: str) -> float:
-    """A time limit as SLURM writes it, in seconds: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or infinite."""
+    """Convert a time limit as SLURM writes it to seconds: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or infinite."""
     if time.lower() in ("infinite", "unlimited"):
         return math.inf
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
     if not found:
-        raise ValueError(f"{time!r} is no time limit; write [D-]HH:MM:SS, D-HH, minutes, or infinite")
+        raise ValueError(f"{time!r} is not a time limit; write [D-]HH:MM:SS, D-HH, minutes, or infinite")
     days, *rest = found.groups()
     first, second, third = (int(part or 0) for part in rest)
     if days is None and rest[2] is None:  # without days, the first of one or two numbers is minutes

@@ -1,6 +1,6 @@
 """corpus.yaml → a checked, frozen `RunConfig`; every mistake is reported at once, with its line.
 
-One section a stage, named like the stage's folder; leave a section out and the stage does not run. Loading takes
+Each stage has a section, named like the stage's folder; a stage whose section is left out does not run. Loading takes
 milliseconds: nothing here imports torch, Ray or spaCy.
 """
 
@@ -46,8 +46,8 @@ _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",),
 }  # fmt: skip
-SALVAGES = 5  # rounds of leaving out what is wrong
-FITS = ("scaler", "predictor", "rvq")  # those that look at the pilot before they look at every row; scaler does no more
+SALVAGES = 5  # rounds of removing wrong values
+FITS = ("scaler", "predictor", "rvq")  # stages that are fitted on the pilot
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,15 +67,15 @@ _Loader.add_implicit_resolver(_NUMBER_TAGS[1], _FLOAT, list("-+0123456789"))
 
 
 class PilotSettings(Settings):
-    """What is looked at before anything is fitted."""
+    """The sample that everything is fitted on."""
 
     rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
 
 
 class ReportSettings(Settings):
-    """The page that a run ends with."""
+    """The report at the end of a run."""
 
-    max_rows: int = execution(2_000_000, ge=1, description="sentences that its plots are made from")
+    max_rows: int = execution(2_000_000, ge=1, description="sentences that the plots are made from")
 
 
 class RunConfig(Settings):
@@ -86,7 +86,7 @@ class RunConfig(Settings):
     input: tuple[InputSettings, ...] = meaning(min_length=1, description="where documents come from")
     duplicate_ids: Literal["error", "keep-first", "keep-all"] | None = meaning(
         None,
-        description="documents whose id another one has too, in all inputs with an id column: error, keep-first (the "
+        description="documents with the same id, over all inputs with an id column: error, keep-first (the "
         "later ones are quarantined) or keep-all; left out: the first of each chunk is kept, and the end of a run says "
         "how many ids stand in several chunks",
     )
@@ -118,7 +118,7 @@ class RunConfig(Settings):
         return self
 
     def unfit(self) -> list[tuple[tuple[str, ...], str]]:
-        """Settings that do not fit together: the key of one of them, and what is wrong."""
+        """Return settings that do not fit together: the key of one of them, and what is wrong."""
         found: list[tuple[tuple[str, ...], str]] = [
             ((name,), f"{name} needs what {needs} makes: add a section `{needs}: {{}}`")
             for name, sections in _NEEDS.items()
@@ -157,26 +157,30 @@ class RunConfig(Settings):
 
     @property
     def frozen(self) -> Frozen:
-        """What the corpus has decided; nothing, until `with_frozen`."""
+        """The decisions of the corpus; empty before `with_frozen`."""
         return self._frozen
 
     def with_frozen(self, frozen: Frozen) -> RunConfig:
-        """The same configuration over a corpus that has decided this."""
+        """Return the same configuration for a corpus with these decisions."""
         config = self.model_copy()
         config._frozen = frozen
         return config
 
     def place(self, *keys: str) -> str:
-        """Where a setting stands: "corpus.yaml:12", or the option that sets it; its section if it is left out."""
+        """Return where a setting is made: "corpus.yaml:12", or the option; if it is left out, the place of its
+        section.
+        """
         return self._places.nearest(keys)
 
     def asked_stages(self) -> tuple[StageSettings, ...]:
-        """The row-wise stages that the file asks for, in order."""
+        """Return the row-wise stages that the file asks for, in order."""
         stages = (self.encode, self.autobleu, self.fragility, self.predictor, self.rvq)
         return tuple(stage for stage in stages if stage)
 
     def row_stages(self) -> tuple[StageSettings, ...]:
-        """Those whose artifacts are fitted and whose samples have a rate: the others wait for the pilot."""
+        """Return the stages whose artifacts are fitted and whose sampling rates are known; the others wait for the
+        pilot.
+        """
         return tuple(ready for stage in self.asked_stages() if (ready := self._ready(stage)))
 
     def _ready(self, stage: StageSettings) -> StageSettings | None:
@@ -188,12 +192,12 @@ class RunConfig(Settings):
         return None if rate is None else stage.model_copy(update={"sample": rate})
 
     def as_yaml(self) -> str:
-        """A file that `load_config` makes the same configuration of: sections that are absent stay absent."""
+        """Return YAML from which `load_config` makes the same configuration; absent sections stay absent."""
         values = {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
     def keep_columns(self) -> tuple[str, ...]:
-        """Metadata columns of all inputs, so that every part has the same schema."""
+        """Return the metadata columns of all inputs, so that every part has the same schema."""
         return tuple(sorted({column for one in self.input for column in one.keep}))
 
     def kept_types(self, one: InputSettings) -> dict[str, ColumnType]:
@@ -203,7 +207,7 @@ class RunConfig(Settings):
 
 
 class _Salvaged(RunConfig):
-    """What is left of a configuration without its mistakes: sections need not fit together."""
+    """What remains of a configuration without its mistakes; its sections need not fit together."""
 
     @model_validator(mode="after")
     def _stages_fit(self) -> _Salvaged:
@@ -211,11 +215,11 @@ class _Salvaged(RunConfig):
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a corpus.yaml, apply `--set a.b=c` overrides, check everything that the file alone can tell.
+    """Read a corpus.yaml, apply `--set a.b=c` overrides, and check everything that the file alone can tell.
 
     Relative inputs and outputs are relative to the file's folder. A bare name (`sample`) is a configuration that ships
     with the package; its output goes to `runs/<name>` below the working directory. Raises `ConfigError` with one line
-    a mistake.
+    per mistake.
     """
     config, mistakes = read_config(path, overrides)
     if mistakes or config is None:
@@ -224,8 +228,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig | None, list[str]]:
-    """The configuration, and its mistakes, a line each. With mistakes it is what is left without them, to be checked
-    further and for nothing else; None if too little is left. Raises `ConfigError` if the file cannot be read at all."""
+    """Return the configuration and its mistakes, one line each.
+
+    If there are mistakes, the configuration is what remains without them, only to be checked further; None if too
+    little remains. Raises `ConfigError` if the file cannot be read at all.
+    """
     path = Path(path)
     shipped = _shipped(path)
     path = shipped or path
@@ -276,7 +283,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
 def _validated(
     path: Path, data: dict[str, Any], places: dict[tuple[str, ...], str]
 ) -> tuple[RunConfig | None, list[str]]:
-    """The configuration, or what is left of it without its mistakes, and these."""
+    """Return the configuration, or what remains of it without its mistakes, and the mistakes."""
     try:
         return RunConfig.model_validate_json(json.dumps(data, default=str)), []
     except ValidationError as error:
@@ -308,13 +315,13 @@ NO_CORPUS = ("science",)  # files in conf/ that are no corpus.yaml
 
 
 def _shipped(path: Path) -> Path | None:
-    """The file of a configuration that ships, if `path` is its bare name and no file here."""
+    """Return the file of a configuration that ships, if `path` is its bare name and not a file here."""
     if path.suffix or path.name != str(path) or path.exists():
         return None
     folder = Path(str(importlib.resources.files("conf")))
     names = sorted(file.stem for file in folder.glob("*.yaml") if file.stem not in NO_CORPUS)
     if path.name not in names:
-        raise ConfigError(f"{path} is no file, and no configuration that ships; those are: {', '.join(names)}")
+        raise ConfigError(f"{path} is neither a file nor a configuration that ships; those are: {', '.join(names)}")
     return folder / f"{path.name}.yaml"
 
 
@@ -323,9 +330,13 @@ def _resolve(url: str, base: str) -> str:
 
 
 def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple[str, ...], place: str) -> None:
-    """Raises `ConfigError` for a value with credentials in it: every run keeps a copy of its configuration.
+    """Raise `ConfigError` for a value that holds credentials, because every run keeps a copy of its configuration.
 
-    places: of keys, in the file or on the command line; place: of the nearest of them around the value.
+    Args:
+        value: a value of the file.
+        places: places of keys, in the file or on the command line.
+        where: the value's path of keys.
+        place: the nearest known place around the value.
     """
     place = places.get(where, place)
     if isinstance(value, str) and holds_credentials(value):
@@ -340,7 +351,9 @@ def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple
 
 
 def _defaults(data: dict[str, Any], base: Path) -> None:
-    """Short forms: `launcher: local`, `encode:` (empty), cards beside the file, and models that follow encode.model."""
+    """Expand short forms: `launcher: local`, `encode:` (empty), cards beside the file, and models that follow
+    encode.model.
+    """
     if isinstance(data.get("launcher"), str):
         data["launcher"] = {"kind": data["launcher"]}
     for name in MAY_BE_EMPTY:
@@ -369,7 +382,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
 
 
 def _paths_of_training(train: dict[str, Any], base: Path) -> None:
-    """Its card, other corpora and first weights are relative to the file."""
+    """Make the paths of a training's card, other corpora and initial weights relative to the file."""
     if str(train.get("model", "")).endswith((".yaml", ".yml")):
         train["model"] = _resolve(train["model"], str(base))
     through = train.get("sonar_llm")
@@ -382,13 +395,13 @@ def _paths_of_training(train: dict[str, Any], base: Path) -> None:
 
 
 def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Iterator[tuple[int, str]]:
-    """Fill `lines` (path of keys → line) and yield keys that stand twice, which YAML itself would silently drop."""
+    """Fill `lines` (path of keys → line) and yield repeated keys, of which YAML itself would silently drop one."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if key.value in seen:
-                yield line, f"the key {key.value} stands twice (first in line {seen[key.value]}); keep one"
+                yield line, f"the key {key.value} is repeated (first in line {seen[key.value]}); keep one"
             seen[key.value] = line
             lines[(*where, key.value)] = line
             yield from _walk(value, (*where, key.value), lines)
@@ -399,7 +412,7 @@ def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) 
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
-    """Apply one `a.b=c`; list entries by number: `input.0.limit=100`; `train=null` leaves a section out."""
+    """Apply one `a.b=c`; list entries are numbered: `input.0.limit=100`; `train=null` removes a section."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
@@ -431,14 +444,14 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 def _entry(target: list[Any], step: str, override: str) -> Any:
     if not step.isdigit() or int(step) >= len(target):
-        raise ConfigError(f"--set {override}: {step} is no entry; allowed are 0 to {len(target) - 1}")
+        raise ConfigError(f"--set {override}: {step} is not an entry; allowed are 0 to {len(target) - 1}")
     return target[int(step)]
 
 
 def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> list[str]:
-    """One pydantic error as `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`. places: of keys.
+    """Explain one pydantic error: `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`.
 
-    Sections that do not fit together are no value's error, and `_validated` tells of them.
+    Sections that do not fit together are not an error of one value; `_validated` reports them.
     """
     full = tuple(str(step) for step in error["loc"])
     where = key_of(error, data)
@@ -466,7 +479,7 @@ def _limits(error: dict[str, Any]) -> str:
 
 
 def _models(where: tuple[str, ...]) -> list[type[BaseModel]]:
-    """The settings classes along a path of keys; of several that a key can hold, the one that the path names."""
+    """Return the settings classes along a path of keys; if a key can hold several, the one that the path names."""
     models: list[type[BaseModel]] = [RunConfig]
     choices: list[type[BaseModel]] = []
     for step in where:

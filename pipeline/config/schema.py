@@ -1,7 +1,7 @@
-"""The JSON schema of corpus.yaml, for editors: made from the same settings that check the file when it is loaded.
+"""Makes the JSON schema of corpus.yaml for editors from the settings that check the file when it is loaded.
 
-It says what an editor can use while one types (keys, kinds, limits, defaults, choices, what each is for). What needs
-the whole file or the disk (that autobleu needs encode, that inputs exist) is checked by `pipeline plan` and `doctor`.
+It tells an editor keys, kinds, limits, defaults, choices and descriptions. What needs the whole file or the disk (that
+autobleu needs encode, that inputs exist) is checked by `pipeline plan` and `doctor`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards
 
 ROLES = {
-    "meaning": "Another value gives another corpus: what depends on it is done again.",
+    "meaning": "Another value makes another corpus: what depends on it is computed again.",
     "execution": "Changes how the work is done, never the result.",
 }
 ROLES_OF_TRAINING = ROLES | {
-    "meaning": "A training goes on only with the value that it began with; --fresh begins anew."
+    "meaning": "A training goes on only with the value that it began with; --fresh starts over."
 }
 MODELS = {
     "model": shipped_cards,
@@ -37,7 +37,7 @@ Schema = dict[str, Any]
 
 
 def corpus_schema() -> Schema:
-    """A JSON schema (draft 2020-12) with everything that `pipeline.config.load_config` accepts as text."""
+    """Return a JSON schema (draft 2020-12) of everything that `pipeline.config.load_config` accepts as text."""
     schema = RunConfig.model_json_schema()
     definitions: dict[str, Schema] = schema["$defs"]
     for of, one in (("", schema), *definitions.items()):
@@ -58,12 +58,12 @@ def corpus_schema() -> Schema:
 
 
 def print_schema() -> None:
-    """On standard output, for a file or another program."""
+    """Print the schema to standard output, for a file or another program."""
     sys.stdout.write(_text())
 
 
 def write_schema(console: Console, to: str) -> None:
-    """To a file, or any URL, with what to do with it."""
+    """Write the schema to a file or any URL, and say how to use it."""
     with replacing_file(to) as file:
         file.write(_text().encode())
     name = to.rpartition("/")[2]
@@ -76,7 +76,7 @@ def _text() -> str:
 
 
 def _tidy(field: Schema, roles: dict[str, str]) -> None:
-    """Leave what a person reads of a setting: what it is for and what it changes, its limits and its default."""
+    """Keep what a person reads of a setting: what it is for, what it changes, its limits and its default."""
     field.pop("title", None)
     role = roles.get(field.pop("role", ""))
     if role and "description" in field:

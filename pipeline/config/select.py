@@ -1,4 +1,6 @@
-"""The `select` section of corpus.yaml: which sentences a trainer and an export see. No heavy imports."""
+"""The `select` section of corpus.yaml: which sentences a trainer and an export see. This module imports
+nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from stages.stage import Settings, meaning
 
 
 class SelectSettings(Settings):
-    """Which sentences are used; in short, only the condition: `select: "autobleu >= 30 and chars >= 10"`."""
+    """Which sentences are used; the short form is only the condition: `select: "autobleu >= 30 and chars >= 10"`."""
 
     where: str | None = meaning(
         None, min_length=1, description="condition on columns that sentences must satisfy, as for inspect --where"

@@ -1,6 +1,6 @@
-"""The `train` section of corpus.yaml: a model, and how it is trained. No heavy imports.
+"""The `train` section of corpus.yaml: a model, and how it is trained. This module imports nothing heavy.
 
-Settings of meaning decide the losses: a run of training goes on only with those that it began with.
+Meaning settings decide the losses: a training continues only with those that it began with.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ OF_CARD = ("model", "objective", "contrastive", "sonar_llm", "token_lm", "ngram"
 
 
 class OtherCorpus(Settings):
-    """A corpus that is trained on as well, with the same encoder."""
+    """Another corpus with the same encoder that is trained on as well."""
 
     path: str = meaning(min_length=1, description="its folder: any fsspec URL, or relative to the file")
-    weight: float = meaning(
-        1.0, gt=0, description="how often its sentences come: weight times as often as they are there, in proportion"
-    )
-    select: SelectSettings | None = meaning(None, description="the sentences of it that are used")
+    weight: float = meaning(1.0, gt=0, description="how often its sentences are drawn, relative to their number")
+    select: SelectSettings | None = meaning(None, description="which of its sentences are used")
 
 
 class SamplingSettings(Settings):
-    """How sentences are drawn from a trained model, LCM 2.4.2, and when a text that it continues is at its end.
+    """How sentences are drawn from a trained model (LCM 2.4.2), and when a generated text ends.
 
-    What is left out is the paper's choice for the kind of model. Models read only some: the others are refused.
+    Settings that are left out have the paper's value for the kind of model. Each kind of model reads only some of them:
+    the others are refused.
     """
 
     steps: int | None = execution(None, ge=1, description="diffusion: denoising steps of a sentence (40)")
@@ -56,10 +55,10 @@ class SamplingSettings(Settings):
         None, ge=0, le=1, description="diffusion: g_rescale, how much of a guided prediction is rescaled (0.7)"
     )
     initial_noise: float | None = execution(
-        None, ge=0, description="diffusion: σ_init, the standard deviation of the noise to begin with (0.6)"
+        None, ge=0, description="diffusion: σ_init, the standard deviation of the initial noise (0.6)"
     )
     epsilon_scaling: float | None = execution(
-        None, gt=0, description="diffusion: λ_eps, what predicted noise is divided by (1.00045)"
+        None, gt=0, description="diffusion: λ_eps, the divisor of predicted noise (1.00045)"
     )
     eta: float | None = execution(
         None, ge=0, le=1, description="diffusion: noise that each step adds; 1: as much as DDPM does (0)"
@@ -104,12 +103,12 @@ class SamplingSettings(Settings):
     )
 
     def given(self) -> dict[str, Any]:
-        """Those that are set."""
+        """Return the settings that are set."""
         return self.model_dump(exclude_none=True)
 
 
 class TrainSettings(Settings):
-    """One run of training. Defaults are the LCM paper's where it says them (2.4.1 and 3.1), but for its size."""
+    """One training. Defaults are the LCM paper's where it states them (2.4.1 and 3.1), except for its size."""
 
     model: str = meaning(
         "lcm-two-tower-tiny", description="card of the model: a name that ships, or the path of a card's YAML file"
@@ -135,7 +134,7 @@ class TrainSettings(Settings):
         "predict what comes after the next one too (default: that of the card)",
     )
     name: str | None = execution(
-        None, pattern=NAME, description="name of the run of training: its folder in train/ (default: that of the model)"
+        None, pattern=NAME, description="name of the training: its folder in train/ (default: that of the model)"
     )
     steps: int = meaning(1000, ge=1, description="optimizer steps (250_000 in the LCM paper's 2.4)")
     batch_concepts: int = meaning(
@@ -158,21 +157,21 @@ class TrainSettings(Settings):
     warmup_steps: int | None = meaning(
         None,
         ge=0,
-        description="steps in which it rises to that (default: a tenth of steps, at most 10_000, as in the LCM paper)",
+        description="steps of the warm-up to lr (default: a tenth of steps, at most 10_000, as in the LCM paper)",
     )
     min_lr: float | None = meaning(
-        None, ge=0, description="the learning rate that its cosine ends with (default: a tenth of lr)"
+        None, ge=0, description="the learning rate at the end of the cosine (default: a tenth of lr)"
     )
-    betas: tuple[float, float] = meaning((0.9, 0.95), description="of AdamW")
-    eps: float = meaning(1e-5, gt=0, description="of AdamW")
-    weight_decay: float = meaning(0.1, ge=0, description="of AdamW, on matrices; not on norms, biases and embeddings")
-    clip_norm: float = meaning(10.0, gt=0, description="longest gradient: one that is longer is scaled down to it")
+    betas: tuple[float, float] = meaning((0.9, 0.95), description="decay rates of AdamW")
+    eps: float = meaning(1e-5, gt=0, description="epsilon of AdamW")
+    weight_decay: float = meaning(0.1, ge=0, description="weight decay of AdamW, on matrices only")
+    clip_norm: float = meaning(10.0, gt=0, description="the largest norm of a gradient; longer ones are scaled down")
     weights: Literal["none", "fragility"] = meaning(
         "none",
         description="what a sentence counts in the loss: none: all the same; fragility: less where it is fragile (the "
         "column that the section predictor makes)",
     )
-    weight: float = meaning(1.0, gt=0, description="how often sentences of this corpus come, against those of corpora")
+    weight: float = meaning(1.0, gt=0, description="how often sentences of this corpus are drawn, against corpora")
     corpora: tuple[OtherCorpus, ...] = meaning((), description="other corpora to train on as well")
     answers: str | None = meaning(
         None,
@@ -181,26 +180,26 @@ class TrainSettings(Settings):
         "only sentences of answers count in the loss",
     )
     init_from: str | None = meaning(
-        None, min_length=1, description="a trained model to begin with: its folder …/train/NAME, any fsspec URL"
+        None, min_length=1, description="a trained model to start from: its folder …/train/NAME, any fsspec URL"
     )
-    seed: int = meaning(0, ge=0, description="of weights, noise and the order of the data")
+    seed: int = meaning(0, ge=0, description="seed of weights, noise and the order of the data")
     validate_every: int = execution(
         500, ge=0, description="steps between losses on the validation split; 0: only at the end"
     )
     validation_concepts: int = execution(
-        20_000, ge=0, description="sentences of that split that are looked at; 0: none"
+        20_000, ge=0, description="sentences of the validation split that are evaluated; 0: none"
     )
     evaluate_sentences: int = execution(
-        1000, ge=0, description="sentences of held-out documents that are predicted when it is trained; 0: none"
+        1000, ge=0, description="sentences of held-out documents predicted at the end of the training; 0: none"
     )
     sampling: SamplingSettings | None = execution(
         None, description="how evaluate and generate draw from this model (default: as the LCM paper does)"
     )
     checkpoint_every: int = execution(500, ge=1, description="steps between checkpoints")
-    keep_checkpoints: int = execution(2, ge=1, description="the newest checkpoints are kept, so many")
-    log_every: int = execution(10, ge=1, description="steps between the numbers that are logged")
+    keep_checkpoints: int = execution(2, ge=1, description="how many of the newest checkpoints are kept")
+    log_every: int = execution(10, ge=1, description="steps between lines of the log")
     precision: Literal["auto", "float32", "bfloat16"] = meaning(
-        "auto", description="of products; auto: bfloat16 on GPUs, float32 on CPUs; weights are float32 in any case"
+        "auto", description="precision of products; auto: bfloat16 on GPUs, float32 on CPUs; weights are always float32"
     )
     parallel: Literal["auto", "ddp", "fsdp"] = execution(
         "auto",
@@ -214,10 +213,10 @@ class TrainSettings(Settings):
         False, description="compute activations of blocks again in the backward pass instead of keeping them"
     )
     processes: int | None = execution(
-        None, ge=1, description="on this machine, each node of SLURM, or the Ray cluster (default: one a GPU, or one)"
+        None, ge=1, description="processes on this machine, per SLURM node, or on Ray (default: one per GPU, or one)"
     )
     timeout_seconds: int = execution(
-        600, ge=10, description="a process that waits so long for another one fails: that one is lost"
+        600, ge=10, description="a process that waits this long for another one fails: the other one is lost"
     )
 
     @model_validator(mode="after")
@@ -225,7 +224,7 @@ class TrainSettings(Settings):
         if self.batch_concepts % self.micro_concepts:
             near = max(1, round(self.batch_concepts / self.micro_concepts)) * self.micro_concepts
             raise ValueError(
-                f"batch_concepts {self.batch_concepts} is no multiple of micro_concepts {self.micro_concepts}; "
+                f"batch_concepts {self.batch_concepts} is not a multiple of micro_concepts {self.micro_concepts}; "
                 f"give for instance {near}"
             )
         if self.warmup > self.steps:
@@ -240,12 +239,12 @@ class TrainSettings(Settings):
 
     @property
     def warmup(self) -> int:
-        """Steps of it."""
+        """Steps of the warm-up."""
         return min(10_000, self.steps // 10) if self.warmup_steps is None else self.warmup_steps
 
     @property
     def last_lr(self) -> float:
-        """What the cosine ends with."""
+        """The learning rate that the cosine ends with."""
         return self.lr / 10 if self.min_lr is None else self.min_lr
 
     @property
@@ -255,15 +254,15 @@ class TrainSettings(Settings):
 
     @property
     def folder(self) -> str:
-        """Of the run of training, in the corpus."""
+        """The folder of the training, in the corpus."""
         stem = self.model.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
         return f"train/{self.name or stem}"
 
     @property
     def card(self) -> LcmCard:
-        """What is trained: the card of `model`, with the objective that is set.
+        """Return the card of the model to train, with the objective that is set.
 
-        Raises CardError if there is none, or if it reads nothing of what `sampling` sets.
+        Raises CardError if there is no such card, or if its model does not read something that `sampling` sets.
         """
         card = with_objective(
             load_lcm_card(self.model), self.objective, self.contrastive, self.sonar_llm, self.token_lm, self.ngram
@@ -274,5 +273,5 @@ class TrainSettings(Settings):
         return card
 
     def pinned(self) -> dict[str, Any]:
-        """Settings of meaning that do not say which card it is."""
+        """Return the meaning settings, without those that say which card it is."""
         return {key: value for key, value in self.meaningful().items() if key not in OF_CARD}

@@ -1,1 +1,1 @@
-"""What commands print while they work, and the accounting."""
+"""Output of commands while they work: activity, progress, and the accounting."""

@@ -1,4 +1,4 @@
-"""What takes longer than a few seconds says what it does."""
+"""Announces work that takes longer than a few seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENT_SECONDS = 3.0
 
 @contextmanager
 def announced(console: Console, doing: str, after: float = PATIENT_SECONDS) -> Iterator[None]:
-    """Print `doing …` if what is inside the `with` takes longer than `after` seconds."""
+    """Print `doing …` if the `with` block takes longer than `after` seconds."""
     timer = threading.Timer(after, lambda: console.print(Text(f"{doing} …", "dim")))
     timer.daemon = True
     timer.start()

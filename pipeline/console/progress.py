@@ -1,4 +1,4 @@
-"""Progress of a run: bars with rates and time left on a terminal, a plain line every few seconds in a log."""
+"""Shows progress: bars with rates and remaining time on a terminal, a plain line every few seconds in a log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.base.formats import duration, number, plain
 from pipeline.corpus.events import Event
 
 LINE_SECONDS = 5.0
-FIRST_SECONDS = 3.0  # after which the first line says that work has begun
-SILENT_SECONDS = 15.0  # a log says at least this often that work goes on
+FIRST_SECONDS = 3.0  # until the first line says that work has begun
+SILENT_SECONDS = 15.0  # a log has a line at least this often
 
 
 class RunProgress:
@@ -43,7 +43,9 @@ class RunProgress:
         self._failed = 0
         self._starting = starting  # empty after the first event
         self._started = time.monotonic()
-        self._working: float | None = self._started if self._segmented else None  # since there was a part to visit
+        self._working: float | None = (
+            self._started if self._segmented else None
+        )  # since the first part was ready for a visit
         self._last_line = self._started
         self._over = threading.Event()
         self._bars: Progress | None = None
@@ -105,7 +107,7 @@ class RunProgress:
             self._console.print(self._line())
 
     def numbers(self) -> dict[str, float | None]:
-        """How far it is, for those who watch from elsewhere."""
+        """Return the progress in numbers, for those who watch from elsewhere."""
         done = self._visited if self._visits else self._segmented - self._before
         return {
             "chunks": self._chunks,
@@ -145,9 +147,9 @@ class RunProgress:
 
 
 class RowProgress:
-    """Follows work on rows: a bar with rate and time left on a terminal, in a log a line every few seconds.
+    """Follows work on rows: a bar with rate and remaining time on a terminal, a line every few seconds in a log.
 
-    "rows", "read": what they are, and what is done to them.
+    `noun` and `verb` name the rows and what is done with them, such as "rows" and "read".
     """
 
     def __init__(self, console: Console, total: int, noun: str = "rows", verb: str = "read") -> None:
@@ -175,16 +177,16 @@ class RowProgress:
             self._bar.stop()
 
     def of(self, done: int, total: int) -> None:
-        """So many of so many are done."""
+        """Show that `done` of `total` are done."""
         self._total = total
         self._show(done, "")
 
     def add(self, rows: int) -> None:
-        """So many more rows are done."""
+        """Count `rows` more as done."""
         self._show(self._done + rows, "")
 
     def see(self, read: int, found: int) -> None:
-        """So many rows were read, so many of them are wanted."""
+        """Show that `read` rows were read, of which `found` match."""
         self._show(read, f"{number(found)} match, ")
 
     def _show(self, done: int, more: str) -> None:
@@ -193,7 +195,7 @@ class RowProgress:
         left = duration(max(0, self._total - done) / rate) if rate else "?"
         note = f"{more}{number(rate) if rate >= 10 else f'{rate:.1f}'}/s, {left} left"
         if self._bar:
-            self._bar.start()  # with the first rows: what is refused before has no bar
+            self._bar.start()  # starts with the first rows, so that an early error shows no bar
             self._bar.update(self._task, completed=done, total=self._total, note=note)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()

@@ -1,4 +1,4 @@
-"""What commands print: tables of the accounting. Text of documents is data, never markup."""
+"""Prints tables of the accounting. Text of documents is data, never markup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.corpus.accounting import Accounting
 
 
 def show_accounting(console: Console, accounting: Accounting, title: str) -> None:
-    """Where every document and sentence went."""
+    """Show where every document and sentence went."""
     table = Table(title=escape(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -77,7 +77,7 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
 
 
 def show_unfinished(console: Console, accounting: Accounting) -> None:
-    """What is not done yet, if anything."""
+    """Show what is not done yet, if there is anything."""
     if accounting.open_chunks:
         console.print(f"not segmented yet: {counted(accounting.open_chunks, 'chunk')}")
     for stage, count in accounting.open_parts.items():

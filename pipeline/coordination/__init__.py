@@ -1,1 +1,1 @@
-"""Many processes, one corpus: the lock, leases with heartbeats, and who works with which code."""
+"""Coordinates many processes on one corpus: the lock, leases with heartbeats, and the identity of nodes."""

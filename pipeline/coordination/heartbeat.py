@@ -1,4 +1,4 @@
-"""A thread that beats for what a process holds while the process works, and hears who asks it to stop."""
+"""A thread that sends heartbeats for what a process holds, and notices when the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pipeline.base.errors import PipelineError
 
 
 class Heartbeat:
-    """Use it in a `with` statement. `beat` is called every `seconds`; once it gives a reason, the process is asked to
-    stop as by Ctrl-C, and `stopped` holds the reason."""
+    """Sends heartbeats inside a `with` statement.
+
+    `beat` is called every `seconds`. Once it returns a reason, the process is asked to stop as by Ctrl-C, and `stopped`
+    holds the reason.
+    """
 
     def __init__(self, beat: Callable[[], str | None], seconds: float) -> None:
         self._beat, self._seconds = beat, seconds
@@ -34,7 +37,7 @@ class Heartbeat:
             try:
                 self.stopped = self._beat()
             except (PipelineError, OSError):
-                continue  # a store that does not answer now is asked again; until then the lease may expire
+                continue  # the store is asked again; if it does not answer for long, the lease expires
             if self.stopped and not self._over.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
                 return

@@ -1,8 +1,8 @@
-"""What must be the same wherever a run works, or what comes out is not one corpus: code, libraries, models, settings.
+"""Checks what must be the same wherever a run works: code, libraries, models and settings.
 
-Whoever starts a run takes `identity`, every worker takes its own, and `differences` says in words where they part.
-Models count by the digests that their cards state; the files themselves are compared with those when they are loaded.
-Cost: reading our own sources, a megabyte, once a process.
+Otherwise its results would not form one corpus. The machine that starts a run takes `identity`, every worker takes its
+own, and `differences` describes how they differ. Models are identified by the digests in their cards; the files are
+compared with those when they are loaded. Cost: reading our own sources, a megabyte, once per process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ Identity = dict[str, str]
 
 
 def identity(config: RunConfig) -> Identity:
-    """Name → what it is here, of everything that results depend on. Raises `CardError` for a model without a card."""
+    """Return name → value on this machine, for everything that results depend on. Raises `CardError` for a model
+    without a card.
+    """
     recipes = Recipes.of(config)
     models = {f"recipe of segment over {name}": fingerprint(one)[:16] for name, one in recipes.segment.items()}
     models |= {f"recipe of {name}": fingerprint(one)[:16] for name, one in recipes.stages.items()}
@@ -48,36 +50,43 @@ def identity(config: RunConfig) -> Identity:
 
 
 def differences(ours: Identity, theirs: Identity) -> list[str]:
-    """Where another place differs, a line each: `torch is 2.8.0 instead of 2.9.1`. Empty if it is the same."""
+    """Describe how another machine differs, one line each: `torch is 2.8.0 instead of 2.9.1`. Empty if it does not."""
     names = {**ours, **theirs}
     return [
-        f"{name} is {theirs.get(name, 'not there')} instead of {ours.get(name, 'not there')}"
+        f"{name} is {theirs.get(name, 'missing')} instead of {ours.get(name, 'missing')}"
         for name in names
         if ours.get(name) != theirs.get(name)
     ]
 
 
 def check_identity(ordered: Identity, config: RunConfig) -> None:
-    """Raises `StartError` if this place would make other results than the one that ordered them."""
+    """Raise `StartError` if this machine would produce other results than the one that started the run."""
     found = differences(ordered, identity(config))
     if found:
         raise StartError(
-            f"{socket.gethostname()} would make other results than the machine that ordered them: {'; '.join(found)}; "
+            f"{socket.gethostname()} would produce other results than the machine that started the run: "
+            f"{'; '.join(found)}; "
             "install the same everywhere, or run again from here"
         )
 
 
 def obstacles(config: RunConfig, ours: Identity, mark: str, token: bytes, inputs: Sequence[str]) -> list[str]:
-    """Why this place cannot work for a run, a line each; empty if it can.
+    """Say why this machine cannot work for a run, one line each; empty if it can.
 
-    `ours`: the identity where the run was started; `mark`: a file in the corpus, which holds `token`; `inputs`: files.
+    Args:
+        config: the run's configuration.
+        ours: the identity of the machine where the run was started.
+        mark: a file in the corpus.
+        token: the content of that file.
+        inputs: files that must be visible.
     """
     try:
         found = differences(ours, identity(config))
         store = Store(config.output)
         if not store.exists(mark) or store.read(mark) != token:
             found.append(
-                f"it does not see {config.output} as it is elsewhere: use a folder that all nodes share, or an object "
+                f"it sees other files in {config.output} than the machine that started the run: "
+                "use a folder that all nodes share, or an object "
                 "store"
             )
         for url in inputs:
@@ -91,7 +100,7 @@ def obstacles(config: RunConfig, ours: Identity, mark: str, token: bytes, inputs
 
 @functools.cache
 def code_digest() -> str:
-    """16 hex digits of the sources of our packages."""
+    """Return 16 hex digits of the sources of our packages."""
     sha = hashlib.sha256()
     for package in PACKAGES:
         spec = find_spec(package)

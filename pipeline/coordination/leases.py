@@ -1,11 +1,12 @@
 """Leases: who works on what, among workers that share nothing but the store. Create-if-absent, heartbeats, expiry.
 
-A lease on a name is a file `<name>-<generation>.lease` that one worker could create. Its modification time is the last
-heartbeat, by the clock of the store, so it does not matter what time workers believe it is. A lease that was released,
-or whose last heartbeat is older than `seconds`, makes way for the next generation. Leases only spare double work:
-results are committed by receipts, so a worker that is wrongly thought dead does no harm.
+A lease on a name is a file `<name>-<generation>.lease` that only one worker could create. Its modification time is the
+last heartbeat by the store's clock, so the clocks of workers do not matter. When a lease was released, or its last
+heartbeat is older than `seconds`, the next generation may be created. For example, worker A creates `0007-000.lease`;
+if A dies, its heartbeats stop, and after `seconds` worker B creates `0007-001.lease`. Leases only avoid duplicate work:
+results are committed by receipts, so a worker that is wrongly considered dead does no harm.
 
-Cost: one listing and one small write a claim, one small write a heartbeat.
+Cost: one listing and one small write per claim, one small write per heartbeat.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _is_job(value: Any) -> bool:
     return isinstance(value, str) and bool(_JOB.fullmatch(value))
 
 
-_SAID: dict[str, Callable[[Any], bool]] = {  # what a holder says, and how it looks
+_SAID: dict[str, Callable[[Any], bool]] = {  # the fields that a holder writes, and how they are checked
     **dict.fromkeys(("user", "host", "born", "since", "launcher", "folder"), lambda value: isinstance(value, str)),
     "pid": lambda value: isinstance(value, int),
     "run": lambda value: isinstance(value, str) and bool(re.fullmatch(r"runs/[0-9A-Za-z.-]+", value)),
@@ -42,7 +43,7 @@ BEATS = 4.0  # heartbeats while a lease lasts
 
 @dataclass(frozen=True)
 class Lease:
-    """One generation of a name, held by whoever created its file."""
+    """One generation of a name, held by the worker that created its file."""
 
     store: Store
     folder: str
@@ -51,7 +52,7 @@ class Lease:
 
     @classmethod
     def of(cls, store: Store, path: str) -> Lease:
-        """The lease that a file is."""
+        """Return the lease that a file stands for."""
         folder, _, file = path.rpartition("/")
         found = _FILE.fullmatch(file)
         assert found, path
@@ -63,7 +64,7 @@ class Lease:
         return f"{self.folder}/{self.name}-{self.generation:03d}.lease"
 
     def beat(self) -> bool:
-        """Give a sign of life. False if someone else has taken the name over."""
+        """Send a heartbeat. Returns False if another worker has taken over the name."""
         try:
             self.store.touch(self.path)
         except MissingError:
@@ -71,13 +72,13 @@ class Lease:
         return not self.store.exists(Lease(self.store, self.folder, self.name, self.generation + 1).path)
 
     def release(self) -> None:
-        """Let the next one take it at once."""
+        """Release the lease, so that another worker can take it at once."""
         self.store.create(self.path.removesuffix("lease") + "released", b"")
 
 
 @dataclass
 class Held:
-    """What a listing says of one name. `beat`: seconds by the store's clock."""
+    """The state of one name in a listing. `beat`: seconds by the store's clock."""
 
     generation: int = -1
     beat: float = 0.0
@@ -85,17 +86,17 @@ class Held:
 
 
 def beats(silent: float, seconds: float) -> bool:
-    """Whether a heartbeat counts that was given so many seconds ago, by the clock of the store.
+    """Return whether a heartbeat that was sent `silent` seconds ago, by the store's clock, still counts.
 
-    One that lies further ahead than a lease lasts was given by another clock, or before this one was put back: whoever
-    is alive gives another one before that.
+    A heartbeat further in the future than a lease lasts comes from another clock, or from before the clock was put
+    back; a live worker sends another one before that.
     """
     return -seconds <= silent <= seconds
 
 
 @dataclass
 class Leases:
-    """The leases in a folder as of the last `look`. `seconds`: how long one lasts without a heartbeat."""
+    """The leases in a folder as of the last `poll`. `seconds`: how long a lease lasts without a heartbeat."""
 
     store: Store
     folder: str
@@ -114,7 +115,7 @@ class Leases:
         self.see(found, now)
 
     def see(self, found: dict[str, float], now: float) -> None:
-        """Take over a listing of the folder, and what the store's clock says."""
+        """Use a listing of the folder and the time by the store's clock."""
         self.now = now
         self.files = {path.rpartition("/")[2] for path in found}
         self.held = {}
@@ -133,15 +134,15 @@ class Leases:
                     one.released = True
 
     def alive(self, name: str) -> bool:
-        """Whether someone holds it, as of the last look."""
+        """Return whether a worker holds the name, as of the last `poll`."""
         one = self.held.get(name)
         return bool(one and not one.released and beats(self.now - one.beat, self.seconds))
 
     def holder(self, name: str) -> dict[str, Any]:
-        """What the newest holder of a name said of itself; empty if it is gone meanwhile.
+        """Return what the newest holder of a name wrote about itself; empty if its file has disappeared.
 
-        What cannot be read, or is nothing that a holder says, is left out, and `lease` is the file: then its heartbeats
-        alone count.
+        Unreadable fields, and fields that no holder writes, are left out, and `lease` names the file: then only its
+        heartbeats count.
         """
         one = self.held.get(name)
         if not one:
@@ -157,20 +158,22 @@ class Leases:
         return known if known and known == said else known | {"lease": path}
 
     def take(self, name: str, who: dict[str, Any]) -> Lease | None:
-        """The next generation of a name; None if someone else was first."""
+        """Create the next generation of a name; None if another worker was faster."""
         one = self.held.get(name)
         lease = self._lease(name, one.generation + 1 if one else 0)
         return lease if self.store.create(lease.path, json.dumps(who, ensure_ascii=False).encode()) else None
 
     def forget_older(self, lease: Lease) -> None:
-        """Delete the files of generations before this one."""
+        """Delete the files of earlier generations."""
         for file in self.files:
             found = _FILE.fullmatch(file)
             if found and found["name"] == lease.name and int(found["generation"]) < lease.generation:
                 self.store.delete(f"{self.folder}/{file}")
 
     def first_free(self, names: Iterable[str], who: dict[str, Any], mine: Lease | None = None) -> Lease | None:
-        """A lease on the first of these names that can be had. `mine`: this worker's, before it started again."""
+        """Take a lease on the first of these names that is free. `mine`: this worker's lease from before it was
+        restarted.
+        """
         for name in names:
             held = self.held.get(name)
             was_mine = mine and held and (name, held.generation) == (mine.name, mine.generation)

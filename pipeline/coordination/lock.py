@@ -1,7 +1,8 @@
-"""One run at a time on a corpus, and on a run of training: who holds it, since when, and how to take over.
+"""Allows one run at a time on a corpus, and one training per folder: who holds the lock, since when, and how to take
+over.
 
-Two runs would do each other no harm, since receipts decide, but they would do the work twice and sweep each other's
-files away. A run of this machine holds its lock by heartbeats and by its process; one on SLURM by its jobs.
+Two runs would not harm each other, since receipts decide, but they would do the work twice and delete each other's
+unfinished files. A run of this machine holds its lock by heartbeats and by its process; a run on SLURM by its jobs.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pipeline.storage.store import Store
 
 FOLDER = "lock"
 NAME = "run"
-LOCKED_SECONDS = 120.0  # that a lock lasts without a heartbeat, if it is no run's
+LOCKED_SECONDS = 120.0  # how long a lock of a command other than run lasts without a heartbeat
 CANCEL = "cancel"  # a file in the run's folder
 
 
 def holder_info(**more: Any) -> dict[str, Any]:
-    """Who this process is, for leases."""
+    """Describe this process, for leases."""
     return {
         "user": getpass.getuser(),
         "host": socket.gethostname(),
@@ -47,9 +48,18 @@ def take_lock(
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True,
     training: str = "",
 ) -> Lease:
-    """The lock of a corpus, or of a run of training in its folder train/NAME. `jobs_alive`: whether SLURM has jobs.
+    """Take the lock of a corpus, or of a training.
 
-    Raises `CorpusError` if another run holds it.
+    Args:
+        store: the corpus.
+        seconds: how long the lock lasts without a heartbeat.
+        who: the holder, as `holder_info` describes it.
+        take_over: whether to take the lock even if another run holds it.
+        jobs_alive: a function that says whether SLURM has any of these jobs.
+        training: the folder of a training, train/NAME; None for the corpus.
+
+    Raises:
+        CorpusError: if another run holds the lock.
     """
     name = _name(training)
     leases = Leases(store, FOLDER, seconds)
@@ -61,7 +71,9 @@ def take_lock(
             raise CorpusError(_held_by(store, training, holder, leases.now - held.beat))
     lease = leases.take(name, who)
     if not lease:
-        return take_lock(store, seconds, who, take_over, jobs_alive, training)  # someone was quicker: see who
+        return take_lock(
+            store, seconds, who, take_over, jobs_alive, training
+        )  # another process was faster: find out which
     if held and not held.released and take_over:
         ask_to_stop(store, leases.holder(name).get("run", ""), "taken over")
     leases.forget_older(lease)
@@ -72,7 +84,7 @@ def take_lock(
 def locked(
     store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, training: str = ""
 ) -> Iterator[None]:
-    """`take_lock` for something that is no run of the corpus. Raises `CorpusError` if somebody has it."""
+    """Hold the lock for a command that is not a run of the corpus. Raises `CorpusError` if another process has it."""
     lease = take_lock(store, LOCKED_SECONDS, holder_info(launcher=doing), jobs_alive=jobs_alive, training=training)
     try:
         with Heartbeat(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
@@ -82,7 +94,7 @@ def locked(
 
 
 def training_holder(store: Store, training: str) -> dict[str, Any]:
-    """Who trains in the folder train/NAME, by the clock of this machine; {} if nobody. Only reads."""
+    """Return who trains in the folder train/NAME, by the clock of this machine; {} if nobody does. This only reads."""
     name = _name(training)
     leases = Leases(store, FOLDER, LOCKED_SECONDS)
     leases.see(store.listing(FOLDER), time.time())
@@ -92,12 +104,12 @@ def training_holder(store: Store, training: str) -> dict[str, Any]:
 
 
 def set_holder(lease: Lease, who: dict[str, Any]) -> None:
-    """Say anew who holds a lock."""
+    """Update what a lock says of its holder."""
     lease.store.write(lease.path, json.dumps(who, ensure_ascii=False).encode())
 
 
 def is_held(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
-    """Whether someone is alive behind a lock. `beating`: by its heartbeats."""
+    """Return whether the holder of a lock is alive; `beating` says whether its heartbeats are."""
     if holder.get("jobs"):
         return jobs_alive(holder["jobs"])
     if holder.get("host") == socket.gethostname() and holder.get("born"):
@@ -111,7 +123,7 @@ def _name(training: str) -> str:
 
 def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float) -> str:
     ago = f"{silent:.0f} s ago" if silent >= 0 else f"{-silent:.0f} s ahead of the clock of the store"
-    last = "" if holder.get("jobs") else f", last sign of life {ago}"
+    last = "" if holder.get("jobs") else f", last heartbeat {ago}"
     who = f"{described(holder)}{last}"
     wait = f"wait for it (pipeline status {store.url})"
     if training:
@@ -123,7 +135,7 @@ def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float)
 
 
 def described(holder: dict[str, Any]) -> str:
-    """Since when and by whom something is held, as far as its lease says so."""
+    """Say since when and by whom something is held, as far as its lease says so."""
     if not ("jobs" in holder or {"user", "host", "pid"} <= holder.keys()):
         return f"by somebody whose lease {holder.get('lease', '')} is damaged"
     since = f"since {holder['since']} " if "since" in holder else ""
@@ -132,25 +144,25 @@ def described(holder: dict[str, Any]) -> str:
 
 
 def ask_to_stop(store: Store, run: str, why: str = "cancelled") -> None:
-    """Have every worker of a run stop at its next heartbeat. why: in a word, which is kept with who asked, and when."""
+    """Ask every worker of a run to stop at its next heartbeat; `why` is one word, recorded with who asked, and when."""
     if run:
         store.create(f"{run}/{CANCEL}", json.dumps({"why": why} | holder_info(), ensure_ascii=False).encode())
 
 
 def who_stopped(store: Store, run: str) -> str:
-    """`cancelled by ada on login1 at 12:34:56 UTC` of a run that was asked to stop; empty if it was not."""
+    """Return `cancelled by ada on login1 at 12:34:56 UTC` for a run that was asked to stop; empty if it was not."""
     if not store.exists(f"{run}/{CANCEL}"):
         return ""
     try:
         found = json.loads(store.read(f"{run}/{CANCEL}"))
         when = datetime.fromisoformat(found["since"]).strftime("%H:%M:%S")
         return f"{found['why']} by {found['user']} on {found['host']} at {when} UTC"
-    except (ValueError, KeyError, TypeError):  # by an earlier version, which did not say who
+    except (ValueError, KeyError, TypeError):  # written by an earlier version, which did not record who
         return "cancelled"
 
 
 def _born(pid: int) -> str:
-    """When a process began, in ticks since boot, so that another that got its number is not taken for it."""
+    """Return when a process began, in ticks since boot, to recognise another process that got the same number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

@@ -1,7 +1,7 @@
-"""The books of a corpus: everything that went in is in a part, dropped with a reason, or in quarantine.
+"""The accounting of a corpus: everything that went in is in a part, dropped with a reason, or in quarantine.
 
-Read from receipts (or the ledgers that sum them up) alone, after the work, so that what a worker claimed does not
-matter, only what it committed.
+It is read only from receipts (or the ledgers that add them up), after the work, so what counts is what a worker
+committed, not what it claimed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Accounting:
 def compute_accounting(store: Store, chunks: Sequence[ChunkState]) -> Accounting:
     """Add up the receipts of a view and check that they agree with each other.
 
-    Of at most 20 000 parts it is also checked that their files are there; of more, `pipeline verify` does that.
+    Up to 20 000 parts, this also checks that their files exist; for larger corpora, `pipeline verify` does that.
     """
     accounting = _accounting_of(total_of(chunks))
     accounting.problems = problems_in(chunks)
@@ -108,4 +108,4 @@ def _missing_files(store: Store, chunks: Sequence[ChunkState]) -> Iterator[str]:
         files += [file for part in one.parts for done in part.receipts.values() for file in done.files]
         for file in files:
             if file.path not in present.setdefault(file.family, set(store.find(file.family))):
-                yield f"{file.path} is missing, though a receipt vouches for it; delete that receipt, run again"
+                yield f"{file.path} is missing, though a receipt vouches for it; delete that receipt and run again"

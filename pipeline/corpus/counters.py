@@ -1,8 +1,8 @@
-"""What is added up over chunks, as flat sums (one number a key), so that millions of chunks are added up in columns.
+"""Counters of chunks as flat sums (one number per key), so that millions of chunks can be added up in columns.
 
-A key is `owner/what` or `owner/what/detail`; the owner is a stage, or `chunk` for what its receipt counts:
-`chunk/dropped/too short`, `encode/rows`, `autobleu/counts/scored`. Of keys that `least_of` or `most_of` tell, the
-smallest or greatest value is kept. `left` and `waiting` of a stage are the parts that lack it, and their sentences.
+A key is `owner/what` or `owner/what/detail`; the owner is a stage, or `chunk` for what a chunk's receipt counts:
+`chunk/dropped/too short`, `encode/rows`, `autobleu/counts/scored`. For keys that `least_of` or `most_of` recognises,
+the smallest or largest value is kept. `left` and `waiting` of a stage are the parts that lack it, and their sentences.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOT_SEGMENTED: Counters = {f"{SEGMENT}/left": 1.0}
 
 
 def least_of(key: str) -> bool:
-    """Whether the smallest value counts."""
+    """Return whether the smallest value of a key counts."""
     _, what, *detail = key.split("/", 2)
     return what == "first" or (what == "counts" and detail[0].startswith("least."))
 
 
 def most_of(key: str) -> bool:
-    """Whether the greatest value counts."""
+    """Return whether the largest value of a key counts."""
     return key.split("/", 2)[1] == "last"
 
 
 def add(total: Counters, one: Mapping[str, float]) -> None:
-    """Add sums to a total."""
+    """Add counters to a total."""
     for key, value in one.items():
         if key not in total:
             total[key] = value
@@ -46,34 +46,36 @@ def add(total: Counters, one: Mapping[str, float]) -> None:
 
 
 def stages_of(sums: Mapping[str, float]) -> list[str]:
-    """The stages that a key speaks of, in their order."""
+    """Return the stages that keys mention, in order."""
     owners = {key.partition("/")[0] for key in sums}
     return [stage for stage in STAGES if stage in owners]
 
 
 def by_detail(sums: Mapping[str, float], owner: str, what: str) -> dict[str, float]:
-    """Detail → value of one kind of keys."""
+    """Return detail → value for one kind of keys."""
     head = f"{owner}/{what}/"
     return {key[len(head) :]: value for key, value in sums.items() if key.startswith(head)}
 
 
 def whole_counts(sums: Mapping[str, float], owner: str, what: str) -> Counter[str]:
-    """`below` of whole numbers."""
+    """Return `by_detail` with whole numbers."""
     return Counter({detail: int(value) for detail, value in by_detail(sums, owner, what).items()})
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Seconds of work; waiting for the device is not work."""
+    """Return the seconds of work, without waiting for the device."""
     return sum(value for step, value in seconds.items() if step != "wait")
 
 
 def counters_of(receipt: ChunkReceipt, parts: Iterable[tuple[Mapping[str, Receipt], Iterable[str]]]) -> Counters:
-    """The sums of one chunk; of every part its receipts by stage, and the stages that it lacks."""
+    """Return the counters of one chunk. `parts` gives for every part its receipts by stage, and the stages that it
+    lacks.
+    """
     sums: Counters = {f"{CHUNK}/chunks": 1.0, f"{CHUNK}/parts": 0.0}
     sums |= {f"{CHUNK}/{name}": float(getattr(receipt, name)) for name in COUNTED}
     sums |= {f"{CHUNK}/dropped/{reason}": float(count) for reason, count in receipt.dropped.items()}
     sums |= {f"{CHUNK}/quarantined/{reason}": float(count) for reason, count in receipt.quarantined.items()}
-    if REPEATED in receipt.counts:  # the others are what the parts count, added up
+    if REPEATED in receipt.counts:  # the other counts are sums over parts
         sums[f"{CHUNK}/counts/{REPEATED}"] = float(receipt.counts[REPEATED])
     if receipt.quarantine:
         add(sums, dict(_bytes(CHUNK, [receipt.quarantine])))
@@ -106,7 +108,7 @@ def _bytes(owner: str, files: Iterable[DataFile]) -> Iterator[tuple[str, float]]
 
 
 def problems_of(receipt: ChunkReceipt, parts: Iterable[Mapping[str, Receipt]]) -> list[str]:
-    """Where the receipts of a chunk do not agree with each other, in words."""
+    """Say where the receipts of a chunk do not agree with each other."""
     found = []
     segmented = []
     for receipts in parts:

@@ -1,9 +1,9 @@
-"""Documents that are left out because an earlier document of the corpus has their id (`duplicate_ids: keep-first`).
+"""Documents that are left out because an earlier document of the corpus has the same id (`duplicate_ids: keep-first`).
 
-Which those are is decided before anything is segmented (`pipeline/run/compare_ids.py`), for all chunks of a run, and
-kept in `ids/duplicates-<time>-<digest>.parquet`: chunk, id, and where the first document with this id is. The digest is
-of what was compared, so the same inputs have the same record, whoever asks. What is left out of a chunk goes into its
-fingerprint, so only chunks that lose or regain a document are segmented again. Memory: the ids that are left out.
+They are determined before anything is segmented (`pipeline/run/compare_ids.py`), for all chunks of a run, and recorded
+in `ids/duplicates-<time>-<digest>.parquet`: chunk, id, and where the first document with this id is. The digest is of
+what was compared, so the same inputs always have the same record. A chunk's fingerprint includes what is left out of
+it, so only chunks that lose or regain a document are segmented again. Memory: the ids that are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REMEDY = "delete it, and run again: the next run reads those ids once more"
 
 
 class Duplicates:
-    """What is left out of which chunk. `table`: of `SCHEMA`, sorted by chunk and id."""
+    """The ids that are left out of each chunk. `table` has the schema `SCHEMA` and is sorted by chunk and id."""
 
     def __init__(self, table: pa.Table | None = None) -> None:
         self.table = SCHEMA.empty_table() if table is None else table.combine_chunks()
@@ -53,12 +53,12 @@ class Duplicates:
             self._ranges = dict(zip(chunks.dictionary.to_pylist(), zip(starts, ends, strict=True), strict=True))
 
     def of(self, chunk: str) -> Mapping[str, str]:
-        """Ids that are left out of a chunk, each with the source of the document that is kept."""
+        """Return the ids that are left out of a chunk, each with the source of the document that is kept."""
         rows = self._rows(chunk)
         return dict(zip(rows["doc_id"].to_pylist(), rows["first"].to_pylist(), strict=True)) if rows else {}
 
     def digest(self, chunk: str) -> str | None:
-        """Of the ids that are left out of a chunk; None if there are none."""
+        """Return a digest of the ids that are left out of a chunk; None if there are none."""
         rows = self._rows(chunk)
         return column_digest(rows["doc_id"]) if rows else None
 
@@ -70,12 +70,15 @@ class Duplicates:
 
 
 def read_duplicates(store: Store, path: str) -> Duplicates:
-    """A record; `path`: empty for none. Raises `MissingError` if it is not there, `DamagedError` if it is damaged."""
+    """Read a record; the path is empty if there is none.
+
+    Raises `MissingError` if the file does not exist, `DamagedError` if it is damaged.
+    """
     return Duplicates(read_table(store, path, SCHEMA, _REMEDY)) if path else Duplicates()
 
 
 def write_duplicates(store: Store, name: str, table: pa.Table) -> str:
-    """Keep a record under the name of what was compared (`record_name`). Returns its path."""
+    """Write a record under the name of what was compared (`record_name`), and return its path."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.cast(SCHEMA), sink, compression="zstd", use_dictionary=["chunk", "first"], write_page_checksum=True
@@ -86,7 +89,7 @@ def write_duplicates(store: Store, name: str, table: pa.Table) -> str:
 
 
 def run_of_ids(keys: list[str], table: pa.Table) -> memoryview:
-    """The bytes of a sorted run: ids of the chunks with these keys, by hash."""
+    """Return the bytes of a sorted run: the ids of the chunks with these keys, sorted by hash."""
     table = table.sort_by("hash").replace_schema_metadata({_KEYS: json.dumps(keys)})
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -96,19 +99,22 @@ def run_of_ids(keys: list[str], table: pa.Table) -> memoryview:
 
 
 def runs_of_ids(store: Store) -> list[str]:
-    """Paths of the sorted runs, the oldest first."""
+    """Return the paths of the sorted runs, the oldest first."""
     return sorted(path for path in store.find(FOLDER) if path.endswith(".parquet") and _RECORD not in path)
 
 
 @contextlib.contextmanager
 def opened_run(store: Store, path: str) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
-    """A sorted run and the keys of its chunks. Raises `DamagedError`, also for what is read of it, if it is damaged."""
+    """Open a sorted run, and return it with the keys of its chunks.
+
+    Raises `DamagedError` if the file is damaged, also when it is read later inside the `with` block.
+    """
     try:
         with store.open(path) as file:
             opened = pq.ParquetFile(file, page_checksum_verification=True)
             keys = json.loads((opened.schema_arrow.metadata or {})[_KEYS])
             if not opened.schema_arrow.equals(RUN_SCHEMA) or not all(isinstance(key, str) for key in keys):
-                raise ValueError("it is no list of ids")
+                raise ValueError("it is not a list of ids")
             yield opened, keys
     except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
         raise DamagedError(f"{store.url}/{path}", said_of(error), _REMEDY) from error
@@ -124,17 +130,21 @@ def check_ids(store: Store, path: str) -> None:
 
 
 def find_record(store: Store, digest: str) -> str:
-    """The record of exactly these inputs; the newest one, which still says most, if there is none; empty for none."""
+    """Return the record of exactly these inputs.
+
+    If there is none, return the newest one, which is right for most documents; if there is none at all, return an empty
+    string.
+    """
     records = [path for path in store.find(FOLDER) if path.startswith(f"{FOLDER}/{_RECORD}")]
     exact = [path for path in records if path.endswith(f"-{digest}.parquet")]
     return max(exact or records, default="")
 
 
 def with_duplicates(config: RunConfig, path: str) -> RunConfig:
-    """The configuration over a corpus that has decided this."""
+    """Return the configuration for a corpus with this record."""
     return config.with_frozen(replace(config.frozen, duplicates=path))
 
 
 def sorted_rows(table: pa.Table) -> pa.Table:
-    """By chunk and id, as `Duplicates` wants them."""
+    """Sort rows by chunk and id, as `Duplicates` needs them."""
     return table.take(pc.sort_indices(table, [("chunk", "ascending"), ("doc_id", "ascending")]))

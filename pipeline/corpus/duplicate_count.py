@@ -1,7 +1,7 @@
-"""How many ids stand in several documents of a corpus, counted from its parts.
+"""Counts how many ids occur in several documents of a corpus, from its parts.
 
-Ids go into files of a temporary folder by their hashes, and each file is looked at alone: memory holds about a million
-ids. Cost: the column `doc_id` of every part.
+Ids are distributed to files of a temporary folder by their hashes, and each file is examined alone: memory holds about
+a million ids. Cost: reading the column `doc_id` of every part.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ AT_ONCE = 1 << 20  # ids in memory
 
 @dataclass(frozen=True)
 class DuplicateIds:
-    """ids: that stand in more than one document; documents: all that have such an id."""
+    """`ids`: the number of ids with more than one document. `documents`: the number of all documents with such
+    an id.
+    """
 
     ids: int
     documents: int
 
 
 def count_duplicate_ids(corpus: Corpus, at_once: int = AT_ONCE) -> DuplicateIds:
-    """Over all documents that were kept; pieces of a long document are one."""
+    """Count over all documents that were kept; the pieces of a long document count as one."""
     total = int(corpus.chunks.total.get("chunk/kept", 0))
     ranges = max(1, -(-total // at_once))
     if ranges == 1:

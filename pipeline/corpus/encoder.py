@@ -1,4 +1,4 @@
-"""The encoder that made a corpus, for sentences that are to be compared with its own."""
+"""Loads the encoder that made a corpus, for sentences that are to be compared with those of the corpus."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from stages.encode.settings import EncodeSettings
 
 
 def load_encoder(store: Store, view: View, device: str) -> Encode:
-    """The encoder of a view, with the settings of the newest run, on a device.
+    """Load the encoder of a view, with the settings of the newest run, on a device.
 
-    Raises `ConfigError` if it is not here any more, or its files are others than those that encoded the corpus.
+    Raises `ConfigError` if it is no longer there, or its files differ from those that encoded the corpus.
     """
     settings = EncodeSettings.model_validate_json(json.dumps(newest_config(store)["encode"]))
     try:
         if settings.artifacts() != view.stages["encode"]["artifacts"]:
             raise ConfigError(
-                f"the files of {settings.model} are others than those that encoded {store.url}: bring those back, or "
+                f"the files of {settings.model} differ from those that encoded {store.url}: restore those, or "
                 "run the corpus again with these"
             )
         stage = Encode(settings)
@@ -39,16 +39,16 @@ def load_encoder(store: Store, view: View, device: str) -> Encode:
 
 
 def encode_texts(stage: Encode, texts: Sequence[str], langs: Sequence[str]) -> npt.NDArray[np.float16]:
-    """(texts, dim)."""
+    """Return the embeddings of texts: (texts, dim) float16."""
     table = pa.table({"sentences.text": pa.array(texts, pa.string()), "sentences.lang": pa.array(langs, pa.string())})
     found = stage.finish(stage.compute(stage.prepare(table))).families
     return embedding_matrix(found["embeddings"]["embedding"])
 
 
 def language_of(store: Store, stage: Encode, lang: str | None) -> str:
-    """The language of a sentence: the given one, or the only one that the corpus's inputs state.
+    """Return the language of a sentence: the given one, or the only one that the corpus's inputs state.
 
-    Raises `ConfigError` if there is no such language, or several.
+    Raises `ConfigError` if there is no such language, or there are several.
     """
     known = stage.card.languages
     if lang is None:

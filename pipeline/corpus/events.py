@@ -1,4 +1,4 @@
-"""What a worker reports while it works: small JSON values, never embeddings."""
+"""The events that a worker reports while it works: small JSON values, never embeddings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pipeline.storage.store import Store
 class Event(BaseModel):
     """Something that happened to a chunk or a part.
 
-    `segmented`: a part is on disk. `chunk`: a chunk's books are closed. `part`: a part is up to date (`computed`: what
-    was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything else would fail likewise.
+    `segmented`: a part is written. `chunk`: a chunk is finished and its accounting balances. `part`: a part is up to
+    date (`computed`: what was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything
+    else would fail in the same way.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,13 +34,13 @@ class Event(BaseModel):
 
 
 class _Logged(Event):
-    """As a run's record has it: with who saw it, and when."""
+    """An event in the record of a run: with the worker that reported it, and the time."""
 
     time: str = ""
     worker: str = ""
 
 
 def read_events(store: Store, path: str) -> list[dict[str, Any]]:
-    """What a file of events holds. Raises `CorpusError` if it is damaged."""
-    found = read_lines(store, path, _Logged, "delete it: only what that run said is lost")
+    """Read a file of events. Raises `CorpusError` if it is damaged."""
+    found = read_lines(store, path, _Logged, "delete it: only the log of that run is lost")
     return [one.model_dump(mode="json", exclude_unset=True) for one in found]

@@ -1,9 +1,9 @@
-"""Fingerprints: what a result depends on, as one hash; and digests of what is in a column.
+"""Fingerprints (one hash of everything that a result depends on), and digests of columns.
 
-fingerprint = hash(recipe, digests of the columns read); recipe = hash(stage, its version, the settings that carry
-meaning, digests of models and fits). Because the *content* of columns goes in, not the way it was made, re-segmented
-but unchanged text keeps its embeddings. Data is hashed by SHA-256, which server CPUs compute in hardware: about 1 GB/s
-a core, against 0.6 for BLAKE2.
+fingerprint = hash(recipe, digests of the columns read); recipe = hash(stage, its version, the meaning settings, digests
+of models and fits). Because the *content* of columns enters, not how it was made, text that is segmented again but does
+not change keeps its embeddings. Data is hashed by SHA-256, which server CPUs compute in hardware: about 1 GB/s per
+core, against 0.6 for BLAKE2.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",
 
 
 def fingerprint(value: Any) -> str:
-    """32 hex digits of a JSON-serialisable value, independent of the order of keys."""
+    """Return 32 hex digits for a JSON-serialisable value, independent of the order of keys."""
     return fingerprint_bytes(value).hex()
 
 
 def fingerprint_bytes(value: Any) -> bytes:
-    """The 16 bytes of a fingerprint."""
+    """Return the 16 bytes of a fingerprint."""
     return hashlib.blake2b(_canonical(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def content_digest(data: bytes | memoryview | pa.Buffer) -> str:
-    """32 hex digits of a file's bytes."""
+    """Return 32 hex digits for a file's bytes."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 def column_digest(column: pa.ChunkedArray) -> str:
-    """32 hex digits of a column's type and values, however it is chunked or sliced, whatever lies behind its nulls."""
+    """Return 32 hex digits for a column's type and values; chunks, slices and values behind nulls make no
+    difference.
+    """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps chunks only for columns of 2 GB and more
         raise ValueError(f"a column of {array.nbytes} bytes is too large for one part; use a smaller part_sentences")
@@ -68,7 +70,7 @@ def _nested_digests(array: pa.Array) -> list[str]:
 
 
 class _Hash(io.RawIOBase):
-    """A file that is only hashed."""
+    """A file object that only hashes what is written to it."""
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
@@ -82,7 +84,7 @@ class _Hash(io.RawIOBase):
 
 
 def difference(old: Any, new: Any, path: str = "") -> list[str]:
-    """Where two JSON values differ, one line a key: `encode.model: sonar-tiny → sonar`."""
+    """Describe where two JSON values differ, one line per key: `encode.model: sonar-tiny → sonar`."""
     if isinstance(old, dict) and isinstance(new, dict):
         lines = []
         for key in sorted(old.keys() | new.keys()):

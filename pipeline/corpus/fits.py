@@ -1,8 +1,9 @@
-"""Fitted artifacts on disk: which are in force for a configuration, and the records of how they came about.
+"""Fitted artifacts on disk: which ones apply to a configuration, and the records of how they were made.
 
-An artifact lies in `fits/<name>.<fp8>-<attempt6>.safetensors`; its record, `fits/<name>.<fp8>-<generation>.json`, is
-created last and never changed. The fingerprint says what was asked for (settings, models, size of the pilot), not what
-was seen: that is frozen with the record, and `--refit` adds a generation. Cost: one listing and a small read a fit.
+An artifact is in `fits/<name>.<fp8>-<attempt6>.safetensors`; its record, `fits/<name>.<fp8>-<generation>.json`, is
+created last and never changed. The fingerprint covers what was asked for (settings, models, size of the pilot), not the
+rows that were read: those are frozen with the record, and `--refit` adds a generation. Cost: one listing and one small
+read per fit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Kind = TypeVar("Kind", "FitRecord", "Rate")
 
 
 class FitRecord(BaseModel):
-    """How an artifact came about: what was asked for, what it saw, what it is worth."""
+    """How an artifact was made: what was asked for, the rows that were read, and measures of its quality."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -60,12 +61,12 @@ class FitRecord(BaseModel):
     created: float
 
     def ref(self, record: str) -> FitRef:
-        """The artifact, as this record, which lies there, vouches for it."""
+        """Return the artifact as this record, which is in the file `record`, vouches for it."""
         return FitRef(self.path, self.digest, self.content, record)
 
 
 class Rate(BaseModel):
-    """The share of rows that a stage samples, where its settings give a number of rows."""
+    """The share of rows that a stage samples, if its settings give a number of rows."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -76,7 +77,9 @@ class Rate(BaseModel):
 
 
 def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunConfig:
-    """The configuration with what the corpus has decided about it so far, but for the fits that are to be made anew."""
+    """Return the configuration with what the corpus has decided so far, except for the fits that are to be
+    made again.
+    """
     newest: dict[tuple[str, str], str] = {}
     present = set(store.find(layout.FITS))
     for path in sorted(present):
@@ -99,7 +102,7 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
 
 
 def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
-    """What an artifact depends on, but for the rows it sees; None if it is not asked for, or not known yet."""
+    """Return what an artifact depends on, except for the rows; None if it is not asked for, or not known yet."""
     settings = getattr(config, name)
     if settings is None or config.encode is None:
         return None
@@ -120,37 +123,37 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
 
 
 def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
-    """Why an artifact is to be fitted: it is new, or what differs from the settings that it was last fitted with."""
+    """Say why an artifact is to be fitted: it is new, or settings differ from those of the last fit."""
     paths = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)) and found["name"] == name)
     records = [_read(store, found[0], FitRecord) for found in paths]
     recipe = fit_recipe(config, name)
     if not records:
         return ["new"]
     if recipe is None:
-        return ["after what it depends on"]
+        return ["after the fits that it depends on"]
     last = max(records, key=lambda one: one.created)
     changed = difference(last.recipe, recipe)
-    others = ("segment", "encode", "fragility")  # of which there are only fingerprints
+    others = ("segment", "encode", "fragility")  # of which only fingerprints are known
     named = (one.partition(":")[0] for one in changed)
     reasons = [
-        f"{key} makes something else now" if key in others else line for key, line in zip(named, changed, strict=True)
+        f"the result of {key} changed" if key in others else line for key, line in zip(named, changed, strict=True)
     ]
-    return reasons or ["it is asked for anew"]
+    return reasons or ["--refit asks for it"]
 
 
-def next_generation(store: Store, config: RunConfig, name: str, anew: bool) -> int:
-    """The number of the fit that is to be made: 0, or after the newest one if it is to be made anew."""
+def next_generation(store: Store, config: RunConfig, name: str, refit: bool) -> int:
+    """Return the number of the fit that is to be made: 0, or one more than the newest if it is to be made again."""
     fp8 = fingerprint(fit_recipe(config, name))[:8]
     records = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)))
     taken = [int(one["generation"]) for one in records if (one["name"], one["fingerprint"]) == (name, fp8)]
-    return max(taken, default=-1) + 1 if anew else 0
+    return max(taken, default=-1) + 1 if refit else 0
 
 
 def commit_fit(
     store: Store, config: RunConfig, name: str, generation: int, data: bytes, *, source: str | None,
     chunks: list[str], rows: int, numbers: Numbers, seconds: float, device: str,
 ) -> FitRecord:  # fmt: skip
-    """Write an artifact, then its record; the record that stands, if another run was first."""
+    """Write an artifact, then its record; if another run was faster, return that run's record."""
     from stages.artifact import content_of  # torch
 
     recipe = fit_recipe(config, name)
@@ -171,7 +174,7 @@ def commit_fit(
 
 
 def rate_path(config: RunConfig, stage: str) -> str:
-    """Where the rate of a sample of so many rows is kept; a trial of limited inputs has one of its own."""
+    """Return where the rate of a sample of `rows` rows is stored; a trial with limited inputs has a rate of its own."""
     rows = getattr(getattr(getattr(config, stage), "sample", None), "rows", "share")
     limits = {one.name: one.limit for one in config.input if one.limit is not None}
     trial = f"-{fingerprint(limits)[:8]}" if limits else ""
@@ -179,14 +182,14 @@ def rate_path(config: RunConfig, stage: str) -> str:
 
 
 def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimated: float) -> Rate:
-    """Freeze the rate of a sample of so many rows; the one that stands, if another run was first."""
+    """Freeze the rate of a sample of `rows` rows; if another run was faster, return that run's rate."""
     rate = Rate(stage=stage, rows=rows, estimated=estimated, rate=min(1.0, rows / estimated))
     path = rate_path(config, stage)
     return rate if store.create(path, sealed(rate.model_dump_json())) else _read(store, path, Rate)
 
 
 def read_record(store: Store, path: str) -> FitRecord:
-    """The record of a fit, as a view names it. Raises `CorpusError` if it is missing or damaged."""
+    """Read the record of a fit that a view names. Raises `CorpusError` if it is missing or damaged."""
     record = _read(store, path, FitRecord)
     if path != record_path(record.name, record.fingerprint, record.generation):
         what = f"it is the record of {visible(record.name)} {visible(record.fingerprint[:8])}-{record.generation:03d}"
@@ -196,13 +199,13 @@ def read_record(store: Store, path: str) -> FitRecord:
 
 
 def record_path(name: str, fingerprint: str, generation: int) -> str:
-    """Where the record of a fit lies."""
+    """Return the path of a fit's record."""
     return f"{layout.FITS}/{name}.{fingerprint[:8]}-{generation:03d}.json"
 
 
 def read_artifact(store: Store, fit: FitRef) -> bytes:
-    """The bytes of an artifact. Raises `CorpusError` if they are not those that were frozen."""
-    remedy = f"delete {fit.record} and run again: an older one of these settings counts then, or a new one is fitted"
+    """Return the bytes of an artifact. Raises `CorpusError` if they differ from those that were frozen."""
+    remedy = f"delete {fit.record} and run again: an older fit with these settings is used then, or a new one is made"
     if not store.exists(fit.path):
         raise CorpusError(f"{store.url}/{fit.path} is missing, though a record names it; restore it, or {remedy}")
     data = store.read(fit.path)
@@ -214,7 +217,7 @@ def read_artifact(store: Store, fit: FitRef) -> bytes:
 
 
 def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
-    """The robust scaler that a view names, if it has one. `fits`: name → record."""
+    """Return the robust scaler that a view names, if there is one. `fits`: name → record."""
     if "scaler" not in fits:
         return None
     from stages.scaler.robust import RobustScaler  # torch

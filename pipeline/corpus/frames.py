@@ -1,7 +1,7 @@
-"""Rows of a corpus as tables of other libraries: pandas, Polars, Hugging Face datasets.
+"""Converts rows of a corpus to tables of other libraries: pandas, Polars, Hugging Face datasets.
 
-Each library is imported when it is asked for, and the error says what to install. Memory: what was asked for; a dataset
-that streams holds one row group (8192 rows).
+Each library is imported on demand, and the error says what to install. Memory: the rows that were asked for; a
+streaming dataset holds one row group (8192 rows).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Row = dict[str, Any]
 
 
 class RowSource(Protocol):
-    """What a corpus gives to those who read its rows."""
+    """What a corpus offers to readers of its rows."""
 
     @property
     def parts(self) -> list[str]:
-        """Names of the parts, in order."""
+        """The names of the parts, in order."""
 
     def schema(self, *columns: str) -> pa.Schema:
-        """Of these columns."""
+        """Return the schema of these columns."""
 
     def batches(
         self, *columns: str, where: Condition | None = None, parts: Sequence[str] | None = None
     ) -> Iterator[PartBatch]:
-        """Row group after row group."""
+        """Yield one row group after the other."""
 
 
 def library(name: str, method: str) -> Any:
-    """An optional library. Raises `CorpusError`, with the command that installs it, where it is missing."""
+    """Import an optional library. If it is missing, raises `CorpusError` with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -47,23 +47,23 @@ def library(name: str, method: str) -> Any:
 
 
 def to_polars(table: pa.Table) -> Any:
-    """A `polars.DataFrame`."""
+    """Return a `polars.DataFrame`."""
     return library("polars", "to_polars").from_arrow(table)
 
 
 def to_pandas(table: pa.Table) -> Any:
-    """A `pandas.DataFrame`; a vector is a NumPy array."""
+    """Return a `pandas.DataFrame`; a vector becomes a NumPy array."""
     library("pandas", "to_pandas")
     return table.to_pandas()
 
 
 def to_datasets(table: pa.Table) -> Any:
-    """A `datasets.Dataset` over the same memory."""
+    """Return a `datasets.Dataset` over the same memory."""
     return library("datasets", "to_datasets").Dataset(table)
 
 
 def to_streaming_datasets(source: RowSource, names: tuple[str, ...], where: Condition | None) -> Any:
-    """A `datasets.IterableDataset`, which reads row group after row group."""
+    """Return a `datasets.IterableDataset`, which reads one row group after the other."""
     datasets = library("datasets", "to_datasets")
     features = datasets.Features.from_arrow_schema(source.schema(*names))
 

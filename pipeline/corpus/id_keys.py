@@ -20,12 +20,12 @@ DIGITS = 16
 
 
 def compares_ids(config: RunConfig) -> bool:
-    """Whether ids are compared over the whole corpus before anything is segmented."""
+    """Return whether ids are compared over the whole corpus before anything is segmented."""
     return config.duplicate_ids in ("error", "keep-first") and any(one.id for one in config.input)
 
 
 def compared_chunks(config: RunConfig, chunks: ChunkTable) -> ChunkTable:
-    """The chunks of inputs that name an id column, in the order of the inputs, their paths, and the records."""
+    """Return the chunks of inputs that name an id column, ordered by input, path and record."""
     order = {str(one.name): number for number, one in enumerate(config.input) if one.id}
     inputs = chunks.table["input"].combine_chunks()
     rank_of = np.asarray([order.get(name, -1) for name in inputs.dictionary.to_pylist()], np.int64)
@@ -36,7 +36,7 @@ def compared_chunks(config: RunConfig, chunks: ChunkTable) -> ChunkTable:
 
 
 def compared_digest(config: RunConfig, ordered: ChunkTable) -> tuple[list[str], str]:
-    """A key of what each chunk's ids depend on, and a digest of all of them in their order."""
+    """Return a key of what each chunk's ids depend on, and a digest of all of them in order."""
     recipes = {str(one.name): fingerprint(reading_recipe(config, one)) for one in config.input}
     keys = [
         fingerprint([recipes[name], *rest])
@@ -47,8 +47,11 @@ def compared_digest(config: RunConfig, ordered: ChunkTable) -> tuple[list[str], 
 
 
 def with_known_duplicates(store: Store, config: RunConfig, chunks: Sequence[Chunk]) -> RunConfig:
-    """The configuration with the record of what is left out of these chunks; with the newest one if there is none yet,
-    which is right about all documents but those that are new, or come after new ones."""
+    """Return the configuration with the record of what is left out of these chunks.
+
+    If there is none yet, the newest record is used, which is right for all documents except new ones and those after
+    them.
+    """
     if not compares_ids(config):
         return config
     _, digest = compared_digest(config, compared_chunks(config, ChunkTable.of(chunks)))

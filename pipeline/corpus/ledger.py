@@ -1,12 +1,13 @@
-"""Ledgers: what the receipts of finished chunks say, one row a chunk, so that millions of parts are few files to read.
+"""Ledgers: the content of the receipts of finished chunks, one row per chunk, so that few files describe millions of
+parts.
 
-`ledger/<time>-<id>.parquet` files are written once and never changed; a chunk may stand in several. A row tells apart
-what it is true of (the fingerprint of the chunk's segmentation, and the recipes of the stages that all its parts have),
-what is added up (`pipeline/corpus/counters.py`), and the receipts themselves, which are read only by those who need
-a part's detail. Receipts stay the record: a ledger that is lost is folded again, and `pipeline verify`
-proves them equal.
+`ledger/<time>-<id>.parquet` files are written once and never changed; a chunk may stand in several. A row has
+three kinds of columns: what it holds for (the fingerprint of the chunk's segmentation, and the recipes of the stages
+that all its parts have), the counters (`pipeline/corpus/counters.py`), and the receipts themselves, which are read
+only when details of a part are needed. Receipts stay the record: a lost ledger is folded again, and `pipeline verify`
+checks that both are equal.
 
-Cost: 60 bytes a chunk in memory, some seconds to add up a million of them; 2 to 15 kB a chunk on disk.
+Cost: 60 bytes per chunk in memory, some seconds to add up a million chunks; 2 to 15 kB per chunk on disk.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pipeline.storage.store import Store
 
 FOLDER = "ledger"
 VERSION = "1"
-GROUP = 256  # chunks a row group: what is read to see the receipts of one
+GROUP = 256  # chunks per row group, which is read to see the receipts of one chunk
 FILE_CHUNKS = 1 << 14  # at most in a file
 SMALL = 1 << 12  # files of fewer chunks are compacted
 _KEYS = "keys.list.element"
@@ -47,7 +48,7 @@ SCHEMA = pa.schema(
         ("recipes", pa.string()),  # JSON: stage → its recipe's fingerprint and the columns that it wrote
         ("prints", pa.binary()),  # 4 bytes of each receipt's fingerprint: stage after stage, part after part
         ("parts", pa.int32()),
-        ("skipped", pa.list_(pa.int32())),  # numbers that no part has, of whose documents all were purged
+        ("skipped", pa.list_(pa.int32())),  # numbers of parts that are absent because all their documents were purged
         ("sentences", pa.int64()),
         ("stamp", pa.string()),  # of the input file
         ("take", pa.int64()),
@@ -74,11 +75,11 @@ class _Detail(BaseModel):
 
 
 class LedgerGoneError(CorpusError):
-    """A ledger was compacted into another one since it was listed: list again."""
+    """A ledger was compacted into another one since it was listed; list again."""
 
 
 def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: Counters) -> dict[str, Any]:
-    """A chunk's row, by column. All parts have the same stages."""
+    """Return a chunk's row, by column. All parts must have the same stages."""
     first = parts[0] if parts else {}
     numbers = [layout.part_number(ref.part) for ref in receipt.parts]
     recipes = {stage: {"recipe": one.recipe, "columns": sorted(one.columns)} for stage, one in first.items()}
@@ -108,20 +109,20 @@ def _recipes_of(text: str, where: str) -> dict[str, dict[str, Any]]:
 
 
 def detail_of(text: str, where: str) -> Detail:
-    """The receipts of a row. where: the file, for messages. Raises `CorpusError` for what are none."""
+    """Parse the receipts of a row. `where` names the file in messages. Raises `CorpusError` if they are damaged."""
     value = parse_json(text, _Detail, where, REMEDY)
     return value.chunk, value.parts
 
 
 def write_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Write rows into new files. Returns their paths."""
+    """Write rows into new files, and return their paths."""
     rest = iter(rows)
     tables = (pa.Table.from_pylist(some, SCHEMA) for some in iter(lambda: list(itertools.islice(rest, GROUP)), []))
     return list(_write(store, tables))
 
 
 def _write(store: Store, tables: Iterator[pa.Table]) -> Iterator[str]:
-    """Tables of `GROUP` rows into files of at most `FILE_CHUNKS`."""
+    """Write tables of `GROUP` rows into files of at most `FILE_CHUNKS` rows."""
     while some := next(tables, None):
         sink = pa.BufferOutputStream()
         options: dict[str, Any] = {"compression": "zstd", "write_statistics": False, "write_page_checksum": True}
@@ -135,9 +136,9 @@ def _write(store: Store, tables: Iterator[pa.Table]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """A ledger file for reading; `texts`: columns to read as dictionaries.
+    """Open a ledger file for reading; `texts` are columns to read as dictionaries.
 
-    Raises `LedgerGoneError` if it is not there any more, `CorpusError` if it is damaged or of a newer version.
+    Raises `LedgerGoneError` if it no longer exists, `CorpusError` if it is damaged or of a newer version.
     """
     try:
         with store.open(path) as handle:
@@ -169,7 +170,9 @@ def check_file(store: Store, path: str) -> None:
 
 
 class Ledgers:
-    """The rows of all ledger files in columns. `recipes`: distinct ones; `recipe`: which of them a row has."""
+    """The rows of all ledger files in columns. `recipes` are the distinct ones; `recipe` is the index of each row's
+    recipe.
+    """
 
     def __init__(self, store: Store, files: list[str], tables: list[pa.Table]) -> None:
         self._store = store
@@ -189,7 +192,10 @@ class Ledgers:
 
     @classmethod
     def read(cls, store: Store) -> Ledgers:
-        """Their index: 40 bytes a row. Raises `LedgerGoneError` if one was compacted meanwhile."""
+        """Return the index of the ledgers: 40 bytes per row.
+
+        Raises `LedgerGoneError` if a ledger was compacted meanwhile.
+        """
         files = [path for path in store.find(FOLDER) if path.endswith(".parquet")]
         return cls(store, files, in_parallel(lambda path: _index(store, path), files))
 
@@ -197,13 +203,13 @@ class Ledgers:
         return len(self.parts)
 
     def numbers(self, row: int) -> Sequence[int]:
-        """Of the parts of a row."""
+        """Return the numbers of the parts of a row."""
         skipped = self._skipped.get(row, set())
         every = range(int(self.parts[row]) + len(skipped))
         return [number for number in every if number not in skipped] if skipped else every
 
     def columns(self, *names: str) -> pa.Table:
-        """Some columns of all rows."""
+        """Return some columns of all rows."""
 
         def read(path: str) -> pa.Table:
             with opened(self._store, path) as file:
@@ -213,7 +219,7 @@ class Ledgers:
         return pa.concat_tables([empty, *in_parallel(read, self.files)]).combine_chunks()
 
     def sums(self, groups: Ints, count: int) -> list[Counters]:
-        """Add up the rows of each group. `groups`: of every row its group in [0, count), or −1."""
+        """Add up the rows of each group. `groups` gives the group of every row in [0, count), or −1."""
         found: list[Counters] = [{} for _ in range(count)]
         start = 0
         for path, end in zip(self.files, self._ends.tolist(), strict=True):
@@ -227,7 +233,7 @@ class Ledgers:
         return found
 
     def rows(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The file and the whole of every wanted row, a row group in memory."""
+        """Yield the file and all columns of every wanted row, with one row group in memory."""
         start = 0
         for path, end in zip(self.files, self._ends.tolist(), strict=True):
             for table in _rows_of(self._store, path, wanted[start:end]):
@@ -236,7 +242,7 @@ class Ledgers:
             start = end
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Take the other rows away: their files are written anew without them, or deleted if nothing is left."""
+        """Remove all other rows: files are written again without them, or deleted if no row is left."""
         start = 0
         for path, end in zip(self.files, self._ends.tolist(), strict=True):
             if not rows[start:end].all():
@@ -245,7 +251,7 @@ class Ledgers:
             start = end
 
     def detail(self, row: int) -> Detail:
-        """The receipts of a row; those of its row group are kept for the next one."""
+        """Return the receipts of a row; those of its row group are cached for the next call."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         inside = row - (int(self._ends[number - 1]) if number else 0)
         receipts = _receipts_of(self._store, self.files[number], inside // GROUP)
@@ -294,7 +300,7 @@ def _add_up(table: pa.Table, groups: Ints, found: list[Counters]) -> None:
 
 
 def forget(store: Store, chunks: Collection[str]) -> None:
-    """Take the rows of these chunks out of the ledgers: call it before receipts of theirs are deleted."""
+    """Remove the rows of these chunks from the ledgers; call this before receipts of these chunks are deleted."""
     ledgers = Ledgers.read(store) if chunks else None
     if ledgers and len(ledgers):
         owners = ledgers.columns("chunk")["chunk"].to_pylist()
@@ -302,9 +308,10 @@ def forget(store: Store, chunks: Collection[str]) -> None:
 
 
 def compact(store: Store) -> int:
-    """Put small files together, new ones first, so that readers find every row at any moment. Returns how many went.
+    """Merge small files, writing new ones first, so that readers find every row at any moment. Returns how many were
+    merged.
 
-    Of rows that speak of the same results the newest is kept. Memory: a file of 16 384 chunks, 30 to 250 MB.
+    Of rows about the same results, the newest is kept. Memory: a file of 16 384 chunks, 30 to 250 MB.
     """
     small: list[str] = []
     for path in store.find(FOLDER):
@@ -313,7 +320,7 @@ def compact(store: Store) -> int:
                 small.append(path)
     if len(small) < 2:
         return 0
-    with contextlib.suppress(LedgerGoneError):  # another process is at it
+    with contextlib.suppress(LedgerGoneError):  # another process is compacting
         list(_write(store, _regrouped(_distinct(store, small[::-1]))))
         for path in small:
             store.delete(path)
@@ -345,7 +352,7 @@ def _rows_of(store: Store, path: str, rows: npt.NDArray[np.bool_]) -> Iterator[p
 
 
 def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows, `GROUP` a table."""
+    """Yield the same rows as tables of `GROUP` rows."""
     held = SCHEMA.empty_table()
     for table in tables:
         held = pa.concat_tables([held, table])

@@ -1,4 +1,4 @@
-"""Data files that no receipt names: what killed attempts and purged documents left, and how it is deleted."""
+"""Data files that no receipt names, left by killed attempts and purged documents, and how they are deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.storage.store import Store
 
 
 def live_files(chunk: ChunkState) -> Iterator[str]:
-    """Receipts of a chunk and its parts, and the files that they name."""
+    """Yield the receipts of a chunk and its parts, and the files that they name."""
     if chunk.receipt:
         yield layout.chunk_receipt_path(chunk.receipt.chunk, chunk.receipt.fingerprint)
         if chunk.receipt.quarantine:
@@ -25,10 +25,10 @@ def live_files(chunk: ChunkState) -> Iterator[str]:
 
 
 def erase(store: Store, chunks: Collection[ChunkState]) -> int:
-    """Delete what purged documents left: all files of their chunks but those that the new receipts stand on.
+    """Delete what purged documents left: all files of their chunks except those that the new receipts name.
 
-    Chunks that are not segmented anew yet keep theirs, unless no run of this configuration would read them. Returns how
-    many files went.
+    Chunks that are not segmented again yet keep their files, unless no run of this configuration would read them.
+    Returns how many files were deleted.
     """
     hits = read_tombstones(store, waiting=True).by_chunk
     if not hits:
@@ -50,16 +50,16 @@ def erase(store: Store, chunks: Collection[ChunkState]) -> int:
 
 
 def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str]:
-    """Every file of a chunk, receipts first: what is cut off half-way leaves no receipt without its files."""
+    """Yield every file of a chunk, receipts first: if deleting is interrupted, no receipt is left without its files."""
     yield from store.find("chunks", prefix=f"{chunk[:2]}/{chunk}.")
     for stage in stages:
         yield from store.find(f"receipts/{stage}", prefix=f"{chunk[:2]}/{chunk}-")
     for family in ("documents", *layout.ROW_FAMILIES, "quarantine"):
-        for hidden in ("", "."):  # and what killed writes left
+        for hidden in ("", "."):  # and what interrupted writes left
             yield from store.find(family, prefix=f"{hidden}{chunk}")
 
 
-# a data file, or what `Store.write` had of it when it was killed; files that people put beside them are not ours
+# a data file, also one that `Store.write` did not finish; files that people put beside them do not match
 ATTEMPT = re.compile(r"\.?(?P<part>[0-9a-f-]+)\.(?P<fingerprint>[0-9a-f]{8})-[0-9a-f]{6}\.parquet(\.[0-9a-f]{8}\.tmp)?")
 
 
@@ -70,13 +70,12 @@ PAGE = 1000  # names that an object store lists at a time
 
 
 def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int:
-    """Delete data files of finished work that no receipt names (a killed attempt left them). Returns how many.
+    """Delete data files of finished work that no receipt names (left by killed attempts). Returns how many.
 
-    whole: these are all chunks of the corpus.
-
-    Of chunks that are in no ledger yet: call it before they are folded; `pipeline gc` sees all. Safe beside other
-    writers: once a receipt stands, no other attempt at the same part and fingerprint can win. Cost: a listing of each
-    family, by pieces where there are many parts, or listings of what belongs to those chunks where that is less.
+    `whole` says that these are all chunks of the corpus. Call this for chunks before they are folded into a ledger;
+    `pipeline gc` sees all. It is safe beside other writers: once a receipt exists, no other attempt at the same part
+    and fingerprint can win. Cost: a listing of each family, by pieces if there are many parts, or listings of what
+    belongs to those chunks if that is less.
     """
     named: set[str] = set()
     finished: set[tuple[str, str, str]] = set()
@@ -110,5 +109,7 @@ def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int
 
 
 def prefixes(parts: int) -> Sequence[str]:
-    """How names that begin with a hash (or the dot of an unfinished file) are listed, so that memory is bounded."""
+    """Return prefixes by which names that begin with a hash (or the dot of an unfinished file) are listed in bounded
+    memory.
+    """
     return [""] if parts <= ONE_LISTING else "0123456789abcdef."

@@ -1,9 +1,9 @@
 """The sentences nearest to a vector, exactly: every embedding is compared, row group by row group.
 
-Cost: the embeddings are read once (2 · dim bytes a sentence before compression) and compared by one core, 350 000 a
+Cost: the embeddings are read once (2 · dim bytes per sentence before compression) and compared by one core, 350 000 a
 second at 1024 dimensions. Memory: one row group (8192 rows, 48 MB at 1024 dimensions) and the k best rows. A row's
 score depends on nothing but the row and the query, and of rows with equal scores the first in the order of the corpus
-count, so the same question has the same answer.
+counts, so the same query has the same answer.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _BLOCK = 1024  # rows that are turned into float32 at a time
 
 
 class Searchable(RowSource, Protocol):
-    """What is searched: rows, and single ones by their place."""
+    """A corpus that can be searched: its rows, and single rows by their number."""
 
     def reader(self, part: str | int) -> PartReader:
-        """Reads columns of a part."""
+        """Return a reader of a part's columns."""
 
     def place(self, row: int) -> tuple[str, int]:
-        """Part, and row in it, of a row of the whole corpus."""
+        """Return part, and row in it, of a row of the whole corpus."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A row near to the query. score: cosine, or the Euclidean distance."""
+    """A row near the query. `score`: cosine, or the Euclidean distance."""
 
     part: str
     row: int
@@ -50,7 +50,7 @@ class Neighbour:
 def find_nearest(
     source: Searchable, query: Query, k: int, names: tuple[str, ...], where: Condition | None, metric: Metric
 ) -> pa.Table:
-    """`score`, `part`, `row` and the named columns of the k rows nearest to the query, best first."""
+    """Return `score`, `part`, `row` and the named columns of the k rows nearest to the query, best first."""
     if metric not in get_args(Metric) or k < 1:
         raise CorpusError(f"metric is {metric!r} and k is {k}; allowed: {', '.join(get_args(Metric))}, and k ≥ 1")
     without = _place(source, query)
@@ -74,7 +74,7 @@ def find_nearest(
 
 
 def _place(source: Searchable, query: Query) -> tuple[str, int] | None:
-    """The row that a query names, if it names one."""
+    """Return the row that a query names, if it names one."""
     if isinstance(query, int | np.integer):
         return source.place(int(query))
     if isinstance(query, tuple) and len(query) == 2 and isinstance(query[1], int | np.integer):
@@ -99,7 +99,7 @@ def _row(source: Searchable, found: Neighbour, names: tuple[str, ...]) -> pa.Tab
 
 
 def _one(reader: PartReader, row: int, names: tuple[str, ...]) -> pa.Table:
-    """A row of a part, of which its row group is read."""
+    """Read a row of a part; only its row group is read."""
     group = next(one for one in range(reader.groups) if row < reader.bounds(one)[1])
     return reader.read(names, group).slice(row - reader.bounds(group)[0], 1)
 
@@ -112,7 +112,7 @@ def nearest_rows(
     where: Condition | None = None,
     without: tuple[str, int] | None = None,
 ) -> list[Neighbour]:
-    """The k best rows, best first, or as many as there are; `without`: a (part, row) that does not count.
+    """Return the k best rows, best first, or all if there are fewer; `without` is a (part, row) to leave out.
 
     Rows whose embedding was not finite, and is stored as zeros, are left out.
     """
@@ -146,7 +146,9 @@ def _sign(metric: Metric) -> int:
 def _badness(
     embeddings: npt.NDArray[np.float16], query: npt.NDArray[np.float32], metric: Metric
 ) -> npt.NDArray[np.float64]:
-    """(rows,) smaller is nearer. Sums go over one row at a time, so that it does not matter which rows stand beside."""
+    """Return (rows,) numbers, smaller is nearer. Each row is summed alone, so the other rows do not affect its
+    score.
+    """
     found = np.empty(len(embeddings))
     unit = query / np.float32(np.sqrt(np.einsum("i,i->", query, query)))
     for start in range(0, len(embeddings), _BLOCK):

@@ -1,9 +1,9 @@
-"""One part of a corpus, its families read side by side: whole, or a row group at a time.
+"""Reads one part of a corpus, its families side by side: whole, or one row group at a time.
 
-Families of a part have the same rows in the same row groups, so a column of any family is read on its own; documents
-and their metadata are brought to their sentences by `doc`. Purged documents are not there: rows and documents are
-numbered without them, as they will be once the part is written again. Memory: the row groups asked for, and the wanted
-columns of the part's documents.
+Families of a part have the same rows in the same row groups, so a column of any family can be read on its own; columns
+of documents are joined to their sentences by `doc`. Purged documents are left out: rows and documents are numbered
+without them, as they will be once the part is written again. Memory: the row groups asked for, and the wanted columns
+of the part's documents.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 
-PART, ROW = "part", "row"  # where a row stands: made, not read
+PART, ROW = "part", "row"  # where a row stands: computed, not read
 ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, width=1).names)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that can be asked for. `nullable`: null where no sample took the row, or the document says nothing.
+    """A column that can be asked for. `nullable`: null if no sample took the row, or the document has no value.
 
     The types of `embedding` and `codes` have the width 1 here; only the files know it.
     """
@@ -71,7 +71,7 @@ def kept_names(vouched: Collection[str]) -> list[str]:
 
 
 def no_column(name: str, available: Collection[str]) -> str:
-    """What to say to someone who asks for a column that is not there."""
+    """Return the message for a column that does not exist."""
     if name in ROW_COLUMNS:
         return f"there is no column {name}: its stage has not run on all parts; columns: {', '.join(available)}"
     near = difflib.get_close_matches(name, available, n=3, cutoff=0.6)
@@ -81,14 +81,14 @@ def no_column(name: str, available: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class PartBatch:
-    """What one row group gave: how many rows it has, and those that were wanted."""
+    """What one row group yields: its number of rows, and the wanted rows."""
 
     rows: int
     table: pa.Table
 
 
 class PartReader:
-    """Reads a part; use it in a `with` statement. `receipts`: what vouches for the part, by stage.
+    """Reads a part; use it in a `with` statement.
 
     purged: ids of documents of its chunk that must not be seen any more (`Tombstones.of`); types: those in which
     columns that inputs keep are given, the common ones of all parts; left out: those of this part.
@@ -122,25 +122,25 @@ class PartReader:
 
     @cached_property
     def rows(self) -> int:
-        """Sentences."""
+        """The number of sentences."""
         return self._stored if self._left is None else int(self._left.sum())
 
     @property
     def groups(self) -> int:
-        """Number of row groups."""
+        """The number of row groups."""
         return -(-self._stored // layout.ROW_GROUP_ROWS)
 
     def bounds(self, group: int | None) -> tuple[int, int]:
-        """First row of a row group and the one after its last, or of all."""
+        """Return the first row of a row group and the one after its last; without a group, of the whole part."""
         low, high = self._stored_bounds(group)
         return (low, high) if self._left is None else (int(self._left[:low].sum()), int(self._left[:high].sum()))
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
-        """Declared fields of the named columns, with the real types of vectors."""
+        """Return the declared fields of the named columns, with the real types of vectors."""
         return pa.schema([self._field(self.columns[name]) for name in names])
 
     def read(self, names: Sequence[str], group: int | None = None) -> pa.Table:
-        """The named columns in their `schema`, of one row group or of the whole part.
+        """Read the named columns in their `schema`, of one row group or of the whole part.
 
         Raises `CorpusError` for a file that is damaged or has other row groups.
         """
@@ -170,7 +170,9 @@ class PartReader:
         return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
 
     def batches(self, names: Sequence[str], where: Condition | None = None) -> Iterator[PartBatch]:
-        """Row group after row group. With a condition, the other columns are read only where some row satisfies it."""
+        """Yield one row group after the other. With a condition, other columns are read only where some row satisfies
+        it.
+        """
         for group in range(self.groups):
             first, end = self.bounds(group)
             yield PartBatch(end - first, self._where(names, where, group) if where else self.read(names, group))
@@ -193,13 +195,13 @@ class PartReader:
 
     @cached_property
     def _gone(self) -> pa.ChunkedArray:
-        """(documents) Which of them were purged."""
+        """Return (documents,) which of them were purged."""
         ids = self._read("documents", ["doc_id"], None)["doc_id"]
         return pc.is_in(ids, value_set=pa.array(sorted(self._purged), pa.string()))
 
     @cached_property
     def _left(self) -> npt.NDArray[np.bool_] | None:
-        """(stored rows) Which of them are to be seen; None if all are."""
+        """Return (stored rows,) which of them are to be seen; None if all are."""
         if not self._purged or not pc.any(self._gone).as_py():
             return None
         rows = self._read("documents", ["rows"], None)["rows"].to_numpy()
@@ -207,7 +209,7 @@ class PartReader:
         return left
 
     def _numbered(self, table: pa.Table, left: npt.NDArray[np.bool_]) -> pa.Table:
-        """Rows and documents that are left, numbered without the others."""
+        """Number the remaining rows and documents without the purged ones."""
         rows = np.cumsum(left) - 1
         documents = np.cumsum(~self._gone.to_numpy()) - 1
         for name, numbers in (("doc", documents), (ROW, rows), ("first_row", rows)):

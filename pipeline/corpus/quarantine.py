@@ -1,4 +1,4 @@
-"""The records of a corpus that could not be used, read from the lists that its chunk receipts name."""
+"""Reads the quarantined records of a corpus from the lists that its chunk receipts name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QuarantinedRecord:
 
 
 def quarantined_records(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[QuarantinedRecord]]:
-    """At most so many records of each reason (`wanted`: how many there are), in the order of the input."""
+    """Return at most `most` records of each reason in the order of the input; `wanted` says how many there are."""
     found: dict[str, list[QuarantinedRecord]] = {reason: [] for reason in wanted}
     if not wanted:
         return found
@@ -43,7 +43,7 @@ def _listed(corpus: Corpus, state: ChunkState) -> Iterator[QuarantinedRecord]:
     if not (state.receipt and state.receipt.quarantine):
         return
     names = ("record", "records", "doc_id", "reason", "error", "payload")
-    remedy = "pipeline verify --repair, then pipeline run make it anew"
+    remedy = "pipeline verify --repair, then pipeline run make it again"
     table = read_table(corpus.store, state.receipt.quarantine.path, layout.schema("quarantine"), remedy, names)
     for row in table.to_pylist():
         if row["doc_id"] in corpus.tombstones.ids:
@@ -53,6 +53,6 @@ def _listed(corpus: Corpus, state: ChunkState) -> Iterator[QuarantinedRecord]:
 
 
 def _location(chunk: Chunk, record: str) -> str:
-    """The input file, as a person gives it to another program, and where in it the record stands."""
+    """Return the input file, as a person gives it to another program, and where in it the record stands."""
     below = record if chunk.format == PACKED else record[len(chunk.path) :]
     return root_of(chunk).removeprefix("file://") + below

@@ -1,4 +1,4 @@
-"""Reading a corpus back: columns side by side, part by part, exactly what the receipts of the newest run vouch for.
+"""Reads a corpus back: columns side by side, part by part, exactly what the receipts of the newest run vouch for.
 
 from pipeline import Corpus
 corpus = Corpus("runs/sample")
@@ -7,7 +7,7 @@ for table in corpus.scan("embedding"): ...
 matrix = corpus.embeddings(part=0)          # (rows, dim) float16
 
 for batch in corpus.batches("text", "title", where=corpus.condition("autobleu < 20")):
-    batch.table                             # of at most 8192 rows, those with an AutoBLEU below 20
+    batch.table                             # at most 8192 rows, those with an AutoBLEU below 20
 
 frame = corpus.to_pandas("text", "autobleu", where="autobleu < 20")
 corpus.nearest("The market opens at seven.", k=5, lang="eng_Latn")
@@ -47,16 +47,16 @@ RECENT_CHUNKS = 64  # whose receipts are kept
 
 
 class Corpus:
-    """A corpus on any fsspec filesystem, as the newest run describes it; opens only files that a receipt names.
+    """A corpus on any fsspec filesystem, as the newest run describes it; only files that a receipt names are opened.
 
-    Raises `CorpusError` if the folder is no corpus.
+    Raises `CorpusError` if the folder is not a corpus.
     """
 
     def __init__(self, url: str, view: View | None = None, store: Store | None = None) -> None:
         self.url = url
         self.store = store or Store(url)
         self.view = view or newest_view(self.store)
-        self._recent: dict[int, list[PartState]] = {}  # of chunks: their parts are asked for one after the other
+        self._recent: dict[int, list[PartState]] = {}  # recently used chunks
         self._encoders: dict[str, Encode] = {}  # by device
 
     def __reduce__(self) -> tuple[type[Corpus], tuple[str, View]]:
@@ -72,26 +72,26 @@ class Corpus:
         return self.rows
 
     def __bool__(self) -> bool:
-        return True  # also before its first sentence
+        return True  # even without any sentence
 
     @cached_property
     def tombstones(self) -> Tombstones:
-        """What was purged and may still be in files, when it is first asked for."""
+        """What was purged and may still be in files, as of the first access."""
         return read_tombstones(self.store, waiting=True)
 
     @cached_property
     def chunks(self) -> States:
-        """Chunks of the newest run, in its order."""
+        """The chunks of the newest run, in its order."""
         return read_state(self.store, self.view)
 
     @cached_property
     def parts(self) -> list[str]:
-        """Names of the parts, sorted."""
+        """The names of the parts, sorted."""
         return sorted(part for chunk in self.chunks for part in chunk.part_names())
 
     @property
     def rows(self) -> int:
-        """Sentences in all parts."""
+        """The number of sentences in all parts."""
         rows = int(self.chunks.total.get("chunk/sentences", 0))
         touched = [self.chunks.by_id[chunk] for chunk in self.tombstones.by_chunk if chunk in self.chunks.by_id]
         return rows - sum(part.rows - self._rows(part) for number in touched for part in self.chunks[number].parts)
@@ -109,24 +109,25 @@ class Corpus:
 
     @cached_property
     def columns(self) -> list[str]:
-        """Row columns that every part has; `table` gives these if none is named."""
+        """The row columns that every part has; `table` returns these if none is named."""
         return [column.name for column in self.catalogue.values() if column.family in layout.ROW_FAMILIES]
 
     def condition(self, text: str, origin: str = "--where") -> Condition:
-        """A condition on the columns of the catalogue; its grammar is in `pipeline/conditions/expression.py`.
+        """Parse a condition on the columns of the catalogue; its grammar is in `pipeline/conditions/expression.py`.
 
-        Raises `ExpressionError` if it cannot be understood; `origin` begins the message.
+        Raises `ExpressionError` for a condition that cannot be understood; `origin` begins the message.
         """
         types = {column.name: column.type for column in self.catalogue.values()}
         kept = kept_names(self.chunks.columns)
         return parse(text, types, origin, absent=set(ROW_COLUMNS) - set(types), kept=kept)
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
-        """Columns side by side (all row columns, if none is named).
+        """Return columns side by side (all row columns, if none is named).
 
-        `part`: a name or number; all parts one after the other if left out. Row columns are `text`, `lang`, `chars`,
-        `tokens`, `doc`, `position`, `start`, `end`, `u`, `embedding`, `status`, `autobleu`, `decoded`; those of
-        documents (`doc_id`, `split`, `source`, metadata) come to every sentence; `part` and `row` say where it stands.
+        `part` is a name or a number; if it is left out, all parts follow each other. Row columns are `text`, `lang`,
+        `chars`, `tokens`, `doc`, `position`, `start`, `end`, `u`, `embedding`, `status`, `autobleu`, `decoded`; those
+        of documents (`doc_id`, `split`, `source`, metadata) are repeated for every sentence; `part` and `row` say where
+        the sentence stands.
         """
         if part is None:
             tables = list(self.scan(*columns))
@@ -138,16 +139,17 @@ class Corpus:
             return reader.read(names)
 
     def scan(self, *columns: str) -> Iterator[pa.Table]:
-        """`table` of one part after the other."""
+        """Yield the `table` of one part after the other."""
         for part in self.parts:
             yield self.table(*columns, part=part)
 
     def batches(
         self, *columns: str, where: Condition | str | None = None, parts: Sequence[str] | None = None
     ) -> Iterator[PartBatch]:
-        """Row group after row group, in the order of the corpus (`parts`: of these only): at most 8192 rows in memory.
+        """Yield one row group after the other, in the order of the corpus: at most 8192 rows are in memory.
 
-        With a condition, only the rows that satisfy it; columns that it does not read are read only where some do.
+        With a condition, only the rows that satisfy it are returned; columns that it does not use are read only where
+        some row does. `parts` restricts the parts that are read.
         """
         names = self._checked(columns, self.catalogue, self.url)
         where = self._where(where)
@@ -156,45 +158,53 @@ class Corpus:
                 yield from reader.batches(names, where)
 
     def schema(self, *columns: str) -> pa.Schema:
-        """The declared schema of what `batches` gives."""
+        """Return the declared schema of what `batches` yields."""
         with self.reader(0) as reader:
             return reader.schema(self._checked(columns, self.catalogue, self.url))
 
     def to_arrow(self, *columns: str, where: Condition | str | None = None) -> pa.Table:
-        """These columns (all row columns, if none is named) of the rows that satisfy the condition, in memory."""
+        """Return these columns (all row columns, if none is named) of the rows that satisfy the condition, in
+        memory.
+        """
         names = self._names(columns)
         tables = (batch.table for batch in self.batches(*names, where=where))
         return pa.concat_tables([self.schema(*names).empty_table(), *tables])
 
     def to_pandas(self, *columns: str, where: Condition | str | None = None) -> Any:
-        """`to_arrow` as a `pandas.DataFrame`; a vector is a NumPy array."""
+        """Return `to_arrow` as a `pandas.DataFrame`; a vector becomes a NumPy array."""
         return frames.to_pandas(self.to_arrow(*columns, where=where))
 
     def to_polars(self, *columns: str, where: Condition | str | None = None) -> Any:
-        """`to_arrow` as a `polars.DataFrame`."""
+        """Return `to_arrow` as a `polars.DataFrame`."""
         return frames.to_polars(self.to_arrow(*columns, where=where))
 
     def to_datasets(self, *columns: str, where: Condition | str | None = None, streaming: bool = False) -> Any:
-        """`to_arrow` as a Hugging Face `datasets.Dataset`.
+        """Return `to_arrow` as a Hugging Face `datasets.Dataset`.
 
-        streaming: an `IterableDataset`, which reads one row group (8192 rows) after the other.
+        With `streaming`, return an `IterableDataset`, which reads one row group (8192 rows) after the other.
         """
         if streaming:
             return frames.to_streaming_datasets(self, self._names(columns), self._where(where))
         return frames.to_datasets(self.to_arrow(*columns, where=where))
 
     def torch(self, *columns: str, where: Condition | str | None = None, rank: int = 0, world: int = 1) -> TorchRows:
-        """An `IterableDataset` for PyTorch's `DataLoader`, whose workers read different parts.
+        """Return an `IterableDataset` for PyTorch's `DataLoader`, whose workers read different parts.
 
-        A row is a dict by column: a vector is a tensor, everything else a Python value. rank, world: of several
-        processes, each of which reads other parts. Let workers be spawned (`multiprocessing_context="spawn"`).
+        A row is a dict by column: a vector is a tensor, everything else a Python value. Workers have to be spawned
+        (`multiprocessing_context="spawn"`).
+
+        Args:
+            columns: the columns of each row.
+            where: a condition that rows must satisfy.
+            rank: the number of this process, if several processes each read other parts.
+            world: the number of such processes.
         """
         from pipeline.corpus.torch_rows import TorchRows
 
         return TorchRows(self, self._names(columns), self._where(where), rank, world)
 
     def files(self, family: str = "sentences") -> list[str]:
-        """Addresses of the Parquet files of a family that receipts name, in the order of the parts.
+        """Return the addresses of a family's Parquet files that receipts name, in the order of the parts.
 
         Files that were replaced are left out. Raises `CorpusError` while files hold purged documents, and for a family
         that some part lacks.
@@ -217,7 +227,7 @@ class Corpus:
         return found
 
     def place(self, row: int) -> tuple[str, int]:
-        """Part, and row in it, of a row of the whole corpus; negative numbers count from the end."""
+        """Return part, and row in it, of a row of the whole corpus; negative numbers count from the end."""
         left = row if row >= 0 else row + self.rows
         for chunk in sorted(self.chunks, key=lambda one: one.chunk.id) if left >= 0 else ():
             purged = self.tombstones.of(chunk.chunk.id)
@@ -241,12 +251,26 @@ class Corpus:
         metric: Metric = "cosine",
         device: str = "cpu",
     ) -> pa.Table:
-        """The k sentences nearest to a query, best first: `score`, `part`, `row`, and columns (`text` and `lang`).
+        """Return the k sentences nearest to a query, best first.
 
-        query: a sentence, which the corpus's own encoder encodes (`lang`: its language; `device`: where); the number of
-        a row of the corpus, or (part, row), which is left out itself; or a vector of the embeddings' width. metric:
-        `cosine`, or `euclidean`, whose scores are distances. Exact: every embedding is read; one row group is in
-        memory. Raises `CorpusError` or `ConfigError` for what cannot be searched for.
+        The search is exact: every embedding is read, with one row group in memory.
+
+        Args:
+            query: a sentence, which the corpus's own encoder encodes; the number of a row of the corpus, or (part,
+                row),
+                which is left out itself; or a vector of the embeddings' width.
+            columns: the columns to return, by default `text` and `lang`.
+            k: how many sentences to return.
+            lang: the language of the sentence.
+            where: a condition that rows must satisfy.
+            metric: `cosine`, or `euclidean`, whose scores are distances.
+            device: where the sentence is encoded.
+
+        Returns:
+            A table with `score`, `part`, `row`, and the columns.
+
+        Raises:
+            CorpusError: or `ConfigError`, for a query that cannot be searched for.
         """
         names = self._checked(columns or ("text", "lang"), self.catalogue, self.url)
         if isinstance(query, str):
@@ -263,16 +287,18 @@ class Corpus:
         return found
 
     def documents(self, part: str | int) -> pa.Table:
-        """Documents of a part: id, language, split, source, first row, rows and the metadata that was kept."""
+        """Return the documents of a part: id, language, split, source, first row, rows and the metadata that
+        was kept.
+        """
         with self.reader(part) as reader:
             return reader.documents()
 
     def embeddings(self, part: str | int) -> npt.NDArray[np.float16]:
-        """(rows, dim) float16 of a part; no Python object is made for a row."""
+        """Return the embeddings of a part: (rows, dim) float16. No Python object is created for a row."""
         return embedding_matrix(self.table("embedding", part=part)["embedding"])
 
     def state_of(self, part: str | int) -> PartState:
-        """A part's receipts, by its name or number."""
+        """Return a part's receipts, by its name or number."""
         names = self.parts
         if isinstance(part, int):
             if not -len(names) <= part < len(names):
@@ -293,7 +319,7 @@ class Corpus:
         return parts
 
     def reader(self, part: str | int) -> PartReader:
-        """Reads columns of a part; use it in a `with` statement."""
+        """Return a reader of a part's columns; use it in a `with` statement."""
         state = self.state_of(part)
         return PartReader(self.store, state.ref.part, state.receipts, self.tombstones.of(state.chunk), self.kept_types)
 
@@ -304,7 +330,9 @@ class Corpus:
             return reader.rows
 
     def _names(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The named columns that are there, or all row columns. Raises `CorpusError` where no part is finished."""
+        """Return the named columns, which must exist, or all row columns. Raises `CorpusError` if no part is
+        finished.
+        """
         if not self.parts:
             raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
         return self._checked(columns or tuple(self.columns), self.catalogue, self.url)

@@ -1,8 +1,8 @@
 """Receipts: the record of what is finished. What no receipt names does not exist.
 
-A part's receipt vouches for the files that one stage wrote for one part; a chunk's receipt, written after its last
-part, vouches for the accounting: documents in = kept + dropped by reason + quarantined by reason. Receipts are created,
-never changed; the writer who comes second deletes its own files.
+A part's receipt vouches for the files that one stage wrote for one part. A chunk's receipt, written after those of its
+parts, vouches for the accounting: documents in = kept + dropped by reason + quarantined by reason. Receipts are
+created, never changed; if two writers compete, the second one deletes its own files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Record = TypeVar("Record", bound=_Record)
 
 
 class DataFile(_Record):
-    """One file that a receipt vouches for: its family, relative path, rows, bytes and the digest of its bytes."""
+    """A file that a receipt vouches for: family, relative path, rows, bytes and the digest of its bytes."""
 
     family: str
     path: str
@@ -43,7 +43,7 @@ class DataFile(_Record):
 
 
 class Receipt(_Record):
-    """One stage's work on one part."""
+    """The record of one stage's work on one part."""
 
     stage: str
     part: str
@@ -68,7 +68,7 @@ class PartRef(_Record):
 
 
 class ChunkReceipt(_Record):
-    """The books of one chunk."""
+    """The accounting of one chunk."""
 
     chunk: str
     fingerprint: str
@@ -76,7 +76,7 @@ class ChunkReceipt(_Record):
     input: str
     source: str
     stamp: str  # of the input file; another stamp means another content
-    take: int | None  # documents taken of it, where a limit cut it
+    take: int | None  # documents taken from it, if a limit cut it
     parts: list[PartRef]
     documents_in: int  # counted independently of the reader
     kept: int
@@ -92,7 +92,7 @@ class ChunkReceipt(_Record):
     content: str = ""  # of what was read, as `pipeline/inputs/content.py` has it; earlier versions have none
 
     def balance(self) -> str | None:
-        """None if documents in = kept + dropped + quarantined; otherwise what is wrong, in words."""
+        """Return None if documents in = kept + dropped + quarantined; otherwise say what is wrong."""
         out = self.kept + sum(self.dropped.values()) + sum(self.quarantined.values())
         if out == self.documents_in:
             return None
@@ -107,7 +107,7 @@ class ChunkReceipt(_Record):
 def write_family(
     store: Store, family: str, part: str, fingerprint: str, table: pa.Table
 ) -> tuple[DataFile, dict[str, str]]:
-    """Write one data file under a new name. Returns what a receipt says of it, and the digests of its columns."""
+    """Write one data file under a new name. Returns its entry for the receipt, and the digests of its columns."""
     data = layout.to_parquet(table)
     path = layout.data_path(family, part, fingerprint)
     store.write(path, memoryview(data))
@@ -129,9 +129,9 @@ def commit(
     device: str,
     warnings: Sequence[str] = (),
 ) -> tuple[Receipt, bool]:
-    """Write a part's files, then its receipt: (the receipt that stands, whether it is ours).
+    """Write a part's files, then its receipt: (the receipt that exists, whether it is ours).
 
-    If someone else was first, their receipt stands and our files go.
+    If another worker was faster, its receipt stays and our files are deleted.
     """
     started = time.perf_counter()
     files: list[DataFile] = []
@@ -159,7 +159,7 @@ def commit(
     if store.create(path, sealed(receipt.model_dump_json())):
         return receipt, True
     first = read_receipt(store, path)
-    if first.files == files:  # ours after all: the answer to the first request was lost, and it was sent again
+    if first.files == files:  # our own: the answer to the first request was lost, and the request was repeated
         return first, True
     for file in files:
         store.delete(file.path)
@@ -167,17 +167,19 @@ def commit(
 
 
 def _repeated() -> dict[str, float]:
-    """Requests to the store that this process repeated since its last receipt, for other threads' parts too."""
+    """Return how often this process repeated requests to the store since its last receipt, also for other threads'
+    parts.
+    """
     repeated = take_retry_counts().total()
     return {REPEATED: repeated} if repeated else {}
 
 
 def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
-    """Write a chunk's receipt if its books balance. Raises `CorpusError` if they do not."""
+    """Write a chunk's receipt if its accounting balances. Raises `CorpusError` if it does not."""
     wrong = receipt.balance()
     if wrong:
         raise CorpusError(wrong)
-    counts = {key: value for key, value in receipt.counts.items() if key != REPEATED}  # which its parts' receipts hold
+    counts = {key: value for key, value in receipt.counts.items() if key != REPEATED}  # receipts of parts hold these
     receipt = receipt.model_copy(update={"counts": counts | _repeated()})
     path = layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint)
     if store.create(path, sealed(receipt.model_dump_json())):
@@ -196,13 +198,13 @@ def commit_chunk(store: Store, receipt: ChunkReceipt) -> ChunkReceipt:
 
 
 def read_receipt(store: Store, path: str) -> Receipt:
-    """Raises `CorpusError` if the file is missing, damaged, or the receipt of something else."""
+    """Read a part's receipt. Raises `CorpusError` if it is missing, damaged, or the receipt of something else."""
     receipt = read_json(store, path, Receipt, AGAIN)
     return _checked(store, path, receipt, layout.receipt_path(receipt.stage, receipt.part, receipt.fingerprint))
 
 
 def read_chunk_receipt(store: Store, path: str) -> ChunkReceipt:
-    """Raises `CorpusError` if the file is missing, damaged, or the receipt of something else."""
+    """Read a chunk's receipt. Raises `CorpusError` if it is missing, damaged, or the receipt of something else."""
     receipt = read_json(store, path, ChunkReceipt, AGAIN)
     return _checked(store, path, receipt, layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint))
 
@@ -214,7 +216,7 @@ def _checked(store: Store, path: str, receipt: Record, place: str) -> Record:
 
 
 def summed(counts: list[dict[str, Any]]) -> dict[str, float]:
-    """Counts added up key by key; of those named `least.…` the smallest."""
+    """Add up counts key by key; of keys named `least.…`, keep the smallest value."""
     total: dict[str, float] = {}
     for one in counts:
         for key, value in one.items():

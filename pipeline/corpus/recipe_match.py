@@ -1,9 +1,9 @@
-"""Which rows of ledgers hold for a view, and what a changed recipe leaves of them.
+"""Decides which rows of ledgers hold for a view, and which of their stages are still valid under changed recipes.
 
-A row holds for a chunk of the view if it has its fingerprint; of its stages those count whose recipe is still the
-view's. That is decided once for each distinct set of recipes, and by comparing columns for everything else. Only where
-receipts may have come or gone since (a stage whose recipe changed and that a run has begun, small corpora whose
-receipts people delete by hand), their names are listed and compared.
+A row holds for a chunk of the view if it has the chunk's fingerprint; those of its stages are valid whose recipe is
+still the view's. This is decided once for each distinct set of recipes, and by comparing columns for everything else.
+Names of receipts are listed and compared only where receipts may have been added or deleted since: for a stage whose
+recipe changed and that a run has begun, and for small corpora, whose receipts people delete by hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.corpus.view import View
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
-LISTED_PARTS = 20_000  # corpora of so many parts are compared with what is there, file by file
+LISTED_PARTS = 20_000  # up to this many parts, a corpus is compared with the files that exist
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RecipeMatch:
 
 
 def recipe_match(recipes: Mapping[str, Any], view: View) -> RecipeMatch:
-    """A chunk without parts has everything."""
+    """Match a set of recipes with a view. A chunk without parts has everything."""
     columns = set(recipes[SEGMENT]["columns"]) if SEGMENT in recipes else set()
     done = [SEGMENT]
     for stage, recipe in view.stages.items():
@@ -51,8 +51,11 @@ def recipe_match(recipes: Mapping[str, Any], view: View) -> RecipeMatch:
 
 
 def match_recipes(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[RecipeMatch], list[int]]:
-    """Of every chunk of the view its row in the ledgers, or −1; the standing of each distinct set of recipes; and the
-    rows whose receipts are gone.
+    """Match the rows of ledgers with a view.
+
+    Returns:
+        For every chunk of the view, its row in the ledgers, or −1; the match of each distinct set of recipes; and the
+            rows whose receipts are gone.
     """
     matches = [recipe_match(recipes, view) for recipes in ledgers.recipes]
     rows = np.full(len(view.chunks), -1, np.int64)
@@ -73,7 +76,7 @@ def match_recipes(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, lis
 def _doubtful(
     store: Store, view: View, ledgers: Ledgers, rows: Ints, matches: Sequence[RecipeMatch]
 ) -> dict[str, bool]:
-    """Stages whose receipts must be listed; whether also those that ledgers vouch for may be gone."""
+    """Return the stages whose receipts must be listed, and whether receipts that ledgers vouch for may be gone too."""
     used = rows[rows >= 0]
     if ledgers.parts[used].sum() <= LISTED_PARTS:
         return dict.fromkeys((CHUNK, SEGMENT, *view.stages), True) if len(used) else {}
@@ -90,7 +93,7 @@ def _changed(
     matches: Sequence[RecipeMatch],
     doubtful: Mapping[str, bool],
 ) -> tuple[set[int], set[int]]:
-    """Chunks of which there are receipts that no ledger knows; and those whose receipts are gone."""
+    """Return the chunks with receipts that no ledger knows, and the chunks whose receipts are gone."""
     table = ledgers.columns("chunk", "fingerprint", "prints")
     every: dict[str, list[int]] = defaultdict(list)  # by the first two digits of the chunk
     for row in np.flatnonzero(owners >= 0).tolist():
@@ -125,7 +128,7 @@ def _changed(
 def _names(
     chunk: str, print_: bytes, fingerprints: bytes, recipes: Mapping[str, Any], numbers: Sequence[int], stage: str
 ) -> Iterator[str]:
-    """Names of the receipts of one stage, as the row knows them."""
+    """Yield the names of the receipts of one stage, as the row knows them."""
     if stage == CHUNK:
         yield f"{chunk}.{print_.hex()[:8]}"
     stages = [one for one in recipes if one != CHUNK]

@@ -1,4 +1,4 @@
-"""What each result depends on, before anything is read: recipes of stages, fingerprints of chunks and parts."""
+"""Recipes of stages and fingerprints of chunks and parts: what each result depends on, before anything is read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stages.sonar.card import load_card
 from stages.stage import StageSettings
 
 SEGMENT = "segment"
-_WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; a limit stands in the chunk
+_WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; a limit is part of the chunk
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """Recipe (a JSON value) of segmenting each input, and of each row-wise stage, in order; what is left out."""
+    """The recipe (a JSON value) of segmenting each input and of each row-wise stage, in order, and what is left out."""
 
     segment: dict[str, dict[str, Any]]
     stages: dict[str, dict[str, Any]]
@@ -35,7 +35,7 @@ class Recipes:
 
     @classmethod
     def of(cls, config: RunConfig) -> Recipes:
-        """The recipes of a configuration."""
+        """Return the recipes of a configuration."""
         return cls(
             segment={str(one.name): _segment(config, one) for one in config.input},
             stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
@@ -44,18 +44,18 @@ class Recipes:
         )
 
     def chunk_fingerprint(self, chunk: Chunk) -> str:
-        """What the segmentation of a chunk depends on: its recipe, the bytes it stands for, what was purged of it."""
+        """Return the fingerprint of a chunk's segmentation: of its recipe, its bytes, and what was purged of it."""
         recipe = fingerprint(self.segment[chunk.input])
         of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
         return fingerprint([*of_chunk, *self._left_out(chunk.id)])
 
     def _left_out(self, chunk: str) -> list[Any]:
-        """Of a chunk the ids that were purged, and a digest of those that earlier documents have."""
+        """Return the purged ids of a chunk, and a digest of those ids that earlier documents have."""
         purged, later = self.tombstones.of(chunk), self.duplicates.digest(chunk)
         return [*([sorted(purged)] if purged else []), *([{"duplicate_ids": later}] if later else [])]
 
     def chunk_fingerprints(self, chunks: ChunkTable) -> pa.FixedSizeBinaryArray:
-        """`chunk_fingerprint` of many chunks, as bytes; 6 µs each."""
+        """Return `chunk_fingerprint` of many chunks, as bytes; 6 µs each."""
         recipes = {name: fingerprint(recipe) for name, recipe in self.segment.items()}
         found = [
             b"".join(
@@ -68,9 +68,9 @@ class Recipes:
 
 
 def segment_recipe(config: RunConfig) -> dict[str, Any]:
-    """What the sentences of any document depend on."""
+    """Return what the sentences of any document depend on."""
     card = load_card(config.segment.model)
-    segment = config.segment.meaningful() | {"model": card.name}  # a card's path means nothing, its digests do
+    segment = config.segment.meaningful() | {"model": card.name}  # the digests of a card matter, its path does not
     if config.segment.uses_sat:
         segment["sat"] = load_sat_card(config.segment.sat).name
     return {
@@ -87,7 +87,7 @@ def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
 
 
 def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
-    """What the documents of an input depend on."""
+    """Return what the documents of an input depend on."""
     reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
     recipe = {
         "tokenizer": load_card(config.segment.model).tokenizer_digest,  # with the languages that are known
@@ -104,7 +104,7 @@ def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
 
 
 def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
-    """The recipe of a row-wise stage over what the corpus has decided."""
+    """Return the recipe of a row-wise stage, given what the corpus has decided."""
     settings = stage.meaningful()
     if stage.applied is not None:
         settings = {name: settings[name] for name in stage.applied}
@@ -120,15 +120,15 @@ def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
 
 
 def segment_part_fingerprint(chunk_fingerprint: str, number: int) -> str:
-    """Fingerprint of the segmentation of the number-th part of a chunk."""
+    """Return the fingerprint of the segmentation of the number-th part of a chunk."""
     return fingerprint([chunk_fingerprint, number])
 
 
 def part_fingerprint(recipe: dict[str, Any], inputs: dict[str, str]) -> str:
-    """Fingerprint of one row-wise stage on one part. `inputs`: digests of the columns that it reads."""
+    """Return the fingerprint of one row-wise stage on one part. `inputs`: digests of the columns that it reads."""
     return fingerprint([recipe, inputs])
 
 
 def recipe_path(recipe: dict[str, Any]) -> str:
-    """Where a recipe is kept, so that `plan` can say what changed."""
+    """Return where a recipe is kept, so that `plan` can say what changed."""
     return f"recipes/{recipe['stage']}.{fingerprint(recipe)}.json"

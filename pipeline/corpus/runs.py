@@ -1,4 +1,4 @@
-"""The record of runs: `runs/<time>-<id>/` with the configuration, the view that readers open, events, summary."""
+"""The record of runs: `runs/<time>-<id>/` with the configuration, the view that readers open, events, and a summary."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from stages.stage import Settings
 PACKING = "packed"  # in the header of corpora whose small text files share chunks
 CONFIG = "corpus.yaml"  # the settings of a run, in its folder
 SUMMARY = "summary.json"  # how a run ended, in its folder
-PROGRESS = "progress.json"  # how far a run is whose work this process drives
+PROGRESS = "progress.json"  # the progress of a run that this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
-EVENTS = "events"  # of the process that drives a run, below its folder
+EVENTS = "events"  # the log of the process that drives a run, below its folder
 EVENT_SECONDS, MOST_EVENTS = 30.0, 10_000  # after which a file of events is written
 
 
@@ -54,7 +54,7 @@ class Summary(BaseModel):
 
 
 class RunRecord:
-    """One run's folder. `reopened`: that of a run under way, on another machine, instead of a new one."""
+    """One run's folder. `reopened`: the folder of a run that continues on another machine, instead of a new one."""
 
     def __init__(self, store: Store, config: RunConfig, view: View, reopened: str | None = None) -> None:
         self.store = store
@@ -73,19 +73,19 @@ class RunRecord:
         self.see(view)
 
     def see(self, view: View) -> None:
-        """Readers open this view, of the same chunks, from now on: more has been decided."""
+        """Publish a view of the same chunks to readers, after more has been decided."""
         save_recipes(self.store, view)
         view.write_header(self.store, self.folder)
 
     def log(self, event: dict[str, Any]) -> None:
-        """Remember an event, with who saw it and when; a file of them is written about every 30 seconds."""
+        """Record an event with the worker that reported it and the time; events are written about every 30 seconds."""
         line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "worker": self._worker} | event
         self._events.append(json.dumps(line, ensure_ascii=False))
         if len(self._events) >= MOST_EVENTS or time.monotonic() - self._written > EVENT_SECONDS:
             self.write_events()
 
     def write_events(self) -> None:
-        """Write what happened since the last time: nobody else knows of it yet."""
+        """Write the events since the last write; no other process knows them yet."""
         if self._events:
             path = f"{self.folder}/{EVENTS}/{self._worker}-{self._event_files:06d}.jsonl"
             self.store.write(path, ("\n".join(self._events) + "\n").encode())
@@ -98,7 +98,7 @@ class RunRecord:
 
 
 def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
-    """Say how a run ended; the marks of started tasks have served."""
+    """Record how a run ended, and delete the marks of started tasks."""
     for path in store.find(f"{folder}/{STARTS}"):
         store.delete(path)
     repeated = take_retry_counts()  # by this process, and in no receipt
@@ -107,13 +107,13 @@ def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
 
 
 def write_header(store: Store, name: str, packed: bool = True) -> None:
-    """Make a folder a corpus, if it is none. packed: whether small text files share chunks."""
+    """Make a folder a corpus, unless it is one. `packed`: whether small text files share chunks."""
     header = {"layout": layout.LAYOUT_VERSION, "name": name, PACKING: packed}
     store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
 
 
 def check_corpus(store: Store) -> _Header:
-    """Raises `CorpusError` unless the folder is a corpus of this layout."""
+    """Read the header. Raises `CorpusError` unless the folder is a corpus of this layout."""
     remedy = f"pipeline verify {store.url} --repair writes it again"
     try:
         header = read_json(store, layout.CORPUS_FILE, _Header, remedy)
@@ -121,7 +121,7 @@ def check_corpus(store: Store) -> _Header:
         if store.folders(layout.RUNS):
             raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from error
         raise CorpusError(
-            f"{store.url} is no corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
+            f"{store.url} is not a corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
             "corpus.yaml that pipeline run has begun with"
         ) from error
     if header.layout != layout.LAYOUT_VERSION:
@@ -134,27 +134,27 @@ def check_corpus(store: Store) -> _Header:
 
 
 def packs(store: Store) -> bool:
-    """Whether small text files share chunks here: in new corpora, and those that began so."""
+    """Return whether small text files share chunks here: in new corpora, and in those that began this way."""
     return not is_begun(store) or check_corpus(store).packed
 
 
 def is_begun(store: Store) -> bool:
-    """Whether a folder is a corpus, or was one before its header was lost."""
+    """Return whether a folder is a corpus, or was one before its header was lost."""
     return store.exists(layout.CORPUS_FILE) or bool(store.folders(layout.RUNS))
 
 
 def newest_view(store: Store) -> View:
-    """The view of the newest run. Raises `CorpusError` if there was none."""
+    """Return the view of the newest run. Raises `CorpusError` if there was none."""
     return View.read(store, newest_run(store))
 
 
 def newest_config(store: Store) -> dict[str, Any]:
-    """The resolved corpus.yaml of the newest run, as plain values. Raises `CorpusError` if there was none."""
+    """Return the resolved corpus.yaml of the newest run, as plain values. Raises `CorpusError` if there was none."""
     return read_config(store, newest_run(store))
 
 
 def read_config(store: Store, folder: str) -> dict[str, Any]:
-    """The settings of a run. Raises `CorpusError` if they are missing or damaged."""
+    """Return the settings of a run. Raises `CorpusError` if they are missing or damaged."""
     path = f"{folder}/{CONFIG}"
     with needed(store, path, AGAIN):
         settings = read_yaml(store, path, AGAIN)
@@ -164,7 +164,7 @@ def read_config(store: Store, folder: str) -> dict[str, Any]:
 
 
 def read_summary(store: Store, folder: str) -> Summary | None:
-    """How a run ended; None if it has not. Raises `CorpusError` if that is damaged."""
+    """Return how a run ended; None if it has not. Raises `CorpusError` if the summary is damaged."""
     path = f"{folder}/{SUMMARY}"
     try:
         data = store.read(path)
@@ -174,19 +174,19 @@ def read_summary(store: Store, folder: str) -> Summary | None:
 
 
 def read_progress(store: Store, folder: str) -> list[dict[str, Any]]:
-    """How far the phases of a run are whose work one process drives. Raises `CorpusError` if that is damaged."""
+    """Return the progress of the phases of a run that one process drives. Raises `CorpusError` if it is damaged."""
     path = f"{folder}/{PROGRESS}"
     try:
         data = store.read(path)
     except MissingError:
         return []
-    return parse_json(data, _Phases, f"{store.url}/{path}", "delete it: only how far that run was is lost").phases
+    return parse_json(data, _Phases, f"{store.url}/{path}", "delete it: only the progress of that run is lost").phases
 
 
 def changed_settings(store: Store, config: RunConfig) -> list[str]:
-    """Settings that would make another corpus than the newest run's, e.g. `segment.max_chars`.
+    """Return the settings that would make another corpus than the newest run's, e.g. `segment.max_chars`.
 
-    Not those of `train` and `select`: they are for those who read a corpus, and no meaning of it.
+    Those of `train` and `select` are left out: they concern readers of a corpus, not its content.
     """
     then, changed = newest_config(store), []
     for name, now in config.meaningful().items():
@@ -200,15 +200,15 @@ def changed_settings(store: Store, config: RunConfig) -> list[str]:
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
-    """Whether readers already see this view, and the selection of this configuration, by a run that came to its end.
+    """Return whether readers already see this view, and the selection of this configuration, by a run that has ended.
 
-    They do not if anything of its record is damaged: then another one is to be written.
+    If anything of that run's record is damaged, they do not, and another record has to be written.
     """
     if not store.exists(layout.CORPUS_FILE):
         return False
     try:
         folder = newest_run(store)
-        if folder != f"{layout.RUNS}/{store.folders(layout.RUNS)[-1]}":  # a newer one broke off before it had a view
+        if folder != f"{layout.RUNS}/{store.folders(layout.RUNS)[-1]}":  # a newer run has no view
             return False
         if View.read(store, folder).header() != view.header() or not read_summary(store, folder):
             return False
@@ -219,20 +219,21 @@ def newest_is(store: Store, view: View, config: RunConfig) -> bool:
 
 
 def newest_run(store: Store) -> str:
-    """Folder of the run that readers open: the newest one that has a view.
+    """Return the folder of the run that readers open: the newest one that has a view.
 
-    One that was killed before it wrote its view does not count; one that lost it is told. Raises `CorpusError`.
+    A run that was killed before it wrote its view does not count; a run that lost its view is an error. Raises
+    `CorpusError`.
     """
     check_corpus(store)
     return newest_folder(store)
 
 
 def newest_folder(store: Store) -> str:
-    """`newest_run` of what is known to be a corpus."""
+    """Return `newest_run` of a folder that is known to be a corpus."""
     for name in reversed(store.folders(layout.RUNS)):
         folder = f"{layout.RUNS}/{name}"
         if store.exists(f"{folder}/{VIEW_FILE}"):
             return folder
-        if store.exists(f"{folder}/{SUMMARY}"):  # it came to an end, so it had a view
+        if store.exists(f"{folder}/{SUMMARY}"):  # it has ended, so it had a view
             raise DamagedError(f"{store.url}/{folder}/{VIEW_FILE}", "it is missing", AGAIN)
     raise NoRunError(f"{store.url} has no run yet; start one with: pipeline run corpus.yaml")

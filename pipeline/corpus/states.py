@@ -1,8 +1,9 @@
-"""What a corpus holds now: chunks of a view, their parts, and which stages are done for each.
+"""What a corpus holds now: chunks of a view, their parts, and which stages are done for each part.
 
-Of finished chunks ledgers say it, of all others (the tail) their receipts. Nothing is made for a chunk before it is
-asked for, and the receipts of its parts are read only when `receipt` or `parts` are.
-Cost: 40 bytes a chunk and some seconds a million of them, and one small read a receipt of the tail.
+Ledgers describe finished chunks, receipts all others (the *unfolded* ones). Objects of chunks are created on access,
+and receipts of parts are read only when `receipt` or `parts` are. For example, of a million chunks in ledgers and ten
+that were just segmented, one column of numbers says which stages each ledger row has, and only the receipts of the ten
+are read. Cost: 40 bytes per chunk, some seconds per million chunks, and one small read per unfolded receipt.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 __all__ = ["ChunkState", "PartState", "States", "View", "read_state"]
-KEPT = 1000  # chunks of the tail whose receipts are kept in memory; of more they are read again when asked for
-LISTINGS = 10  # of ledgers, before it is given up that one stays as it was listed
+KEPT = 1000  # unfolded chunks whose receipts are kept in memory; those of further ones are read again on access
+LISTINGS = 10  # rounds of listing ledgers while other processes compact them
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A part that lacks stages: its number in the chunk, the stages, its sentences."""
+    """A part that lacks stages: its number in the chunk, the stages, and its sentences."""
 
     number: int
     missing: tuple[str, ...]
@@ -43,8 +44,8 @@ class Gap:
 class ChunkState:
     """A chunk of the view. `missing`: the stages that some part of it lacks.
 
-    numbers: of its parts; sentences: None until it is segmented under the view's recipe. `folded`: a ledger has it.
-    `gaps`: parts that lack something; None if all its parts lack the same.
+    `numbers`: those of its parts. `sentences`: None until the chunk is segmented under the view's recipe. `folded`:
+    whether a ledger has it. `gaps`: parts that lack something; None if all parts lack the same stages.
     """
 
     __slots__ = ("_gaps", "_load", "_opened", "chunk", "fingerprint", "folded", "missing", "numbers", "sentences")
@@ -76,36 +77,36 @@ class ChunkState:
 
     @property
     def segmented(self) -> bool:
-        """Whether it has a receipt under the view's recipe."""
+        """Whether the chunk has a receipt under the view's recipe."""
         return self._load is not None
 
     @property
     def receipt(self) -> ChunkReceipt | None:
-        """Read when it is first asked for; None if it is not segmented."""
+        """The receipt, read on first access; None if the chunk is not segmented."""
         opened = self._open()
         return opened[0] if opened else None
 
     @property
     def parts(self) -> list[PartState]:
-        """Read when they are first asked for."""
+        """The parts, read on first access."""
         opened = self._open()
         return opened[1] if opened else []
 
     def lacks(self, stages: Collection[str]) -> bool:
-        """Whether one of these stages has something to do here."""
+        """Return whether one of these stages has something to do here."""
         return any(stage in stages for stage in self.missing) if self.segmented else SEGMENT in stages
 
     def part_names(self) -> list[str]:
-        """Names of its parts, without reading anything."""
+        """Return the names of the parts without reading anything."""
         return [layout.part_name(self.chunk.id, number) for number in self.numbers]
 
     def waiting(self, stages: Collection[str]) -> list[PartRef]:
-        """Parts that lack one of these stages, without reading anything."""
+        """Return the parts that lack one of these stages, without reading anything."""
         fingerprints = ((one, segment_part_fingerprint(self.fingerprint, one)) for one in self._waiting(stages))
         return [PartRef(part=layout.part_name(self.chunk.id, one), fingerprint=print_) for one, print_ in fingerprints]
 
     def count_waiting(self, stages: Collection[str]) -> tuple[int, int]:
-        """Number of the parts that lack one of these stages, and of their sentences."""
+        """Return the number of parts that lack one of these stages, and the number of their sentences."""
         if self._gaps is None:
             parts, rows = len(self.numbers), self.sentences or 0
             return (parts, rows) if any(stage in stages for stage in self.missing) else (0, 0)
@@ -119,21 +120,21 @@ class ChunkState:
         return list(self.numbers) if any(stage in stages for stage in self.missing) else []
 
     def sums(self) -> Counters:
-        """What its receipts add up to."""
+        """Return the counters of the chunk's receipts."""
         opened = self._open()
         if not opened:
             return NOT_SEGMENTED
         return counters_of(opened[0], ((part.receipts, part.missing) for part in opened[1]))
 
     def problems(self) -> list[str]:
-        """Where its receipts do not agree with each other."""
+        """Say where the receipts of the chunk do not agree with each other."""
         opened = self._open()
         return problems_of(opened[0], [part.receipts for part in opened[1]]) if opened else []
 
 
 @dataclass(frozen=True)
 class _Unfolded:
-    """A segmented chunk of the tail; `opened`: None where it is read again when asked for."""
+    """A segmented chunk that is in no ledger; `opened` is None if its receipts are read again on access."""
 
     counts: tuple[Sequence[int], int]
     gaps: tuple[Gap, ...]
@@ -149,16 +150,16 @@ def _itself(opened: Opened) -> Opened:
 
 
 class States(Sequence[ChunkState]):
-    """Every chunk of a view with what is there of it, in the order of the view, made when it is asked for.
+    """Every chunk of a view with its state, in the order of the view; states are created on access.
 
-    `rows`: of each chunk its row in the ledgers, or −1; `total`: what everything adds up to.
+    `rows`: for each chunk its row in the ledgers, or −1. `total`: the sum of all counters.
     """
 
     def __init__(
         self, store: Store, view: View, ledgers: Ledgers, rows: Ints, matches: list[RecipeMatch], gone: list[int]
     ) -> None:
         self.store, self.view, self.ledgers, self.rows, self.matches = store, view, ledgers, rows, matches
-        self.gone = gone  # rows of ledgers that name receipts which are not there any more
+        self.gone = gone  # rows of ledgers that name receipts which no longer exist
         self.total: Counters = {}
         self.problems: list[str] = []
         self.older: Counters = {}  # of stages whose recipe is another one now
@@ -207,7 +208,7 @@ class States(Sequence[ChunkState]):
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns ("family.column") that every part has."""
+        """The columns ("family.column") that every part has."""
         return frozenset.intersection(*self._columns) if self._columns else frozenset()
 
     def __len__(self) -> int:
@@ -248,7 +249,7 @@ class States(Sequence[ChunkState]):
     def _from_ledger(self, row: int, matched: RecipeMatch) -> Opened:
         try:
             receipt, parts = self.ledgers.detail(row)
-        except LedgerGoneError:  # compacted since: receipts say the same
+        except LedgerGoneError:  # compacted since, but the receipts say the same
             number = int(np.flatnonzero(self.rows == row)[0])
             return self._again(number, None)
         return receipt, [_part(self.view, matched, ref, one) for ref, one in zip(receipt.parts, parts, strict=True)]
@@ -260,18 +261,18 @@ class States(Sequence[ChunkState]):
         (opened,) = read_chunks(self.store, self.view, [(chunk.id, fingerprint)])
         if not opened:
             raise CorpusError(
-                f"{self.store.url}: the receipts of chunk {chunk.id} went while they were read; run again"
+                f"{self.store.url}: the receipts of chunk {chunk.id} were deleted while they were read; run again"
             )
         return opened
 
     def unsegmented(self) -> ChunkTable:
-        """The chunks that have no receipt, in their order."""
+        """Return the chunks that have no receipt, in order."""
         left = self.rows < 0
         left[list(self.unfolded)] = False
         return self.view.listed.chunks.take(left)
 
     def lacking(self, stage: str) -> Iterator[tuple[Mapping[str, Any], int]]:
-        """Of chunks in ledgers that lack a stage: their recipes, and the number of parts."""
+        """Yield, for chunks in ledgers that lack a stage, their recipes and the number of their parts."""
         used = self.rows[self.rows >= 0]
         counts = np.bincount(self.ledgers.recipe[used], self.ledgers.parts[used], len(self.matches))
         for matched, parts in zip(self.matches, counts.tolist(), strict=True):
@@ -280,13 +281,13 @@ class States(Sequence[ChunkState]):
 
     @functools.cached_property
     def by_id(self) -> dict[str, int]:
-        """Id of a chunk → its number."""
+        """Return id of a chunk → its number."""
         ids = self.view.listed.chunks.columns("id")
         return {one: number for number, one in enumerate(one for (some,) in ids for one in some)}
 
 
 def total_of(chunks: Sequence[ChunkState]) -> Counters:
-    """What the receipts of chunks add up to."""
+    """Add up the counters of chunks."""
     if isinstance(chunks, States):
         return chunks.total
     total: Counters = {}
@@ -296,7 +297,9 @@ def total_of(chunks: Sequence[ChunkState]) -> Counters:
 
 
 def problems_in(chunks: Sequence[ChunkState]) -> list[str]:
-    """Where the receipts of chunks do not agree with each other; those of ledgers do, or they were not folded."""
+    """Say where the receipts of chunks do not agree with each other; those in ledgers agree, or they were not
+    folded.
+    """
     return list(chunks.problems) if isinstance(chunks, States) else [text for one in chunks for text in one.problems()]
 
 
@@ -306,9 +309,9 @@ def _part(view: View, matched: RecipeMatch, ref: PartRef, receipts: dict[str, Re
 
 
 def read_state(store: Store, view: View, ledgers: bool = True) -> States:
-    """Every chunk of the view with what is there of it, in the order of the view.
+    """Return every chunk of the view with its state, in the order of the view.
 
-    `ledgers=False`: from receipts alone, at a cost that knows nothing of the rest of the corpus: for some chunks of it.
+    With `ledgers=False`, only receipts are read, which is cheaper for a few chunks of a large corpus.
     """
     for _ in range(LISTINGS):
         try:
@@ -316,11 +319,11 @@ def read_state(store: Store, view: View, ledgers: bool = True) -> States:
             return States(store, view, found, *match_recipes(store, view, found))
         except LedgerGoneError as error:
             gone = error
-    raise CorpusError(f"{gone}, and so were others before it; is a process compacting ledgers without end?")
+    raise CorpusError(f"{gone}, and so were others before it; does a process compact ledgers over and over?")
 
 
 def fold(store: Store, chunks: Sequence[ChunkState]) -> int:
-    """Write a ledger of the chunks that are in none, and of which all parts have the same stages. Returns how many.
+    """Write a ledger of the chunks that are in none, and whose parts all have the same stages. Returns how many.
 
     Folding twice does no harm: equal rows count once.
     """
@@ -341,7 +344,7 @@ def fold(store: Store, chunks: Sequence[ChunkState]) -> int:
 
 
 def forget_gone(states: States) -> None:
-    """Take rows whose receipts were deleted out of the ledgers, before a run makes these receipts anew."""
+    """Remove rows whose receipts were deleted from the ledgers, before a run makes these receipts again."""
     if states.gone:
         keep = np.ones(len(states.ledgers), np.bool_)
         keep[states.gone] = False

@@ -1,10 +1,10 @@
-"""Which documents were purged: the record that every reader and every segmenter heeds.
+"""Tombstones: the record of purged documents, which every reader and every segmenter respects.
 
 `tombstones/<time>-<id>.parquet` is created by `pipeline purge` and never changed: one row for each id and chunk that
-held it then, one without a chunk for an id that no document had. Readers leave out the rows of such documents at once.
-Where an id was found goes into the fingerprint of that chunk, so that a run segments it again, without them, and no
-other. Documents that come later under a purged id are left out when their chunk is segmented. Cost: one listing, and
-one read a file, whenever a corpus is opened.
+held it then, and one without a chunk for an id that no document had. Readers leave out the rows of such documents at
+once. The fingerprint of a chunk in which an id was found changes, so that a run segments exactly these chunks again,
+without the documents. Documents that are added later under a purged id are left out when their chunk is segmented.
+Cost: one listing, and one read per file, whenever a corpus is opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.storage.records import read_table
 from pipeline.storage.store import Store
 
 FOLDER = "tombstones"
-ERASED = ".erased"  # beside a tombstone: nothing is left of what it found
+ERASED = ".erased"  # marks a tombstone whose documents are all erased
 _INDEXES = "indexes"
 NONE: frozenset[str] = frozenset()
 _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("chunk", pa.string())])
@@ -29,20 +29,20 @@ _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("
 
 @dataclass(frozen=True)
 class Tombstones:
-    """ids: all that were purged, ever; by_chunk: those that a chunk held when they were."""
+    """The purged documents. `ids`: all ids ever purged; `by_chunk`: the ids that a chunk held when they were purged."""
 
     ids: frozenset[str] = NONE
     by_chunk: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def of(self, chunk: str) -> frozenset[str]:
-        """Purged ids that files of this chunk may still hold."""
+        """Return the purged ids that files of this chunk may still hold."""
         return self.by_chunk.get(chunk, NONE)
 
 
 def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
-    """All of a corpus; `waiting`: only those of which something may be left on disk.
+    """Read the tombstones of a corpus; with `waiting`, only those of which something may be left on disk.
 
-    Raises `CorpusError` for a damaged file: whoever went on without it would show what was purged.
+    Raises `CorpusError` for a damaged file: continuing without it would show what was purged.
     """
     present = set(store.find(FOLDER))
     ids: set[str] = set()
@@ -64,7 +64,15 @@ def create_tombstone(
     source: str,
     indexes: Collection[str] = (),
 ) -> str:
-    """Record a purge; returns where. source: what said so; indexes: those of training that hold such documents."""
+    """Record a purge, and return the path of the record.
+
+    Args:
+        store: the corpus.
+        ids: the purged ids.
+        by_chunk: the ids that each chunk held.
+        source: where the ids came from.
+        indexes: the training indexes that hold such documents.
+    """
     rows: list[tuple[str, str | None]] = [
         (doc_id, chunk) for chunk, found in sorted(by_chunk.items()) for doc_id in sorted(found)
     ]
@@ -82,7 +90,7 @@ def create_tombstone(
 
 
 def purged_from(store: Store) -> frozenset[str]:
-    """Indexes (twelve digits each) that hold documents which were purged since."""
+    """Return the indexes (twelve digits each) that hold documents which were purged later."""
     found: set[str] = set()
     for path in store.find(FOLDER):
         if path.endswith(".parquet"):
@@ -92,7 +100,7 @@ def purged_from(store: Store) -> frozenset[str]:
 
 
 def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
-    """Note for each tombstone none of whose chunks is left that nothing of it is."""
+    """Mark each tombstone of which no chunk is left as erased."""
     present = set(store.find(FOLDER))
     for path in sorted(present):
         if path.endswith(".parquet") and path + ERASED not in present:
@@ -102,10 +110,10 @@ def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
 
 
 def check_tombstone(store: Store, path: str) -> None:
-    """Raises `CorpusError` if the file is damaged."""
+    """Read a tombstone. Raises `CorpusError` if it is damaged."""
     _table(store, path)
 
 
 def _table(store: Store, path: str) -> pa.Table:
-    remedy = "it says which documents were purged: bring it back from a copy, or delete it and purge the same ids again"
+    remedy = "it says which documents were purged: restore it from a copy, or delete it and purge the same ids again"
     return read_table(store, path, _SCHEMA, remedy)

@@ -18,8 +18,8 @@ from stages.arrow import embedding_matrix
 class TorchRows(IterableDataset[Row]):
     """Sentences in the order of the corpus; each worker of a `DataLoader` reads other parts.
 
-    A row is a dict by column: a vector is a tensor, everything else a Python value. rank, world: of several processes,
-    each of which reads other parts. Memory: one row group (8192 rows) a worker.
+    A row is a dict by column: a vector is a tensor, everything else a Python value. `rank` and `world` are for several
+    processes, each of which reads other parts. Memory: one row group (8192 rows) per worker.
     """
 
     def __init__(
@@ -45,5 +45,5 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         values: list[Any] = column.to_pylist()
         return values
     matrix = embedding_matrix(column)
-    # copies, which belong to torch; it computes little in uint16
+    # copies, which belong to torch; uint16 supports few operations
     return list(torch.from_numpy(matrix.astype(np.int64) if matrix.dtype == np.uint16 else matrix.copy()))

@@ -1,8 +1,8 @@
-"""The *tail*: chunks that no ledger speaks of yet, read from their receipts.
+"""The *unfolded* chunks, which are in no ledger yet: their state is read from their receipts.
 
-The fingerprint of a chunk gives its receipt, which names its parts, whose column digests give the fingerprint of the
-next stage, and so on. Cost: one small read a receipt, 16 at a time. Up to 1000 receipts are simply tried; of more, it
-is looked first which are there, folder by folder (`receipts/<stage>/<xx>/`), so that memory stays small.
+The fingerprint of a chunk leads to its receipt, which names its parts, whose column digests give the fingerprint of the
+next stage, and so on. Cost: one small read per receipt, 16 at a time. Up to 1000 receipts are simply tried; for more,
+the existing ones are listed first, folder by folder (`receipts/<stage>/<xx>/`), so that memory stays small.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipeline.storage.store import Store
 if TYPE_CHECKING:
     from pipeline.corpus.view import Listed, View
 
-DIRECT = 1000  # receipts that are tried without looking whether they are there
+DIRECT = 1000  # receipts that are tried without listing which ones exist
 Result = TypeVar("Result")
 
 
 @dataclass
 class PartState:
-    """A part and the receipts it has under the view's recipes, in the order of the stages."""
+    """A part and the receipts that it has under the view's recipes, in the order of the stages."""
 
     ref: PartRef
     chunk: str
@@ -40,7 +40,7 @@ class PartState:
 
     @property
     def rows(self) -> int:
-        """Sentences of the part."""
+        """The number of sentences of the part."""
         return self.receipts[SEGMENT].rows
 
 
@@ -48,7 +48,7 @@ Opened = tuple[ChunkReceipt, list[PartState]]
 
 
 def probably_segmented(store: Store, listed: Listed, among: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
-    """Numbers of the chunks that probably have a receipt; of few, all."""
+    """Return the numbers of the chunks that probably have a receipt; if there are few chunks, all of them."""
     if len(among) <= DIRECT:
         return [int(one) for one in among]
     ids, found = listed.chunks.table["id"].combine_chunks(), set(among.tolist())
@@ -63,7 +63,7 @@ def probably_segmented(store: Store, listed: Listed, among: np.ndarray[tuple[int
 
 
 def by_folder(listed: Listed, numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Chunks in batches of about `DIRECT`, those whose receipts lie in the same folders together."""
+    """Yield batches of about `DIRECT` chunks, keeping those together whose receipts are in the same folders."""
     if len(numbers) <= DIRECT:
         yield list(numbers)
         return
@@ -81,9 +81,9 @@ def by_folder(listed: Listed, numbers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def read_chunks(store: Store, view: View, chunks: Sequence[tuple[str, str]]) -> list[Opened | None]:
-    """Of chunks (id, fingerprint) the receipts; None where one is not segmented.
+    """Read the receipts of chunks (id, fingerprint); None for a chunk that is not segmented.
 
-    A part's receipt may have been deleted to have it made again: then its chunk is to be segmented again.
+    A part's receipt may have been deleted to have the part made again: then its chunk has to be segmented again.
     """
     paths = [layout.chunk_receipt_path(*one) for one in chunks]
     receipts = _read_present(store, "chunks", paths, read_chunk_receipt)
@@ -98,7 +98,7 @@ def read_chunks(store: Store, view: View, chunks: Sequence[tuple[str, str]]) -> 
 
 
 def read_parts(store: Store, view: View, refs: Sequence[tuple[PartRef, str]]) -> dict[str, PartState]:
-    """The state of parts that are segmented, by name; those whose receipt is gone are left out."""
+    """Return the state of segmented parts, by name; parts whose receipt is gone are left out."""
     paths = {ref.part: layout.receipt_path(SEGMENT, ref.part, ref.fingerprint) for ref, _ in refs}
     read = _read_present(store, f"receipts/{SEGMENT}", paths.values(), read_receipt)
     receipts = {part: {SEGMENT: read[path]} for part, path in paths.items() if path in read}
@@ -124,14 +124,14 @@ def read_parts(store: Store, view: View, refs: Sequence[tuple[PartRef, str]]) ->
 
 
 def missing_of(view: View, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
-    """The stages that a part lacks."""
+    """Return the stages that a part lacks."""
     return tuple(stage for stage in view.stages if stage not in receipts)
 
 
 def _read_present(
     store: Store, folder: str, paths: Collection[str], read: Callable[[Store, str], Result]
 ) -> dict[str, Result]:
-    """Path → receipt, of those that are there."""
+    """Return path → receipt for the receipts that exist."""
     if len(paths) > DIRECT:
         wanted = set(paths)
         folders = sorted({path[len(folder) + 1 :].partition("/")[0] for path in wanted})

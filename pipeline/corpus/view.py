@@ -1,7 +1,7 @@
-"""A *view*: a configuration's list of chunks with the recipes that apply; what a run is about, and what readers open.
+"""A *view*: a configuration's list of chunks with the recipes that apply. A run works on it, and readers open it.
 
 In a run's folder it is `view.json` (the recipes, and a digest of the chunks) and `chunks.parquet` (the chunks, each
-with the fingerprint of its segmentation): 50 to 100 bytes a chunk.
+with the fingerprint of its segmentation): 50 to 100 bytes per chunk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VIEW_FILE = "view.json"
 CHUNKS_FILE = "chunks.parquet"
 PRINT = pa.binary(16)  # a fingerprint's bytes
 Entry = tuple[Chunk, str]
-AGAIN = "run the corpus.yaml of this corpus again, which writes it anew: what is finished is kept"
+AGAIN = "run the corpus.yaml of this corpus again, which restores it: what is finished is kept"
 _CHUNKS = SCHEMA.append(pa.field("fingerprint", PRINT))
 _OPTIONAL = ["current"]  # a column that is written only where it says something
 
@@ -50,7 +50,7 @@ class _Header(BaseModel):
 
 
 class Listed(InColumns[Entry]):
-    """Chunks with the fingerprints of their segmentation. `prints`: 16 bytes each."""
+    """Chunks with the fingerprints of their segmentation, 16 bytes each in `prints`."""
 
     def __init__(self, chunks: ChunkTable, fingerprints: pa.FixedSizeBinaryArray) -> None:
         self.chunks = chunks
@@ -58,7 +58,7 @@ class Listed(InColumns[Entry]):
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Listed:
-        """Costs nothing if they are one."""
+        """Return entries in columns; this costs nothing if they are so already."""
         if isinstance(entries, Listed):
             return entries
         fingerprints = pa.array([bytes.fromhex(one) for _, one in entries], PRINT)
@@ -66,7 +66,7 @@ class Listed(InColumns[Entry]):
 
     @functools.cached_property
     def digest(self) -> str:
-        """32 hex digits of everything in it."""
+        """Return 32 hex digits of the whole content."""
         sha = hashlib.sha256()
         for name in self.written_columns():
             for start in range(0, len(self), BATCH):
@@ -91,7 +91,7 @@ class Listed(InColumns[Entry]):
         return zip(self.chunks, (one.hex() for some in self._bytes() for one in some), strict=True)
 
     def take(self, rows: Any) -> Listed:
-        """Those of these rows (integers), in that order."""
+        """Return the entries of these rows (integers), in that order."""
         return Listed(self.chunks.take(rows), self.fingerprints.take(rows))
 
     def _item(self, row: int) -> Entry:
@@ -111,7 +111,7 @@ class View:
 
     @classmethod
     def of(cls, config: RunConfig, chunks: Iterable[Chunk]) -> View:
-        """The view of a configuration over chunks."""
+        """Return the view of a configuration over chunks."""
         recipes = Recipes.of(config)
         table = ChunkTable.of(chunks)
         return cls(
@@ -125,11 +125,11 @@ class View:
 
     @property
     def listed(self) -> Listed:
-        """Its chunks in columns."""
+        """The chunks in columns."""
         return Listed.of(self.chunks)
 
     def header(self) -> str:
-        """What `view.json` holds; two views are the same if this is."""
+        """Return the content of `view.json`; two views are equal if this is."""
         value = {
             "name": self.name,
             "segment": self.segment,
@@ -141,7 +141,7 @@ class View:
         return json.dumps(value, ensure_ascii=False, indent=1)
 
     def write_chunks(self, store: Store, folder: str) -> None:
-        """Write the list of chunks, which no decision of a run changes, into its folder."""
+        """Write the list of chunks, which no later decision of a run changes, into its folder."""
         sink = pa.BufferOutputStream()
         table = self.listed.chunks.table.select(self.listed.written_columns())
         table = table.append_column("fingerprint", self.listed.fingerprints)
@@ -149,25 +149,25 @@ class View:
         store.write(f"{folder}/{CHUNKS_FILE}", memoryview(sink.getvalue()))
 
     def write_header(self, store: Store, folder: str) -> None:
-        """Write everything else; now there is a view in this folder."""
+        """Write everything else; after this, the folder has a view."""
         store.write(f"{folder}/{VIEW_FILE}", sealed(self.header()))
 
     @classmethod
     def read(cls, store: Store, folder: str) -> View:
-        """Read a view of a run's folder. Raises `CorpusError` for what is damaged, or of an older version."""
+        """Read the view of a run's folder. Raises `CorpusError` if it is damaged, or of an older version."""
         with needed(store, f"{folder}/{VIEW_FILE}", AGAIN):
             header = read_json(store, f"{folder}/{VIEW_FILE}", _Header, AGAIN)
         with needed(store, f"{folder}/{CHUNKS_FILE}", AGAIN):
             table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN, optional=_OPTIONAL)
         listed = Listed(ChunkTable(table.select(SCHEMA.names)), table["fingerprint"].combine_chunks())
         if (header.chunks.count, header.chunks.digest) != (len(listed), listed.digest):
-            what = f"it is not the list of chunks that {VIEW_FILE} speaks of"
+            what = f"it is not the list of chunks that {VIEW_FILE} names"
             raise DamagedError(f"{store.url}/{folder}/{CHUNKS_FILE}", what, AGAIN)
         return cls(header.name, listed, header.segment, header.stages, header.reads, header.fits)
 
 
 def save_recipes(store: Store, view: View) -> None:
-    """Keep every recipe once, so that a later plan can say what changed."""
+    """Store every recipe once, so that a later plan can say what changed."""
     for recipe in (*view.segment.values(), *view.stages.values()):
         path = recipe_path(recipe)
         if not store.exists(path):
@@ -176,7 +176,7 @@ def save_recipes(store: Store, view: View) -> None:
 
 @functools.cache  # many parts have the same old recipe, and a recipe's file never changes
 def saved_recipe(store: Store, stage: str, digest: str) -> dict[str, Any] | None:
-    """A recipe of an earlier run by its fingerprint; None if it was not kept."""
+    """Return a recipe of an earlier run by its fingerprint; None if it was not stored."""
     path = f"recipes/{stage}.{digest}.json"
     if not store.exists(path):
         return None

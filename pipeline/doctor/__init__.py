@@ -1,4 +1,6 @@
-"""Whether this machine can run the pipeline, check by check, with what to do: `pipeline doctor [CORPUS.YAML]`."""
+"""Implements `pipeline doctor [CORPUS.YAML]`: whether this machine can run the pipeline, check by check, with
+remedies.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ AskSlurm = Callable[[LauncherSettings | None], str]
 
 
 def examine(path: Path | None, start_ray: StartRay | None, ask_slurm: AskSlurm | None = None) -> Iterator[Check]:
-    """All checks, each as soon as it is made; with `path`, those of a corpus.yaml too."""
+    """Yield all checks, each as soon as it is made; with `path`, also those of a corpus.yaml."""
     config: RunConfig | None = None
     config_check: Check | None = None
     if path is not None:
@@ -59,7 +61,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
     try:
         config, mistakes = read_config(path)
         found = problems_of(config)[0] if config is not None else []
-        if config is None or mistakes or found:  # what is left of a mistaken file is not looked at any further
+        if config is None or mistakes or found:  # the rest of a wrong file is not checked any further
             every = sorted_mistakes([*mistakes, *found])
             return Check("bad", "config", "\n".join(every)), None if mistakes else config
     except (ConfigError, CardError) as error:
@@ -70,7 +72,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
 
 
 def show(console: Console, checks: Iterator[Check]) -> bool:
-    """Print each check as it comes. True if nothing stops a run."""
+    """Print each check as it comes. Returns True if nothing stops a run."""
     worst: list[Level] = []
     for check in checks:
         worst.append(check.level)

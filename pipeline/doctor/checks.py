@@ -1,6 +1,6 @@
-"""What a check says, and a few that several places need.
+"""The result of a check, and a few checks that several modules need.
 
-Credentials of object stores: found or not, and where; never what they are.
+Of credentials for object stores, only whether and where they were found is said, never what they are.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ ROOM_BAD, ROOM_WARN = 1e9, 20e9  # bytes
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, what was found, and what to do about it.
+    """One line: what was checked, what was found, and what to do about it.
 
-    good: as it should be; note: not there, and not needed for this; warn: works, but look at it; bad: stops a run.
+    `good`: as it should be; `note`: missing, but not needed here; `warn`: works, but needs attention; `bad`: stops a
+    run.
     """
 
     level: Level
@@ -40,7 +41,7 @@ class Check:
 
 
 def installed(package: str) -> str | None:
-    """The version of a distribution, None if it is not installed."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -48,7 +49,7 @@ def installed(package: str) -> str | None:
 
 
 def requirements() -> dict[str, list[str]]:
-    """Distributions that this package needs, by extra ("": always), as its installed metadata says."""
+    """Return the distributions that this package needs, by extra ("": always), from its installed metadata."""
     found: dict[str, list[str]] = {"": []}
     for extra in importlib.metadata.metadata(PACKAGE).get_all("Provides-Extra") or []:
         found[extra] = []
@@ -61,22 +62,22 @@ def requirements() -> dict[str, list[str]]:
 
 
 def pip_extra(extra: str) -> str:
-    """The command that installs an extra."""
+    """Return the command that installs an extra."""
     return f"pip install '{PACKAGE}[{extra}]'"
 
 
 def existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that is there."""
+    """Return the folder itself, or its nearest existing parent."""
     path = path.absolute()
     # Path.is_dir raises where it may not look
     return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112
 
 
 def room(name: str, folder: Path, dim: int | None = None) -> Check:
-    """Free space for a folder that may not exist yet; with `dim`, how many sentences it is enough for."""
+    """Check the free space for a folder that may not exist yet; with `dim`, say how many sentences fit."""
     free = shutil.disk_usage(existing(folder)).free
     found = f"{folder}: {size(free)} free"
-    if dim:  # FP16 compresses to 0.85; text, scores and what was decoded are about 150 bytes a sentence
+    if dim:  # FP16 compresses to 0.85; text, scores and what was decoded are about 150 bytes per sentence
         found += f", room for about {number(free / (2 * dim * 0.85 + 150) / 1e6)} million sentences of {dim} dimensions"
     if free < ROOM_WARN:
         level: Level = "bad" if free < ROOM_BAD else "warn"
@@ -85,7 +86,9 @@ def room(name: str, folder: Path, dim: int | None = None) -> Check:
 
 
 def writable(name: str, url: str, shown: str) -> Check:
-    """Whether receipts can be made there: written once, and refused the second time. Leaves nothing behind."""
+    """Check whether receipts can be created: a file is written once, and refused the second time. It is deleted
+    afterwards.
+    """
     path = f".doctor-{secrets.token_hex(6)}"
     try:
         store = Store(url)
@@ -120,7 +123,7 @@ _WHERE = {
 
 
 def credentials(urls: Sequence[str]) -> Iterator[Check]:
-    """S3 credentials, if the client is there. `urls`: what a configuration reads and writes."""
+    """Look for S3 credentials if the client is installed. `urls`: what a configuration reads and writes."""
     wanted = any(url.startswith(("s3://", "s3a://")) for url in urls)
     if not installed("s3fs"):
         return

@@ -1,7 +1,7 @@
-"""A corpus.yaml against this machine: inputs that can be read, models that are there, an output that can be written.
+"""Checks a corpus.yaml against this machine: readable inputs, available models, a writable output.
 
-Of each input one listing, and the first hundred records of its first file; of an output one file that is made and
-deleted; of models only whether the files are there (their digests are checked when they are loaded).
+Of each input it reads one listing and the first hundred records of the first file; in an output it creates and deletes
+one file; of models it checks only whether the files exist (their digests are checked when they are loaded).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from stages.segment.sat.card import load_sat_card
 from stages.segment.token_cap import ENOUGH, cut_by_tokens, tokens_by_language
 from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
 
-RECORDS = 100  # read of each input
+RECORDS = 100  # records read of each input
 ENCODER: FileRole = "encoder"
 DECODER: FileRole = "decoder"
 
 
 def of_config(config: RunConfig) -> Iterator[Check]:
-    """Everything that this file needs of this machine."""
+    """Yield checks of everything that this file needs of this machine."""
     cards: dict[str, ModelCard] = {}
     roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
     for stage, role in ((config.encode, ENCODER), (config.autobleu, DECODER), (config.fragility, DECODER)):
         if stage:
             roles.setdefault(stage.model, {"tokenizer"}).add(role)
-    if config.rvq and config.encode:  # its codebooks are judged by decoding
+    if config.rvq and config.encode:  # its codebooks are evaluated by decoding
         roles[(config.autobleu or config.encode).model].add(DECODER)
     for name, needed in roles.items():
         try:
@@ -102,7 +102,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
 
 
 def output(url: str, dim: int | None = None) -> Iterator[Check]:
-    """Whether a run can write there, and how much."""
+    """Check whether a run can write there, and how much."""
     if is_remote(url):
         yield writable("output", url, url)
     else:
@@ -113,21 +113,21 @@ def output(url: str, dim: int | None = None) -> Iterator[Check]:
         store = Store(url)
         if store.exists("corpus.json"):
             check_corpus(store)
-            yield Check("good", "corpus", f"{url} holds one already; a run brings it up to date")
+            yield Check("good", "corpus", f"{url} holds a corpus already; a run brings it up to date")
     except CorpusError as error:
         yield Check("bad", "corpus", str(error), "give another output")
     except (PipelineError, OSError):
-        return  # what is wrong with the place stands above
+        return  # the checks above say what is wrong with the place
 
 
 def models() -> Iterator[Check]:
-    """Every model that ships as a card."""
+    """Check every model that ships as a card."""
     for name in shipped_cards():
         yield model(name, load_card(name))
 
 
 def sat_model(name: str) -> Check:
-    """Whether the files of a SaT model are on this machine."""
+    """Check whether the files of a SaT model are on this machine."""
     try:
         card = load_sat_card(name)
     except CardError as error:
@@ -142,7 +142,9 @@ def sat_model(name: str) -> Check:
 
 
 def external_encoder(name: str) -> Check:
-    """Whether the files of the encoder that fragility compares texts with are on this machine, and the right ones."""
+    """Check whether the files of the encoder with which fragility compares texts are on this machine, and the right
+    ones.
+    """
     try:
         card = load_external_card(name)
     except CardError as error:
@@ -159,9 +161,9 @@ def external_encoder(name: str) -> Check:
 
 
 def model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:
-    """Whether the files of a card are on this machine: those that are needed, or all if it is only listed.
+    """Check whether the files of a card are on this machine: those that are needed, or all if it is only listed.
 
-    `name`: what a configuration calls it.
+    `name`: what a configuration calls the model.
     """
     files = [file for file in files_of(card) if not needed or file.role in needed]
     missing = [file for file in files if not file.here]

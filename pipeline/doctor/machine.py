@@ -1,4 +1,4 @@
-"""This machine: Python, libraries, CPU, GPUs, memory, limits, Ray, SLURM."""
+"""Checks this machine: Python, libraries, CPU, GPUs, memory, limits, Ray, SLURM."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pipeline.base.formats import number, size
 from pipeline.config.launcher import LauncherSettings
 from pipeline.doctor.checks import PACKAGE, Check, installed, pip_extra, requirements
 
-NATIVE = ("torch", "pyarrow", "spacy", "sentencepiece")  # compiled: may be installed and still not load
+NATIVE = ("torch", "pyarrow", "spacy", "sentencepiece")  # compiled libraries, which may be installed and still not load
 PURPOSE = {"s3": "s3:// URLs", "gcs": "gs:// URLs", "azure": "az:// URLs", "sonar-space": "backend: sonar-space"}
 MEMORY_BAD, MEMORY_WARN = 1e9, 4e9  # bytes
 FILES_BAD, FILES_WARN = 256, 4096
-BUSY = 1.0  # load per core that others may cause before it is worth a word
+BUSY = 1.0  # load per core from other programs that is not worth a warning
 
 
 def python() -> Check:
-    """The interpreter and this package."""
+    """Check the interpreter and this package."""
     version = platform.python_version()
     found = f"{version} on {platform.system()} {platform.machine()}, {PACKAGE} {installed(PACKAGE) or 'not installed'}"
     return Check("good", "Python", found)
 
 
 def libraries() -> Iterator[Check]:
-    """What is always needed, then the extras."""
+    """Check the required libraries, then the extras."""
     needed = requirements()
     missing = [name for name in needed[""] if not installed(name)]
     broken = [f"{name} ({why})" for name in NATIVE if name not in missing and (why := _import_error(name))]
@@ -56,7 +56,7 @@ def libraries() -> Iterator[Check]:
 
 
 def loads(name: str) -> bool:
-    """Whether a library can be imported."""
+    """Return whether a library can be imported."""
     return _import_error(name) is None
 
 
@@ -69,7 +69,7 @@ def _import_error(name: str) -> str | None:
 
 
 def devices() -> Iterator[Check]:
-    """CPU and GPUs, as torch sees them."""
+    """Check CPU and GPUs, as torch sees them."""
     import torch
 
     from stages.device import compute_dtype
@@ -126,22 +126,22 @@ def _counted(names: list[str]) -> str:
 
 
 def _nvidia(question: str) -> list[str]:
-    """What nvidia-smi says of each GPU; nothing where there is none."""
+    """Return what nvidia-smi says of each GPU; nothing if there is none."""
     tool = shutil.which("nvidia-smi")
     if not tool:
         return []
     command = [tool, f"--query-gpu={question}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):  # a driver that is not loaded: torch's own answer counts
+    except (OSError, subprocess.SubprocessError):  # the driver is not loaded: torch's own answer counts
         return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def memory() -> Check:
-    """What is free, or what a container may use if that is less."""
+    """Check the free memory, or what a container may use if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = total  # where the system does not say
+    free = total  # the system does not say
     if Path("/proc/meminfo").exists():
         facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(facts["MemAvailable"].split()[0]) * 1024
@@ -167,7 +167,7 @@ def _container_limit() -> int | None:
 
 
 def open_files() -> Check:
-    """How many files a process may have open; Ray opens many."""
+    """Check how many files a process may have open; Ray opens many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"a process may open {number(soft)} files" if soft != resource.RLIM_INFINITY else "no limit"
     if soft != resource.RLIM_INFINITY and soft < FILES_WARN:
@@ -177,7 +177,9 @@ def open_files() -> Check:
 
 
 def ray(start: Callable[[], tuple[float, dict[str, float]]] | None, needed: bool) -> Check:
-    """Ray's version, and whether it starts. `start`: starts it for real (seconds, resources); None: it is not tried."""
+    """Check Ray's version, and whether it starts. `start` really starts it (seconds, resources); None: it is
+    not tried.
+    """
     version = installed("ray")
     if not version:
         return Check("bad" if needed else "note", "Ray", "not installed", "pip install 'ray[data]'")
@@ -193,7 +195,9 @@ def ray(start: Callable[[], tuple[float, dict[str, float]]] | None, needed: bool
 
 
 def slurm(ask: Callable[[LauncherSettings | None], str] | None, asked: LauncherSettings | None) -> Check:
-    """Whether SLURM answers, and takes the jobs of `asked` (a section launcher that chooses it). ask: asks it."""
+    """Check whether SLURM answers, and takes the jobs of `asked` (a section launcher that chooses it). `ask`
+    asks it.
+    """
     if ask is None or (asked is None and not shutil.which("sbatch")):
         return Check("note", "SLURM", "not asked" if shutil.which("sbatch") else "no sbatch here")
     try:

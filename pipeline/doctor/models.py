@@ -1,9 +1,9 @@
-"""What `pipeline models` prints: the cards, which of their files are on this machine, and a bar for fetching them.
+"""Implements `pipeline models`: the cards, which of their files are on this machine, and a bar for fetching them.
 
-SONAR models are fetched by us, file by file; SaT models by wtpsplit into the cache of Hugging Face. Cards of Large
-Concept Models have no files: they are architectures, which the section `train` of corpus.yaml gives weights.
+SONAR models are fetched by this program, file by file; SaT models by wtpsplit into the cache of Hugging Face. Cards of
+Large Concept Models have no files: they are architectures, for which the section `train` of corpus.yaml makes weights.
 
-Fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
+The output fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class FileState:
-    """One file of a model: where it lies or would lie, whether it is there, how large it is or about will be."""
+    """One file of a model: where it is or would be, whether it exists, and its actual or expected size."""
 
     role: FileRole
     path: Path
@@ -53,12 +53,12 @@ class FileState:
 
     @property
     def amount(self) -> str:
-        """The size in words."""
+        """Return the size in words."""
         return size(self.bytes) if self.exact else f"~{size(self.bytes)}"
 
 
 def files_of(card: ModelCard) -> list[FileState]:
-    """The state of each file, by a look at the disk."""
+    """Return the state of each file, by a look at the disk."""
     guess = {"encoder": 4 * card.encoder_parameters, "decoder": 4 * card.decoder_parameters, "tokenizer": 5_000_000}
     states = []
     for role in ROLES:
@@ -70,10 +70,10 @@ def files_of(card: ModelCard) -> list[FileState]:
 
 
 def answer(console: Console, name: str | None, fetch: bool) -> None:
-    """What `pipeline models` does with its arguments. Raises `ConfigError` or `CardError`."""
+    """Do what `pipeline models` is asked for. Raises `ConfigError` or `CardError`."""
     if name is not None and _is_lcm(name):
         if fetch:
-            raise ConfigError(f"{name} is an architecture, nothing of it is to be fetched: leave out --fetch")
+            raise ConfigError(f"{name} is an architecture without files to fetch: leave out --fetch")
         show_lcm_card(console, load_lcm_card(name))
     elif name is not None and _is_sat(name):
         if fetch:
@@ -93,7 +93,7 @@ def answer(console: Console, name: str | None, fetch: bool) -> None:
 
 
 def show_models(console: Console) -> None:
-    """All cards that ship, a line each."""
+    """Show all cards that ship, a line each."""
     table = _table("SONAR model", "dim", "layers", "weights", "langs", "licence", "files")
     for card in map(load_card, shipped_cards()):
         table.add_row(
@@ -127,7 +127,7 @@ def show_models(console: Console) -> None:
 
 
 def show_model(console: Console, card: ModelCard, asked: str) -> None:
-    """One card in full. `asked`: what was typed for it."""
+    """Show one card in full. `asked`: what the user typed for it."""
     lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
     lines += _wrapped("licence", card.licence)
     lines += _wrapped("embedding", f"{card.dim} dimensions, from texts of at most {card.max_tokens} tokens")
@@ -155,7 +155,7 @@ def show_model(console: Console, card: ModelCard, asked: str) -> None:
 
 
 def show_sat_model(console: Console, card: SatCard, asked: str) -> None:
-    """One card of a SaT model in full. `asked`: what was typed for it."""
+    """Show one card of a SaT model in full. `asked`: what the user typed for it."""
     lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
     lines += _wrapped("licence", card.licence)
     lines += _wrapped("sentences", f"end where the probability is over {card.threshold:g}")
@@ -172,7 +172,7 @@ def show_sat_model(console: Console, card: SatCard, asked: str) -> None:
 
 
 def show_lcm_card(console: Console, card: LcmCard) -> None:
-    """One card of a Large Concept Model in full."""
+    """Show one card of a Large Concept Model in full."""
     lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
     lines += _wrapped("kind", card.kind)
     lines += _wrapped("layers", f"{_layers(card)}, {card.heads} heads, feed-forward {card.inner_dim}")
@@ -200,7 +200,7 @@ def _layers(card: LcmCard) -> str:
 
 
 def fetch_sat_model(console: Console, card: SatCard) -> None:
-    """Load it once, which fetches what is missing and shows the bars of Hugging Face. Raises CardError."""
+    """Load the model once, which fetches missing files and shows the bars of Hugging Face. Raises CardError."""
     import torch
 
     from stages.segment.sat.load import load
@@ -210,21 +210,21 @@ def fetch_sat_model(console: Console, card: SatCard) -> None:
 
 
 def _is_sat(name: str) -> bool:
-    """Whether a name or the path of a card means a SaT model."""
+    """Return whether a name or the path of a card means a SaT model."""
     return _kind(name) == "sat" if name.endswith((".yaml", ".yml")) else name in shipped_sat_cards()
 
 
 def _is_lcm(name: str) -> bool:
-    """Whether a name or the path of a card means a Large Concept Model."""
+    """Return whether a name or the path of a card means a Large Concept Model."""
     return _kind(name) in get_args(Kind) if name.endswith((".yaml", ".yml")) else name.startswith(PREFIX)
 
 
 def _kind(path: str) -> str | None:
-    """What a card's file says."""
+    """Return the kind that a card's file states."""
     try:
         return str(load_yaml(Path(path).expanduser().read_text(encoding="utf-8"))["kind"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
-        return None  # what is wrong with it is said when it is loaded
+        return None  # loading the card reports what is wrong with it
 
 
 def _table(*columns: str) -> Table:
@@ -264,7 +264,7 @@ def _summary(states: list[FileState]) -> str:
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    """Lines of a label and its text, broken at 80 columns."""
+    """Return the lines of a label and its text, broken at 80 columns."""
     first = f"{label:11}" if label else ""
     lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False)
     return [escape(line) for line in lines]
@@ -281,7 +281,7 @@ def _file_lines(card: ModelCard, state: FileState) -> list[str]:
 
 
 def _scores(scores: dict[str, dict[str, float]], rows: str) -> Table:
-    """A line a language or a text, a column a score; the other way round where there are more scores than those."""
+    """Return a table with a row per language or text and a column per score; transposed if there are more scores."""
     shown = {}
     for score, values in scores.items():
         decimals = max(len(f"{value:.3f}".rstrip("0").partition(".")[2]) for value in values.values())

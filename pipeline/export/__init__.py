@@ -1,8 +1,8 @@
-"""What `pipeline export` does: the selected sentences of a corpus in the layout that others load.
+"""Implements `pipeline export`: the selected sentences of a corpus in layouts that other programs load.
 
-Documents (or the pieces that the selection makes of them) are written part by part, whole file by whole file, and
-`export.json` last: an export without it is not finished. Sentences written = sentences selected, or it fails. Cost: one
-pass over the small columns to count, and one over the text and embeddings that are selected.
+Sequences are written part by part, each file as a whole, and `export.json` last: an export without it is unfinished.
+The number of sentences written must equal the number selected. Cost: one pass over the small columns to count, and one
+over the selected text and embeddings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ExportOptions:
 def export_corpus(
     console: Console, place: str, corpus: Corpus, options: ExportOptions, scaler: RobustScaler | None = None
 ) -> None:
-    """Write the selection of a corpus. scaler: for the format lcm, whose release calls it a normalizer.
+    """Write the selection of a corpus. `scaler` is for the format lcm, whose release calls it a normalizer.
 
     Raises `ConfigError` for a format, a place or a condition that is not possible, `CorpusError` for a corpus that is
     not finished or of which nothing is selected.
@@ -62,9 +62,7 @@ def export_corpus(
         counts = selection.count(progress)
     show_selection(console, selection, counts)
     if not counts.kept:
-        raise CorpusError(
-            "the selection keeps no sentence; the table above tells what removes them; nothing is written"
-        )
+        raise CorpusError("the selection keeps no sentence; the table above says what removes them; nothing is written")
     with RowProgress(console, counts.kept, "sentences", "written") as progress:
         if options.format == "lcm":
             written = write_lcm(selection, target, progress, scaler)
@@ -87,7 +85,7 @@ def export_corpus(
 
 
 def _vectors(options: ExportOptions) -> Vectors:
-    """The type of the vectors in plain Parquet. Raises `ConfigError` for another one, or for another format."""
+    """Return the type of vectors in plain Parquet. Raises `ConfigError` for an unknown type, or with another format."""
     if options.format != "parquet" and (options.vectors or options.row_group_rows):
         given = "--vectors" if options.vectors else "--row-group-rows"
         raise ConfigError(f"{given} is an option of --format parquet; --format {options.format} has a fixed layout")
@@ -111,7 +109,8 @@ def _balance(counts: Counts, written: Written) -> None:
     if (written.sentences, written.pieces) != (counts.kept, counts.pieces):
         raise CorpusError(
             f"the export does not balance: {counts.kept} sentences in {counts.pieces} sequences were selected, but "
-            f"{written.sentences} in {written.pieces} written; the corpus changed meanwhile: export again, elsewhere"
+            f"{written.sentences} in {written.pieces} written; "
+            "the corpus changed during the export: export again, to another folder"
         )
 
 

@@ -1,4 +1,4 @@
-"""The layout that Meta's large_concept_model loads: one row a document, sentences and embeddings as lists.
+"""The layout that Meta's large_concept_model loads: one row per document, sentences and embeddings as lists.
 
     data/split=train/<part>.parquet     text_sentences: list<string>
                                         text_sentences_sonar_emb: list<fixed_size_list<halffloat>[dim]>
@@ -40,11 +40,13 @@ TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
 def write_lcm(
     selection: Selection, target: ExportTarget, progress: RowProgress, scaler: RobustScaler | None = None
 ) -> Written:
-    """Every selected piece; the scaler, if there is one, in the form of the release's `SonarNormalizer`."""
+    """Write every selected sequence; and the scaler, if there is one, in the form of the release's
+    `SonarNormalizer`.
+    """
     written = Written()
     for chosen in selection:
         _write_part(selection, chosen, target, written, progress)
-    name = re.sub(r"[^A-Za-z0-9_]", "_", selection.corpus.view.name)  # all that the release allows in a name
+    name = re.sub(r"[^A-Za-z0-9_]", "_", selection.corpus.view.name)  # the characters that the release allows in a name
     card = {
         "name": name,
         "parquet_path": {"s3": f"{target.url}/data"},  # the release's default "cluster", for local folders too
@@ -71,7 +73,7 @@ def _write_part(
 ) -> None:
     documents = selection.corpus.documents(chosen.part)
     splits = np.asarray(documents["split"].to_pylist(), dtype=object)
-    with contextlib.ExitStack() as closing:  # the files appear together, when the part is done
+    with contextlib.ExitStack() as closing:  # all files of a part appear together, when the part is done
         writers: dict[str, _RowGroups] = {}
         for pieces in exported_sequences(selection, chosen):
             table = _table(pieces, documents)
@@ -105,7 +107,7 @@ def _table(pieces: ExportedSequences, documents: pa.Table) -> pa.Table:
 
 
 class _RowGroups:
-    """Gathers documents into row groups of up to `layout.ROW_GROUP_ROWS` sentences, or of one table that has more."""
+    """Collects documents into row groups of up to `layout.ROW_GROUP_ROWS` sentences, or of one table that has more."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, written: Written) -> None:
         options: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The selected rows of a part as whole pieces: lists of sentences beside lists of their embeddings.
+"""Yields the selected rows of a part as whole sequences: lists of sentences beside lists of their embeddings.
 
-Rows stream through in the row groups of the corpus; memory: two of them and the longest piece.
+Rows are streamed in the row groups of the corpus; memory: two of them and the longest sequence.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Written:
 
 @dataclass(frozen=True)
 class ExportedSequences:
-    """Whole pieces in the order of the corpus. All lists are as long.
+    """Whole sequences in the order of the corpus. All lists have the same length.
 
-    doc: number of the document in the part; piece: number in its document; offsets: (pieces + 1) into the sentences.
+    `doc`: number of the document in the part; `piece`: number of the sequence in its document; `offsets`: (sequences +
+    1,) into the sentences.
     """
 
     doc: npt.NDArray[np.int64]
@@ -50,7 +51,7 @@ class ExportedSequences:
 
 
 def exported_sequences(selection: Selection, chosen: PartSelection) -> Iterator[ExportedSequences]:
-    """The pieces of a part, some thousand sentences at a time."""
+    """Yield the sequences of a part, some thousand sentences at a time."""
     rows, starts = chosen.row_numbers, chosen.piece_starts
     ends = np.cumsum(chosen.piece_rows)  # in numbers of kept sentences
     doc, piece = chosen.doc[starts], chosen.piece[starts]

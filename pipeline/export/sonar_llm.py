@@ -9,8 +9,8 @@ An item is {"original_text": …, "sentences": [text, …], "embeddings": [[numb
 sentences joined by spaces (the trainer does not look at it). Names and the number of buckets are those that the trainer
 has built in. Its own script writes the last file as a list within a list, which its dataset cannot join to a document;
 here it is the one vector. The files are pickles, since nothing else is read there, but of lists, texts and numbers
-only: `torch.load(…, weights_only=True)` reads them. They take 10 kB a sentence at 1024 dimensions, and a bucket, or the
-whole validation split, is in memory at once: 33 kB a sentence. For large corpora take the format lcm.
+only: `torch.load(…, weights_only=True)` reads them. They take 10 kB per sentence at 1024 dimensions, and a bucket, or
+the whole validation split, is in memory at once: 33 kB per sentence. For large corpora take the format lcm.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Item = dict[str, Any]
 def write_sonar_llm(
     selection: Selection, config: dict[str, Any], target: ExportTarget, progress: RowProgress
 ) -> Written:
-    """Every selected piece. config: that of the run, whose encoder embeds the end of sequence."""
+    """Write every selected sequence. `config` is that of the run, whose encoder embeds the end of sequence."""
     end = _end_of_sequence(config)
     written = Written(dim=len(end))
     train = _Buckets(target, written, _train_pieces(selection))
@@ -62,12 +62,12 @@ def write_sonar_llm(
     if others["test"]:
         _save(target, f"{PREFIX}_test.pt", {"test": others["test"]}, written)
     _save(target, "sonar_eos_embedding.pt", end, written)
-    written.next_step = f"The trainer reads ./{FOLDER}: give the folder that name, or link it, where you start it"
+    written.next_step = f"The trainer reads ./{FOLDER}: where you start it, give the folder that name, or make a link"
     return written
 
 
 class _Buckets:
-    """Shares out the training items evenly: the trainer takes five buckets at a time, and none may be without any."""
+    """Distributes the training items evenly: the trainer takes five buckets at a time, and none may be empty."""
 
     def __init__(self, target: ExportTarget, written: Written, pieces: int) -> None:
         self._target, self._written = target, written
@@ -106,7 +106,7 @@ def _items(pieces: ExportedSequences) -> list[Item]:
 
 
 def _end_of_sequence(config: dict[str, Any]) -> list[float]:
-    """The embedding of "End of sequence." by the encoder of the corpus, on the CPU."""
+    """Return the embedding of "End of sequence." by the encoder of the corpus, on the CPU."""
     settings = EncodeSettings.model_validate(config["encode"])
     table = pa.table({"sentences.text": [END_OF_SEQUENCE], "sentences.lang": [END_LANG]})
     try:

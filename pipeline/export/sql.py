@@ -1,8 +1,9 @@
-"""The live files of a corpus, and SQL that shows them to DuckDB: a view of each family, and one with all their columns.
+"""The live files of a corpus, and SQL that shows them to DuckDB: a view for each family, and one with all their
+columns.
 
-A folder of a corpus also holds files that were replaced, so globbing it gives stale rows; the views name the files that
-receipts vouch for. DuckDB does not read vectors as a corpus stores them (float16 with BYTE_STREAM_SPLIT): the views
-leave them out, and `pipeline export --format parquet` writes them in a way that it reads.
+A folder of a corpus also holds files that were replaced, so a glob would give stale rows; the views name the files that
+receipts vouch for. DuckDB cannot read vectors as a corpus stores them (float16 with BYTE_STREAM_SPLIT): the views leave
+them out, and `pipeline export --format parquet` writes them in a readable form.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _OF_FILES = ("doc", "lang", "first_row", "rows")  # of documents: also in senten
 
 
 def families_of(corpus: Corpus) -> list[str]:
-    """The families of files that every part has, `documents` first. Raises `CorpusError` before the first part."""
+    """Return the families of files that every part has, `documents` first. Raises `CorpusError` before the
+    first part.
+    """
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part; run: pipeline run corpus.yaml")
     there = {column.family for column in corpus.catalogue.values()}
@@ -39,16 +42,17 @@ def families_of(corpus: Corpus) -> list[str]:
 
 
 def live_files(corpus: Corpus, family: str) -> list[str]:
-    """Addresses of the files of a family, in the order of the parts, that hold wherever they are used."""
+    """Return the absolute addresses of a family's files, in the order of the parts."""
     there = corpus.files(family)
     return there if is_remote(corpus.url) else [str(Path(file).absolute()) for file in there]
 
 
 def duckdb_views(corpus: Corpus) -> str:
-    """`CREATE VIEW` statements for DuckDB: `documents`, `sentences`, scores, and `corpus` with all of them joined.
+    """Return `CREATE VIEW` statements for DuckDB: `documents`, `sentences`, scores, and `corpus` with all of them
+    joined.
 
-    Rows of a view know their `part` and `row`, documents their `part` and `doc`. Raises `CorpusError` if the corpus has
-    no finished part, or while its files still hold purged documents.
+    Rows of a view have `part` and `row`, documents `part` and `doc`. Raises `CorpusError` if the corpus has no finished
+    part, or while its files still hold purged documents.
     """
     families = [family for family in families_of(corpus) if family not in VECTORS]
     views = [_view(family, live_files(corpus, family), corpus) for family in families]
@@ -65,7 +69,9 @@ def duckdb_views(corpus: Corpus) -> str:
 
 
 def open_duckdb(views: str) -> int:
-    """Start DuckDB's shell with these views; its exit code. Raises `ConfigError` if it is not on the PATH."""
+    """Start DuckDB's shell with these views, and return its exit code. Raises `ConfigError` if it is not on
+    the PATH.
+    """
     shell = shutil.which("duckdb")
     if shell is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The folder that an export is written to: any fsspec URL, empty before, outside of the corpus."""
+"""The folder that an export is written to: any fsspec URL that is empty and outside of the corpus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.storage.replacing import replacing_file
 
 
 class ExportTarget:
-    """Raises `ConfigError` if something is there already, or if it is a folder of the corpus."""
+    """The folder of an export. Raises `ConfigError` if it is not empty, or is inside the corpus."""
 
     def __init__(self, url: str, corpus: str) -> None:
         self.url = _absolute(url)
@@ -35,17 +35,17 @@ class ExportTarget:
 
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
-        """A file of the folder that appears when it is whole. Folders are made."""
+        """Open a file of the folder that appears when it is complete. Folders are created."""
         with replacing_file(f"{self.url}/{name}") as file:
             yield file
 
     def write_text(self, name: str, text: str) -> None:
-        """A small file."""
+        """Write a small text file."""
         with self.file(name) as file:
             file.write(text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
-        """A small file."""
+        """Write a small JSON file."""
         self.write_text(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 

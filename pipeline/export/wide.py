@@ -2,11 +2,11 @@
 
     data/train/<part>.parquet      data/validation/<part>.parquet      data/test/<part>.parquet
 
-Columns: `doc_id`, `split`, `source`, `lang`, the metadata that the inputs keep, `piece` (the piece of its document that
-a sentence is in), every column of the sentences and their scores, and `embedding`. The types and encodings are those
-that DuckDB, Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16
-without BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a float32 exactly. The folders are
-named after the splits, as `datasets` expects. Memory: a row group of each split.
+Columns: `doc_id`, `split`, `source`, `lang`, the metadata that the inputs keep, `piece` (the number of the sequence in
+its document), every column of the sentences and their scores, and `embedding`. The types and encodings are those that
+DuckDB, Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16 without
+BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a float32 exactly. The folders are named
+after the splits, as `datasets` expects. Memory: a row group of each split.
 """
 
 from __future__ import annotations
@@ -28,15 +28,23 @@ Vectors = Literal["float32", "float16", "none"]
 ROW_GROUP_ROWS = 8192
 FIRST = ("doc_id", "split", "source", "lang")
 LAST = ("part", "row")  # where the sentence stands in the corpus
-_UNUSED = ("doc", "first_row", "rows", "text_hash")  # numbers that only the corpus's own files mean
+_UNUSED = ("doc", "first_row", "rows", "text_hash")  # numbers that only have a meaning within the corpus's own files
 
 
 def write_wide(
     selection: Selection, target: ExportTarget, progress: RowProgress, vectors: Vectors, row_group_rows: int
 ) -> Written:
-    """Write every selected sentence. vectors: their type, or `none` to leave them out; row_group_rows: at most.
+    """Write every selected sentence.
 
-    Raises `CorpusError` for a file of the corpus that is damaged.
+    Args:
+        selection: the sentences.
+        target: the folder of the export.
+        progress: is told of written rows.
+        vectors: the type of vectors, or `none` to leave them out.
+        row_group_rows: the most rows of a row group.
+
+    Raises:
+        CorpusError: for a damaged file of the corpus.
     """
     written = Written()
     names = _names(selection.corpus, vectors)
@@ -90,7 +98,7 @@ def _write_part(
 
 
 def _plain(table: pa.Table, vectors: Vectors, written: Written) -> pa.Table:
-    """The table with vectors as lists that every reader knows, and small unsigned numbers as signed ones."""
+    """Return the table with vectors as lists that every reader supports, and small unsigned numbers as signed ones."""
     for place, field in enumerate(table.schema):
         column = table.column(place)
         if pa.types.is_fixed_size_list(field.type):
@@ -113,7 +121,7 @@ def _plain(table: pa.Table, vectors: Vectors, written: Written) -> pa.Table:
 
 
 class _Writer:
-    """One Parquet file; gathers rows into row groups of a given number."""
+    """Writes one Parquet file in row groups of a given number of rows."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, row_group_rows: int, written: Written) -> None:
         self._file, self._written, self._most = file, written, row_group_rows

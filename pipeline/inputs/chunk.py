@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 
 TO_THE_END = -1
 PACKED = "packed"  # the format of a chunk of several small files; `packing.py` knows them
-UNREADABLE = "unreadable"  # the format of what was found but cannot be opened, and a reason in the books
+UNREADABLE = "unreadable"  # the format of files that cannot be opened, and a reason of quarantine
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range of one file, or several small ones. Its id knows only input name, (first) path and start.
+    """A range of one file, or several small files. The id depends only on input name, (first) path and start.
 
     `start`, `end`: bytes of plain JSONL; row groups of Parquet; 0 and −1 for whole files (text, compressed, and Parquet
     whose footer could not be read when planning). `bytes`: stored bytes of the range.
@@ -42,15 +42,15 @@ class Chunk:
         return f"{self.input}:{self.path}"
 
     def to_json(self) -> str:
-        """A JSON object of strings, integers and null, for descriptors and receipts."""
+        """Return a JSON object of strings, integers and null, for descriptors and receipts."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, value: str) -> Chunk:
-        """The inverse of `to_json`; raises TypeError on missing or unknown keys."""
+        """Reverse `to_json`; raises TypeError for missing or unknown keys."""
         return cls(**json.loads(value))
 
 
 def chunk_id(input_name: str, path: str, start: int) -> str:
-    """12 hex digits of a hash of what stays the same when files are added or appended to."""
+    """Return 12 hex digits of a hash of what stays the same when files are added or appended to."""
     return hashlib.blake2b(f"{input_name}\0{path}\0{start}".encode(), digest_size=6).hexdigest()

@@ -1,10 +1,9 @@
-"""Which chunks an input is cut into, and in which order they are worked on.
+"""Cuts inputs into chunks, and decides in which order they are worked on.
 
-Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into runs of row groups that reach it; small text files
-share chunks (`packing.py`; not in corpora that were begun without it); everything else is one chunk per file. A cut
-depends only on what stands before it, so appending to a file or adding files changes no other chunk's id. Costs a
-listing, one footer per Parquet file (sixteen at a time), and, with `limit`, a count of as many chunks as the limit
-needs.
+Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into groups of row groups that reach that size; small
+text files share chunks (`packing.py`; except in corpora that began without this); every other file is one chunk. A cut
+depends only on what precedes it, so appending to a file or adding files changes no other chunk's id. Cost: a listing,
+one footer per Parquet file (sixteen at a time) and, with `limit`, counting as many chunks as the limit needs.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _Footer:
 
 
 def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES, packed: bool = False) -> ChunkTable:
-    """The chunks of all inputs; `packed`: small text files share them.
+    """Return the chunks of all inputs; with `packed`, small text files share chunks.
 
     Raises InputError also if two inputs would read the same text of the same file.
     """
@@ -69,7 +68,7 @@ def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int, packed: bool)
 
 
 def _files_in(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-    """Address and format of the files of chunks."""
+    """Yield address and format of the files of chunks."""
     for url, kind in zip(batch["url"].to_pylist(), batch["format"].to_pylist(), strict=True):
         if kind == PACKED:
             value = json.loads(url)
@@ -79,7 +78,7 @@ def _files_in(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
 
 
 def _place(url: str, kind: str) -> str:
-    """The file of a chunk: a local one by where links lead."""
+    """Return what identifies the file of a chunk: for a local file, its path with links resolved."""
     local = kind != UNREADABLE and url.startswith("file://")
     return os.path.realpath(url.removeprefix("file://")) if local else url
 
@@ -116,7 +115,7 @@ def _chunks_for(
     chunk_bytes: int,
     packed: bool,
 ) -> Iterator[Chunk]:
-    """Of files that share a chunk, or of a single one."""
+    """Yield the chunks of files that share one, or of a single file."""
     if packed and is_small(files[0], chunk_bytes):
         yield packed_chunk(settings.input_name, files)
         return
@@ -126,11 +125,11 @@ def _chunks_for(
 
 
 def order_chunks(chunks: Sequence[Chunk], seed: int) -> ChunkTable:
-    """Seeded random order in which every input advances at the same pace.
+    """Put chunks into a seeded random order in which every input advances at the same pace.
 
-    Each input's chunks are shuffled and spread over [0, 1) in proportion to their bytes, with a random offset inside
-    their own stretch: any beginning of the order holds about the same share of every input's bytes.
-    Raises InputError if two chunks have the same id.
+    Each input's chunks are shuffled and spread over [0, 1) in proportion to their bytes, with a random offset within
+    their own stretch, so any beginning of the order holds about the same share of every input's bytes. Raises
+    InputError if two chunks have the same id.
     """
     every = ChunkTable.of(chunks)
     ids = every.table["id"].combine_chunks()
@@ -152,7 +151,10 @@ def order_chunks(chunks: Sequence[Chunk], seed: int) -> ChunkTable:
 
 
 def _check_ids(chunks: ChunkTable, ids: pa.Array, rows: npt.NDArray[np.uint64]) -> None:
-    """Of ids of 12 hex digits and 3 million chunks, two are alike with a probability of 1.6 %. `ids`: of `rows`."""
+    """Check that no two chunks have the same id; among 3 million ids of 12 hex digits that has a probability of 1.6 %.
+
+    `ids` are those of `rows`.
+    """
     alike = np.flatnonzero(pc.equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False))
     if len(alike):
         one, two = chunks[int(rows[alike[0]])], chunks[int(rows[alike[0] + 1])]
@@ -163,7 +165,7 @@ def _check_ids(chunks: ChunkTable, ids: pa.Array, rows: npt.NDArray[np.uint64]) 
 
 
 def _first(chunks: Iterator[Chunk], limit: int) -> Iterator[Chunk]:
-    """As many chunks as hold the first `limit` documents."""
+    """Yield as many chunks as hold the first `limit` documents."""
     left = limit
     for chunk in chunks:
         documents = count_documents(replace(chunk, take=left)).documents
@@ -175,7 +177,7 @@ def _first(chunks: Iterator[Chunk], limit: int) -> Iterator[Chunk]:
 
 
 def whole_file(settings: InputSettings, file: InputFile) -> Chunk:
-    """A file as one chunk, whatever is in it."""
+    """Return a file as one chunk, whatever it contains."""
     return _chunk(settings, file, 0, TO_THE_END, file.size)
 
 
@@ -196,7 +198,7 @@ def _chunk(settings: InputSettings, file: InputFile, start: int, end: int, size:
 
 
 def _ranges(file: InputFile, footer: _Footer | None, chunk_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Start, end and stored bytes of each chunk of a file; an empty file has one, so that it shows in the books."""
+    """Yield start, end and stored bytes of each chunk of a file; an empty file has one, so that it is accounted for."""
     if file.format == "jsonl" and not file.compression:
         for start in range(0, max(file.size, 1), chunk_bytes):
             end = min(start + chunk_bytes, file.size)
@@ -215,7 +217,7 @@ def _ranges(file: InputFile, footer: _Footer | None, chunk_bytes: int) -> Iterat
 
 
 def _footer(settings: InputSettings, file: InputFile) -> _Footer | None:
-    """None if the footer is unreadable: the file becomes one chunk that the reader rejects."""
+    """Read a footer; None if it is unreadable: the file becomes one chunk that the reader rejects."""
     try:
         with open_parquet(_chunk(settings, file, 0, TO_THE_END, file.size)) as (opened, _):
             metadata = opened.metadata
@@ -239,7 +241,9 @@ def _check_columns(settings: InputSettings, footers: list[_Footer]) -> None:
 
 
 def _check_text_files(settings: InputSettings, files: list[InputFile]) -> None:
-    """Text files have no columns to take an id, a language or anything kept from."""
+    """Check that settings ask for no column of text files, which have none to take an id, a language or
+    metadata from.
+    """
     text = next((file for file in files if file.format == "text"), None)
     asked = [
         key
@@ -253,6 +257,6 @@ def _check_text_files(settings: InputSettings, files: list[InputFile]) -> None:
     if text is not None and asked:
         raise InputError(
             f"input {settings.input_name}: {text.path} is a text file, which has no columns, but "
-            f"{', '.join(asked)} ask for some; leave them out (lang: a code such as eng_Latn, or detect), or give "
+            f"{', '.join(asked)} ask for columns; leave them out (lang: a code such as eng_Latn, or detect), or give "
             "`format:`"
         )

@@ -1,8 +1,8 @@
-"""How many documents a chunk holds, found without reading records: the other side of the accounting.
+"""Counts the documents of a chunk without parsing records: the other side of the accounting.
 
-The reader (`readers.py`) splits and parses; here newlines are counted in raw blocks, Parquet tells its own row count,
-and a text file is one document. For every chunk, documents read plus the `records` of all rejected equal this count,
-or documents were lost. Counting goes at the disk's or the decompressor's speed.
+The reader (`readers.py`) splits and parses; here newlines are counted in raw blocks, Parquet gives its own row count,
+and a text file is one document. For every chunk, the documents read plus the `records` of all rejected ones must equal
+this count; otherwise documents were lost. Counting runs at the speed of the disk or the decompressor.
 
 Broken files: of a compressed stream that breaks, the complete lines before the break count, and the break counts as
 one document (the reader rejects it as "unreadable"), whether or not it left a piece of a line. Parquet pages are not
@@ -29,10 +29,10 @@ from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed
 
 @dataclass(frozen=True)
 class Counted:
-    """`documents` in the chunk (at most `take`); `bytes_read`: stored bytes that they were counted in.
+    """The number of `documents` in a chunk (at most `take`), and the stored bytes that were read to count them.
 
-    `bytes_unreadable`: stored bytes that counting could not decode. Parquet pages are opened only by the reader, so the
-    sum over the reader's `Rejected.bytes_unreadable` is the whole figure.
+    `bytes_unreadable`: the stored bytes that could not be decoded while counting. Only the reader opens Parquet pages,
+    so the total is the sum over the reader's `Rejected.bytes_unreadable`.
     """
 
     documents: int

@@ -1,4 +1,4 @@
-"""`lang: detect`: the language that a document's text is in, or the reason why the document cannot be used."""
+"""Implements `lang: detect`: identifies the language of a document's text, or says why the document cannot be used."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Detector = Callable[[str], tuple[str, float]]
 
 
 def detector(settings: DetectSettings, languages: Collection[str] | None) -> Detector:
-    """A function of a text that gives SONAR code and confidence, or raises BadRecordError.
+    """Return a function that gives SONAR code and confidence of a text, or raises BadRecordError.
 
-    `languages`: codes that documents may have; None for any. A text of nothing but white space is dropped for the same
-    reason as after segmenting. Raises StartError if the identification model is not there.
+    `languages` are the codes that documents may have; None allows any. A text of nothing but white space is dropped for
+    the same reason as after segmenting. Raises StartError if the identification model is missing.
     """
     with starting("lang: detect"):
         identify = identifier().identify
@@ -29,7 +29,7 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
         found = identify(text)
         if found is None:
             if not marks.INK.search(text):
-                raise BadRecordError("no text", "there is nothing but white space", kind="dropped")
+                raise BadRecordError("no text", "there is only white space", kind="dropped")
             raise BadRecordError(NOT_CERTAIN, f"the text has no letter to tell its language by; {stated}")
         seems = f"the text looks like {found.label!r} with confidence {found.confidence:.3f}"
         if found.confidence < settings.threshold:
@@ -39,7 +39,7 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
             what = f"{seems}, for which SONAR has no code in this script; leave such documents out"
             raise BadRecordError("unknown language", f"{what}, or {stated}")
         if languages is not None and found.lang not in languages:
-            what = f"{seems}: {found.lang}, which is none of the model's {len(languages)} languages"
+            what = f"{seems}: {found.lang}, which is not among the model's {len(languages)} languages"
             raise BadRecordError("unknown language", f"{what}; use a model that knows it, or leave such documents out")
         return found.lang, found.confidence
 

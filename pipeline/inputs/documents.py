@@ -1,4 +1,4 @@
-"""What comes out of an input: documents, and records that are none, each with its reason."""
+"""What reading an input yields: documents, and rejected records, each with a reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pipeline.base.errors import visible
 
-PAYLOAD = 4 << 10  # bytes kept of a rejected record: the whole of it stands in the input, where `record` says
+PAYLOAD = 4 << 10  # bytes kept of a rejected record: the input holds the whole record, at the place that `record` gives
 ERROR = 500  # characters
 NEAR = 20  # characters on both sides of a mistake that are shown
 JSON_TYPES = (bool, int, float, list, tuple, dict)
@@ -20,7 +20,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 class BadRecordError(Exception):
-    """A record that cannot become a document. `reason`, `error`, `kind`, `bytes_unreadable`: as in `Rejected`."""
+    """A record cannot become a document. `reason`, `error`, `kind` and `bytes_unreadable` are as in `Rejected`."""
 
     def __init__(self, reason: str, error: str, bytes_unreadable: int = 0, kind: Kind = "quarantined") -> None:
         super().__init__(error)
@@ -34,7 +34,8 @@ class BadRecordError(Exception):
 class Document:
     """One document. `source`: input name and relative path. `kept`: values of columns asked for; None where missing.
 
-    `record`: where it stands, as in `Rejected`. `lang_confidence`: 0 to 1; None if the language was stated.
+    `source`: input name and relative path. `record`: where the document stands, as in `Rejected`. `lang_confidence`: 0
+    to 1; None if the language was stated. `kept`: the metadata columns; None where null or missing.
     """
 
     doc_id: str
@@ -49,15 +50,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record that is no document, or several at once when a file breaks.
+    """A record that is not a document, or several at once when a file breaks.
 
     `record`: where it stands: "path line 17, byte 1234" of the decompressed file (lines count from 1, bytes from 0; in
-    the later chunks of a large file only "path byte 67108901"), "path row 17" (from 0), or "path".
-    `reason`: short stable label; `error`: the detail, fit to be written and shown.
-    `payload`: the beginning of the raw record, at most 4 KiB; `payload_bytes`: the length of the whole of it.
-    `kind`: "dropped" is nothing to look at (a blank line); "quarantined" is.
-    `records`: how many records this stands for: 1, or the rows left in a broken Parquet row group.
-    `bytes_unreadable`: stored bytes that could not be decoded (of a record in a compressed file: its own bytes).
+    the later chunks of a large file only "path byte 67108901"), "path row 17" (from 0), or "path". `reason`: a short
+    stable label. `error`: the details, safe to write and show. `payload`: the beginning of the raw record, at most 4
+    KiB. `payload_bytes`: the length of the whole raw record. `kind`: "dropped" needs no attention (a blank line);
+    "quarantined" does. `records`: how many records this stands for: 1, or the remaining rows of a broken Parquet row
+    group. `bytes_unreadable`: stored bytes that could not be decoded (of a record in a compressed file: its own bytes).
     """
 
     doc_id: str | None
@@ -81,19 +81,22 @@ class Rejected:
         payload_bytes: int | None = None,
         **more: Any,
     ) -> Rejected:
-        """Texts that can be stored and shown whatever the record holds. `payload_bytes`: if more than `payload`."""
+        """Make a rejected record whose texts can be stored and shown, whatever the record holds.
+
+        `payload_bytes` is given if it is more than the length of `payload`.
+        """
         error = visible(error if len(error) <= ERROR else f"{error[:ERROR]}…")
         size = len(payload) if payload_bytes is None else payload_bytes
         return cls(doc_id, record, reason, error, payload[:PAYLOAD], size, **more)
 
 
 def short(value: Any) -> str:
-    """A value of a record in a message: bounded, escapes where something could not be seen."""
+    """Show a value of a record in a message: shortened, with escapes for invisible characters."""
     return "null" if value is None else _SHORT.repr(value)
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with bytes that are no text, where, and what to do."""
+    """Say what is wrong with bytes that are not UTF-8, where, and what to do."""
     near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
     return (
         f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}; "
@@ -102,7 +105,7 @@ def not_utf8(error: UnicodeDecodeError) -> str:
 
 
 def as_text(value: Any, column: str) -> str:
-    """A string as it is, numbers, lists and objects as JSON text, dates and the like as Python writes them.
+    """Return a string as it is, numbers, lists and objects as JSON text, and dates and the like as Python writes them.
 
     Raises BadRecordError for what cannot be written as UTF-8.
     """
@@ -115,7 +118,7 @@ def as_text(value: Any, column: str) -> str:
 
 
 def encode(text: str, column: str) -> bytes:
-    """UTF-8, or BadRecordError: JSON can spell half a character ("\\ud800") that no UTF-8 file can hold."""
+    """Encode as UTF-8, or raise BadRecordError: JSON can spell lone surrogates ("\ud800"), which UTF-8 cannot hold."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -1,10 +1,10 @@
-"""The files of an input: found, sorted, told apart by format and compression, and stamped.
+"""Lists the files of an input: sorted, with format, compression and a stamp that changes with the file.
 
-Costs one listing of the folder (on object stores one request per thousand files). Files whose own name or folder
-starts with a dot or an underscore (`.DS_Store`, `_SUCCESS`) are skipped; a file that no format fits is an error.
-Whatever else is found but cannot be read (no permission, a broken link, a named pipe, a folder where a pattern wants
-files) becomes an entry of format "unreadable", so that it stands in quarantine and in the books and the rest of the
-input goes on.
+Costs one listing of the folder (on object stores one request per thousand files). Files whose own name or folder starts
+with a dot or an underscore (`.DS_Store`, `_SUCCESS`) are skipped; a file of unknown format is an error. Anything else
+that is found but cannot be read (no permission, a broken link, a named pipe, a folder where a pattern wants files)
+becomes an entry of format "unreadable", so that it appears in quarantine and in the accounting while the rest of the
+input is processed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLOSED = f"{os.strerror(errno.EACCES)}; let this user read it, or leave it out o
 class InputFile:
     """One file: `path` is relative to the input's root, `size` is in stored bytes, `stamp` changes with the file.
 
-    Of format "unreadable", `stamp` says why: once it can be read, it has another one.
+    With format "unreadable", `stamp` says why; once the file can be read, its stamp is different.
     """
 
     path: str
@@ -55,10 +55,10 @@ class InputFile:
 
 
 def list_files(settings: InputSettings) -> list[InputFile]:
-    """All files of a resolved input, sorted by relative path.
+    """Return all files of a resolved input, sorted by relative path.
 
     The root is the folder itself, the folder of a single file, or the part of a pattern before its first wildcard.
-    Raises InputError if nothing matches, nothing of it can be read, or a file's format cannot be told.
+    Raises InputError if nothing matches, nothing that matches can be read, or a file's format is unknown.
     """
     fs, path = filesystem(settings.path)
     if "file" in _protocols(fs):
@@ -85,7 +85,9 @@ def list_files(settings: InputSettings) -> list[InputFile]:
 
 
 def _once_each(fs: Any, files: list[InputFile]) -> list[InputFile]:
-    """Local files that links lead to a second time are not read again: their documents would be there twice."""
+    """Mark local files that are reached a second time through links as unreadable: their documents would be
+    duplicated.
+    """
     if not isinstance(fs, _LocalFiles):
         return files
     places = {file.url: str(fs._strip_protocol(file.url)) for file in files}
@@ -103,7 +105,7 @@ def _once_each(fs: Any, files: list[InputFile]) -> list[InputFile]:
 
 
 def stamp(fs: Any, path: str, info: dict[str, Any]) -> str:
-    """A string that changes when the file does: the store's ETag, or size and time of the last change."""
+    """Return a string that changes when the file does: the store's ETag, or size and time of the last change."""
     for key in ("ETag", "etag", "md5Hash", "md5", "content_md5"):
         if info.get(key):
             return str(info[key]).strip('"')
@@ -114,8 +116,9 @@ def stamp(fs: Any, path: str, info: dict[str, Any]) -> str:
 
 
 class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
-    """Local files, nothing passed over: fsspec itself leaves out links, and folders that it may not list, without a
-    word. What is wrong with an entry stands in its info as `why`. Links are followed within the folder `inside`, and
+    """A local file system that skips nothing; fsspec silently leaves out links, and folders that it may not list.
+
+    If something is wrong with an entry, its info says so as `why`. Links are followed within the folder `inside`, and
     out of it if `follow_links` says so; nothing of the system (/proc) is read, whatever leads there.
     """
 
@@ -138,7 +141,7 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
         return infos if detail else [info["name"] for info in infos]
 
     def alone(self, path: str) -> dict[str, Any] | None:
-        """What stands at a path, unless it is a folder, or nothing."""
+        """Return what stands at a path, unless it is a folder, or nothing."""
         try:
             info = self.info(path)
         except OSError as error:
@@ -148,7 +151,7 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
         return None if info["type"] == "directory" else self._followed(info)
 
     def _followed(self, info: dict[str, Any]) -> dict[str, Any]:
-        """What a link leads to, under the link's name; a folder around the link would be walked for ever."""
+        """Return the target's info under the link's name; a link to a folder around it would be followed endlessly."""
         name = info["name"]
         if info["islink"]:
             try:
@@ -168,7 +171,7 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
         return info
 
     def _lies_elsewhere(self, name: str) -> str:
-        """Why something is not read because of the place that it is in, links followed; empty if it is."""
+        """Say why something is not read because of its place, after resolving links; empty if it may be read."""
         target = os.path.realpath(name)
         if f"{target}/".startswith(SYSTEM):
             return f"it lies in {target}, which is the system's and holds no documents"
@@ -190,11 +193,11 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 
 def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Root folder and what was found: full path → the store's description."""
+    """Return the root folder and what was found: full path → the store's description."""
     path = path.rstrip("/") or "/"
     local = isinstance(fs, _LocalFiles)
     one = fs.alone(path) if local else _file_at(fs, path)
-    if one:  # first, so that a name with brackets is no pattern
+    if one:  # first, so that a name with brackets is not a pattern
         return posixpath.dirname(path), {path: one}
     wildcard = min((path.index(sign) for sign in "*?[" if sign in path), default=-1)
     root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]
@@ -224,14 +227,14 @@ def _file_at(fs: Any, path: str) -> dict[str, Any] | None:
 
 
 def _below(fs: Any, folder: str, levels: int) -> Iterator[dict[str, Any]]:
-    """What so many levels of folders hold. (fsspec's own `glob` leaves out folders whose listing fails.)"""
+    """Yield what `levels` levels of folders hold. (fsspec's own `glob` leaves out folders whose listing fails.)"""
     try:
         infos = fs.ls(folder, detail=True)
     except FileNotFoundError:
         return
     for info in infos:
         info = info | {"name": info["name"].rstrip("/")}
-        if info["name"] == folder:  # what a console leaves to mark a folder
+        if info["name"] == folder:  # the marker of a folder that web consoles create
             continue
         yield info
         if info["type"] == "directory" and levels > 1:
@@ -241,7 +244,9 @@ def _below(fs: Any, folder: str, levels: int) -> Iterator[dict[str, Any]]:
 def _file(
     settings: InputSettings, fs: Any, full: str, relative: str, info: dict[str, Any], infos: dict[str, Any]
 ) -> InputFile | None:
-    """An entry of the listing; None for a folder, unless a pattern took it for a file and nothing below it is read."""
+    """Return an entry of the listing; None for a folder, unless the pattern matched it as a file and nothing below is
+    read.
+    """
     why = info.get("why")
     if info["type"] == "directory":
         extension = posixpath.splitext(relative.lower())[1]
@@ -257,7 +262,7 @@ def _file(
         why = "its name holds ::, which would be taken for a chained URL; rename it"
     url = str(fs.unstrip_protocol(full))
     if why:
-        size = int(info["size"] or 0) if info["type"] == "file" else 0  # a folder's and a link's is not their content's
+        size = int(info["size"] or 0) if info["type"] == "file" else 0  # else it is not its content's
         return InputFile(relative, url, size, why, UNREADABLE, "")
     kind, compression = _format(settings, relative)
     if info["size"] is None:
@@ -266,14 +271,14 @@ def _file(
 
 
 def _format(settings: InputSettings, path: str) -> tuple[str, str]:
-    """Format and compression by the extensions of the file's name."""
+    """Return format and compression according to the extensions of the file's name."""
     stem, last = posixpath.splitext(path.lower())
     compression = COMPRESSIONS.get(last, "")
     extension = posixpath.splitext(stem)[1] if compression else last
     kind = FORMATS.get(extension, "") if settings.format == "auto" else settings.format
     if not kind:
         raise InputError(
-            f"input {settings.input_name}: the format of {path} cannot be told from its name; known are "
+            f"input {settings.input_name}: the format of {path} cannot be told from its name; known extensions are "
             f"{' '.join(FORMATS)}, each with {' '.join(COMPRESSIONS)}; set `format:`, or a pattern that leaves it out"
         )
     if kind == "parquet" and compression:

@@ -1,4 +1,4 @@
-"""What a file is when it is not what its name says, as far as its first bytes tell."""
+"""Recognises what a file is by its first bytes, for files whose name says something else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TAR = slice(257, 262)
 
 
 def not_text(head: bytes) -> str | None:
-    """What begins like this, if it is something that cannot be lines of JSON: "a PNG image"."""
+    """Name what begins like this if it cannot be lines of JSON: "a PNG image"."""
     if head[_TAR] == b"ustar":
         return "a tar archive"
     if head.removeprefix(codecs.BOM_UTF8).split(b"\n", 1)[0].strip() in (b"[", b"{") and b"\n" in head:
@@ -36,7 +36,7 @@ def not_text(head: bytes) -> str | None:
 
 
 def looks_like(head: bytes) -> str:
-    """A hint for people that ends a message about a file that could not be read; empty if nothing can be told."""
+    """Return a hint that ends a message about an unreadable file; empty if its first bytes tell nothing."""
     name = not_text(head)
     if name is None and head:
         try:

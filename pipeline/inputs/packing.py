@@ -1,9 +1,9 @@
-"""Small text files, each a document, that share a chunk: a folder of 100 000 notes has tens of chunks.
+"""Packs small text files, each a document, into shared chunks: a folder of 100 000 notes has tens of chunks.
 
 Files follow each other in the order of their paths, and a chunk begins where a hash of a file's path says so, about
-every `chunk_bytes` / 4. So a file that is added, changed or removed changes its own chunk alone (two where it is the
-first one of a chunk). Files of `chunk_bytes` / 16 and more have a chunk each. The files stand in the chunk's `url`, as
-JSON: about 60 bytes each.
+every `chunk_bytes` / 4. So a file that is added, changed or removed affects only its own chunk (two if it is the first
+of a chunk). Files of `chunk_bytes` / 16 and more have chunks of their own. The list of files is in the chunk's `url`,
+as JSON: about 60 bytes each.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pipeline.inputs.listing import COMPRESSIONS, InputFile
 
 SHARE, SMALL = 4, 16  # of `chunk_bytes`: a packed chunk's on average, and from which on a file is not packed
 MOST_FILES = 1 << 16  # of a chunk
-FILE_BYTES = 256  # that a file counts at least, so that a chunk of empty ones has an end
+FILE_BYTES = 256  # the least that a file counts, so that a chunk of empty files ends
 
 
 def grouped(files: Iterable[InputFile], chunk_bytes: int) -> Iterator[list[InputFile]]:
-    """Files in their order: those that share a chunk together, all others alone."""
+    """Yield the files in their order: those that share a chunk together, all others alone."""
     group: list[InputFile] = []
     size = 0
     for file in files:
@@ -43,19 +43,19 @@ def grouped(files: Iterable[InputFile], chunk_bytes: int) -> Iterator[list[Input
 
 
 def is_small(file: InputFile, chunk_bytes: int) -> bool:
-    """Whether a file shares its chunk with others."""
+    """Return whether a file shares its chunk with others."""
     return file.format == "text" and file.size < chunk_bytes // SMALL and file.url.endswith(file.path)
 
 
 def _begins(path: str, probability: float) -> bool:
-    """Whether a chunk begins with this file."""
+    """Return whether a chunk begins with this file."""
     return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8, person=b"chunk").digest(), "big") < (
         probability * 2**64
     )
 
 
 def packed_chunk(input_name: str, files: Sequence[InputFile]) -> Chunk:
-    """One chunk of several files."""
+    """Return one chunk of several files."""
     first, last = files[0].path, files[-1].path
     listed = [[file.path, file.size, file.stamp] for file in files]
     stamp = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
@@ -76,7 +76,7 @@ def packed_chunk(input_name: str, files: Sequence[InputFile]) -> Chunk:
 
 
 def files_of(chunk: Chunk) -> Iterator[Chunk]:
-    """Each file of a packed chunk as a chunk of its own, in order; any other chunk itself."""
+    """Yield each file of a packed chunk as a chunk of its own, in order; any other chunk as it is."""
     if chunk.format != PACKED:
         yield chunk
         return
@@ -88,5 +88,5 @@ def files_of(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def root_of(chunk: Chunk) -> str:
-    """The folder below which the files of a packed chunk lie, with a slash at its end; the file of any other."""
+    """Return the folder of a packed chunk's files, with a final slash; for any other chunk, its file."""
     return str(json.loads(chunk.url)["root"]) if chunk.format == PACKED else chunk.url

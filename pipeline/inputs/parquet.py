@@ -1,7 +1,7 @@
-"""Parquet files through fsspec: opened, their footers read, broken files told apart from a failing store.
+"""Opens Parquet files through fsspec, and tells broken files from a failing store.
 
 pyarrow raises OSError both for corrupt pages and for failed reads. `_Watched` remembers what the store itself raised,
-so a lost connection fails the run and can be tried again, while corrupt bytes are quarantined and the run goes on.
+so a lost connection fails the run, which can be repeated, while corrupt bytes are quarantined and the run goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE_BUFFER = 8 << 20  # bytes asked for at once, per column
 
 
 class BrokenParquetError(Exception):
-    """The footer cannot be read: this is no Parquet file, or it was cut off."""
+    """The footer cannot be read: this is not a Parquet file, or it is truncated."""
 
 
 class _Watched:
@@ -43,10 +43,10 @@ class _Watched:
 
 @contextmanager
 def open_parquet(chunk: Chunk) -> Iterator[tuple[pq.ParquetFile, _Watched]]:
-    """The file and the handle whose `failure` tells a failing store from broken pages.
+    """Open a Parquet file; the handle's `failure` tells a failing store from broken pages.
 
-    Pages are read through buffers of 8 MiB per column instead of whole row groups, and their checksums, where the
-    writer left any, are checked. Raises BrokenParquetError if the footer is unreadable.
+    Pages are read through buffers of 8 MiB per column instead of whole row groups, and their checksums are verified if
+    there are any. Raises BrokenParquetError if the footer is unreadable.
     """
     with open_chunk(chunk, random_access=True) as opened:
         handle = _Watched(opened)

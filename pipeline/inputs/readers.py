@@ -1,12 +1,12 @@
-"""Documents of a chunk, one after the other, and every record that is none with its reason.
+"""Reads the documents of a chunk one after the other, and every rejected record with its reason.
 
-Streams in constant memory: a block of 1 MiB plus the longest record for lines (one of more than 256 MiB is set aside
+Streams in constant memory: a block of 1 MiB plus the longest record for lines (a line of more than 256 MiB is set aside
 unread), 8 MiB per column and about 64 MiB of values for Parquet. Plain JSONL is read at 150 MB/s and more per core when
-documents have 6 kB (decoding JSON and the split's hash are most of it).
+documents have 6 kB (decoding JSON and the split's hash take most of the time).
 
-Nothing is raised for a bad record. What is raised: InputError if the file changed since planning, and the store's own
-errors. The sum of documents and of the `records` of all rejected equals `count_documents(chunk).documents`; see there
-for what a broken file counts.
+A bad record raises nothing. InputError is raised if the file changed since planning, and the store's own errors pass.
+The number of documents plus the `records` of all rejected ones equals `count_documents(chunk).documents`; see there for
+how a broken file counts.
 """
 
 from __future__ import annotations
@@ -40,17 +40,25 @@ _RUN = re.compile(rb"(\n{1024,})")
 def read_documents(
     chunk: Chunk, settings: InputSettings, split: SplitSettings, languages: Sequence[str] | None = None
 ) -> Iterator[Document | Rejected]:
-    """The chunk's records in order, at most `chunk.take` of them. `languages`: codes that they may have; None: any.
+    """Yield the chunk's records in order, at most `chunk.take` of them.
 
-    Empty and white-space text is a document here: segmenting drops it with its own reason (with `lang: detect`, which
-    has nothing to look at, it is dropped here with that reason).
-    Raises InputError if `settings` are of another input, or the file changed since planning.
+    Empty and white-space text is a document here, which segmenting drops with its own reason (with `lang: detect`,
+    which needs letters, it is dropped here for that reason).
+
+    Args:
+        chunk: the chunk.
+        settings: of the chunk's input.
+        split: how documents are divided into splits.
+        languages: the codes that documents may have; None allows any.
+
+    Raises:
+        InputError: if `settings` are of another input, or the file changed since planning.
     """
     if chunk.input != settings.input_name:
         raise InputError(f"chunk {chunk.id} is of input {chunk.input}, not of {settings.input_name}")
     if chunk.format == PACKED:
         read = partial(_of_file, settings=settings, split=split, languages=languages)
-        local = root_of(chunk).startswith("file://")  # elsewhere the time goes by waiting for answers
+        local = root_of(chunk).startswith("file://")  # on other stores most of the time is spent waiting
         files = map(read, files_of(chunk)) if local else prefetch(lambda file: list(read(file)), files_of(chunk))
         records: Iterator[Document | Rejected] = itertools.chain.from_iterable(files)
     else:
@@ -65,7 +73,7 @@ def _of_file(
 
 
 def documents_of(maker: RecordMaker) -> Iterator[Document | Rejected]:
-    """The records of a maker's chunk, which is not packed, whatever its `take` is."""
+    """Yield the records of a maker's chunk, which is not packed, regardless of its `take`."""
     chunk = maker.chunk
     if chunk.format == UNREADABLE:
         return iter((maker.reject(0, UNREADABLE, chunk.stamp, bytes_unreadable=chunk.bytes),))
@@ -86,10 +94,11 @@ def _at_most(records: Iterator[Document | Rejected], take: int) -> Iterator[Docu
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """`raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line.
+    """One line of a chunk.
 
-    `number`: counted from 1 in the whole file; None in a chunk that does not begin with it. Of many empty lines in
-    compressed files one stands for all, since some bytes can hold millions.
+    `raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line. `number`
+    counts from 1 in the whole file; None in a chunk that does not begin with the file. In compressed files, one line
+    stands for many consecutive empty ones, since a few bytes can hold millions.
     """
 
     offset: int
@@ -97,11 +106,11 @@ class _Line:
     raw: bytes
     size: int
     broken: BrokenStreamError | None = None
-    blank: int = 1  # empty lines, if `raw` is one
+    blank: int = 1  # of empty lines, if `raw` is one
 
 
 class _Pieces:
-    """Bytes that belong together, as they come; only the beginning is held of more than LONGEST."""
+    """Bytes of one line as they arrive; if there are more than LONGEST, only the beginning is kept."""
 
     def __init__(self, first: bytes = b"") -> None:
         self.size = len(first)
@@ -122,7 +131,7 @@ class _Pieces:
 
 
 class _Twice(dict[str, Any]):
-    """A JSON object in which keys stand more than once; it holds the last values, as JSON libraries give them."""
+    """A JSON object with repeated keys; it holds the last values, as JSON libraries do."""
 
     twice: frozenset[str]
 
@@ -162,9 +171,9 @@ def _record(line: _Line, maker: RecordMaker) -> Document | Rejected:
     except (ValueError, RecursionError) as error:
         return reject("invalid JSON", _not_json(error))
     if not isinstance(values, dict):
-        return reject("not a JSON object", f"the line is {short(values)}; write one object a line: {{…}}")
+        return reject("not a JSON object", f"the line is {short(values)}; write one object per line: {{…}}")
     if isinstance(values, _Twice) and (twice := values.twice.intersection(maker.columns)):
-        return reject("duplicate key", f"{', '.join(map(repr, sorted(twice)))} stands twice in the object; keep one")
+        return reject("duplicate key", f"{', '.join(map(repr, sorted(twice)))} is repeated in the object; keep one")
     return maker.make(values, line.offset, line.raw, line.number)
 
 
@@ -178,7 +187,7 @@ def _not_json(error: Exception) -> str:
 
 
 def _runs(block: bytes) -> Iterator[bytes | int]:
-    """A block as it is, but of many line ends in a row their number."""
+    """Yield a block as it is, but for many consecutive line ends their number."""
     if MANY not in block:
         yield block
         return
@@ -187,7 +196,7 @@ def _runs(block: bytes) -> Iterator[bytes | int]:
 
 
 def _split_lines(chunk: Chunk) -> Iterator[_Line]:
-    """Lines whose first byte lies in the chunk, without their newline; the last may reach beyond its end."""
+    """Yield the lines whose first byte lies in the chunk, without newlines; the last one may reach beyond the chunk."""
     whole = chunk.end == TO_THE_END
     if not whole and chunk.start == chunk.end:
         return

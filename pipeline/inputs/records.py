@@ -1,6 +1,6 @@
-"""From the values of one record to a document, or to the reason why it is none.
+"""Turns the values of one record into a document, or into the reason why it is rejected.
 
-The same for all formats: a reader gives the record's values by column name and where the record stands.
+This is the same for all formats: a reader gives the record's values by column name and the place of the record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.settings import InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
 
-LONGEST = 256 << 20  # characters of a text, bytes of a line: what is longer is set aside, not held in memory
+LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
 LONGEST_ID = 4096  # characters
 SHOWN = 20  # column names in a message
 
@@ -49,10 +49,11 @@ class Unconvertible:
 
 
 class RecordMaker:
-    """Makes documents of one chunk. `columns`: the columns that it looks at, each once.
+    """Makes the documents of one chunk.
 
-    `languages`: codes that documents may have; None for any. With `lang: detect` the first of a process loads the
-    identification model; raises StartError if it cannot.
+    `columns`: the columns that it reads, each once. `languages`: the codes that documents may have; None allows any.
+    With `lang: detect`, the first maker of a process loads the identification model, and raises StartError if that
+    fails.
     """
 
     def __init__(
@@ -72,9 +73,13 @@ class RecordMaker:
     def make(
         self, values: Mapping[str, Any], place: int, raw: bytes | None = None, line: int | None = None
     ) -> Document | Rejected:
-        """`place`: byte offset or row, counted in the whole file; so is `line`, if it is known.
+        """Make a document of a record, or reject the record.
 
-        `raw`: the record as it stands, if there is one.
+        Args:
+            values: the record's values by column.
+            place: byte offset or row, counted in the whole file.
+            raw: the record as it stands, if there is such a thing.
+            line: its line, counted in the whole file, if it is known.
         """
         doc_id: str | None = None
         try:
@@ -104,12 +109,12 @@ class RecordMaker:
         records: int = 1,
         **more: Any,
     ) -> Rejected:
-        """A record that has no values to look at."""
+        """Reject a record whose values could not be read."""
         doc_id = self.generated_id(place) if self.settings.id is None and records == 1 else None
         return Rejected.of(doc_id, self.where(place, line), reason, error, payload, records=records, **more)
 
     def where(self, place: int, line: int | None = None) -> str:
-        """Where a record stands, for people."""
+        """Say where a record stands, for people."""
         if self.chunk.format in ("text", UNREADABLE):
             return self.chunk.path
         if self.chunk.format == "parquet":
@@ -117,7 +122,7 @@ class RecordMaker:
         return f"{self.chunk.path} byte {place}" if line is None else f"{self.chunk.path} line {line}, byte {place}"
 
     def generated_id(self, place: int) -> str:
-        """16 hex digits of a hash of input, path and place; the path itself for a text file."""
+        """Return 16 hex digits of a hash of input, path and place; for a text file, the path itself."""
         if self.chunk.format == "text":
             return self.chunk.path
         name = f"{self.chunk.input}\0{self.chunk.path}\0{place}"
@@ -182,7 +187,7 @@ class RecordMaker:
 
 
 def needed_columns(settings: InputSettings, split: SplitSettings) -> list[str]:
-    """Every column that is looked at, once, in a fixed order."""
+    """Return every column that is read, once, in a fixed order."""
     lang = settings.lang.column if isinstance(settings.lang, LangColumn) else None
     names = [settings.text, settings.id, lang, split_column(split), *settings.keep]
     return list(dict.fromkeys(name for name in names if name is not None))

@@ -1,4 +1,6 @@
-"""Rows of Parquet files as documents: 256 at a time, fewer where they are large: about 64 MiB of values in memory."""
+"""Yields rows of Parquet files as documents: 256 at a time, fewer if they are large; about 64 MiB of values in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +58,18 @@ def _rows_at_once(group: Any, columns: list[str]) -> int:
 
 
 def _name(column: Any) -> str:
-    """The top-level column that a stored one belongs to."""
+    """Return the top-level column that a stored column belongs to."""
     return str(column.path_in_schema).split(".")[0]
 
 
 def _stored_bytes(group: Any, columns: list[str]) -> int:
-    """Stored bytes of the columns in a row group: an upper bound of what could not be read when a part of it could."""
+    """Return the stored bytes of the columns in a row group: an upper bound of what could not be read."""
     chunks = (group.column(index) for index in range(group.num_columns))
     return sum(column.total_compressed_size for column in chunks if _name(column) in columns)
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Rows as Python values. With no column at all there are still rows, each without values."""
+    """Yield rows as Python values. Even without any column there are rows, each without values."""
     names = batch.schema.names
     columns = [_python_values(batch.column(index)) for index in range(len(names))]
     if not names:
@@ -78,7 +80,7 @@ def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _python_values(column: pa.Array) -> list[Any]:
-    """Strings are decoded one by one: a value whose bytes are not UTF-8 spoils only its own row."""
+    """Convert a column; strings are decoded one by one, so a value that is not UTF-8 spoils only its own row."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
@@ -91,7 +93,7 @@ def _python_values(column: pa.Array) -> list[Any]:
         column = column.view(pa.large_binary())
     try:
         values = column.to_pylist()
-    except (UnicodeDecodeError, ValueError, OverflowError):  # the last two: dates and times that Python has not
+    except (UnicodeDecodeError, ValueError, OverflowError):  # the last two: dates that Python lacks
         values = [_python_value(value) for value in column]
     return [_decoded(value) if isinstance(value, bytes) else value for value in values]
 

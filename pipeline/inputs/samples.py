@@ -1,7 +1,7 @@
-"""The first records of an input: which columns they have, and what becomes of them.
+"""Reads the first records of an input: which columns they have, and what becomes of them.
 
-Of up to three files (the first, the middle and the last), a hundred records each, so the cost does not grow with the
-input. The identification of languages is not asked.
+A hundred records each of up to three files (the first, the middle and the last) are read, so the cost does not grow
+with the input. Languages are not identified.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from pipeline.inputs.readers import documents_of
 from pipeline.inputs.records import RecordMaker
 from pipeline.inputs.settings import InputSettings, LangDetect, SplitSettings
 
-RECORDS = 100  # read of each file
+RECORDS = 100  # records read of each file
 FILES = 3
 
 
 @dataclass
 class Sample:
-    """What was read. `columns`: in how many records each stands; `langs`: of documents and of what was refused."""
+    """What was read: `columns` counts the records that have each column; `langs` are those of documents and rejected
+    records.
+    """
 
     files: list[str] = field(default_factory=list)
     records: int = 0
@@ -43,7 +45,7 @@ class Sample:
     whole: bool = False  # whether these are all records of the input
 
     def where(self) -> str:
-        """What was looked at, in words."""
+        """Describe what was read."""
         files = self.files[0] if len(self.files) == 1 else f"{len(self.files)} files"
         return f"the first {self.records} records of {files}" if self.records > 1 else f"the first record of {files}"
 
@@ -60,7 +62,10 @@ def sample(
     languages: Sequence[str] | None = None,
     keep_values: bool = False,
 ) -> Sample:
-    """Of the chunks of one input, in path order. keep_values: of all columns. Raises InputError as reading does."""
+    """Read a sample from the chunks of one input, which are in path order. Raises InputError as reading does.
+
+    `keep_values` keeps the values of all columns.
+    """
     found = Sample()
     stated = settings.model_copy(update={"lang": "und"}) if isinstance(settings.lang, LangDetect) else settings
     readable = [one for one in chunks if one.format != UNREADABLE]
@@ -86,13 +91,13 @@ def sample(
 
 
 def _some(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """The first, the middle and the last of the files' first chunks."""
+    """Return the first, the middle and the last of the files' first chunks."""
     first = list({one.path: one for one in reversed(chunks)}.values())[::-1]
     return [first[one] for one in sorted({0, len(first) // 2, len(first) - 1})][:FILES] if first else []
 
 
 class _Noting(RecordMaker):
-    """Makes documents, and notes which columns the records have."""
+    """A record maker that also notes which columns the records have."""
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class _Noting(RecordMaker):
 
 
 def _parquet_columns(chunk: Chunk) -> tuple[str, ...]:
-    """Of the file, though only those are read that are looked at."""
+    """Return all columns of a Parquet file, although only the needed ones are read."""
     try:
         with open_parquet(replace(chunk, start=0, end=TO_THE_END)) as (file, _):
             return tuple(file.schema_arrow.names)

@@ -1,7 +1,7 @@
-"""Settings of the documents that go in: one entry of `input:` and the `split:` section of corpus.yaml.
+"""Settings of the documents that go in: one entry of `input:`, and the `split:` section of corpus.yaml.
 
-Everything here carries meaning: another path, column or fraction gives another corpus. Nothing is opened here;
-`resolve_inputs` only makes paths absolute and names unique, so it costs nothing.
+Everything here carries meaning: another path, column or fraction makes another corpus. Nothing is opened here;
+`resolve_inputs` only makes paths absolute and checks that names are unique, so it costs nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stages.stage import Settings, execution, meaning
 
 
 class InputError(ConfigError):
-    """Something about an input that a person has to put right: the message says what, where and how, in one line."""
+    """Something about an input has to be corrected by a person; the message says what, where and how, in one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(visible(message))
@@ -71,13 +71,13 @@ Keep = Annotated[
 
 
 class LangColumn(Settings):
-    """`lang: {column: NAME}`: each document says its own language."""
+    """`lang: {column: NAME}`: a column gives each document's language."""
 
     column: Name = meaning(description="column that holds each document's SONAR language code")
 
 
 class DetectSettings(Settings):
-    """How sure the identification has to be."""
+    """How certain the identification of a language has to be."""
 
     threshold: float = meaning(
         0.5, description="documents whose language is less certain than this (0 to 1) are quarantined", ge=0, le=1
@@ -85,7 +85,7 @@ class DetectSettings(Settings):
 
 
 class LangDetect(Settings):
-    """`lang: {detect: {threshold: 0.5}}`, or `lang: detect`: each document's language is told by its text."""
+    """`lang: {detect: {threshold: 0.5}}`, or `lang: detect`: each document's language is identified from its text."""
 
     detect: DetectSettings = meaning(description="settings of the identification; {} for the defaults")
 
@@ -95,7 +95,7 @@ def _lang_in_full(value: Any) -> Any:
 
 
 def _lang_form(value: Any) -> str:
-    """The form of `lang:` that is meant, so that a mistake in one is not explained as mistakes in all."""
+    """Return which form of `lang:` is meant, so that a mistake in one form is not explained as mistakes in all."""
     if isinstance(value, dict):
         return LangDetect.__name__ if "detect" in value else LangColumn.__name__
     return type(value).__name__ if isinstance(value, Settings) else "code"
@@ -121,8 +121,8 @@ class InputSettings(Settings):
     text: Name = meaning("text", description="column that holds the text")
     id: Name | None = meaning(None, description="column that holds the id; left out: a hash of input, path and place")
     lang: Lang = meaning(
-        description="SONAR language code of all documents (eng_Latn), {column: NAME}, or detect; codes that are stated "
-        "are believed, whatever the text looks like"
+        description="SONAR language code of all documents (eng_Latn), {column: NAME}, or detect; stated codes "
+        "are not checked against the text"
     )
     keep: Keep = meaning(
         [],
@@ -136,7 +136,7 @@ class InputSettings(Settings):
 
     @property
     def input_name(self) -> str:
-        """The name given, or one made from the path as it stands now."""
+        """The given name, or one made from the path as it is now."""
         return self.name or _name_from(self.path)
 
     @property
@@ -146,7 +146,7 @@ class InputSettings(Settings):
         return {name: ColumnType.from_json(kind) for name, kind in types.items() if kind != AUTO}
 
     def resolve(self, base: str) -> InputSettings:
-        """The same input with an absolute path (`base`: the YAML's folder, a path or a URL) and a fixed name.
+        """Return the input with an absolute path and a fixed name; `base` is the YAML's folder, a path or a URL.
 
         The name comes from the path as written, so moving YAML and data together changes no id.
         """
@@ -154,7 +154,7 @@ class InputSettings(Settings):
 
 
 class ColumnSplit(Settings):
-    """`by: {column: NAME}`: the column says train, validation or test; other values are quarantined."""
+    """`by: {column: NAME}`: the column holds train, validation or test; documents with other values are quarantined."""
 
     column: Name = meaning(description="column that holds train, validation or test")
 
@@ -174,11 +174,11 @@ class IdGroupSplit(Settings):
 
 
 class SplitSettings(Settings):
-    """`split:`: how documents are shared out to train, validation and test.
+    """`split:`: how documents are divided into train, validation and test.
 
-    Fractions are of the hashed values, so they hold on average. Validation takes the low end of the hashes and test
-    the high end: changing one fraction moves no document in or out of the other. With `by: {column: NAME}` the
-    column decides and the fractions are not used.
+    Fractions refer to the hashed values, so they hold on average. Validation takes the low end of the hashes and test
+    the high end: changing one fraction moves no document into or out of the other. With `by: {column: NAME}` the column
+    decides, and the fractions are not used.
     """
 
     validation: float = meaning(0.01, description="fraction of validation documents", ge=0, le=1)
@@ -195,7 +195,7 @@ class SplitSettings(Settings):
 
 
 def resolve_inputs(inputs: Sequence[InputSettings], base: str) -> list[InputSettings]:
-    """All inputs resolved. Raises InputError if two have the same name: ids and sources would be mixed up."""
+    """Resolve all inputs. Raises InputError if two have the same name: their ids and sources would be mixed up."""
     resolved = [settings.resolve(base) for settings in inputs]
     for name, times in Counter(settings.input_name for settings in resolved).items():
         if times > 1:
@@ -204,7 +204,9 @@ def resolve_inputs(inputs: Sequence[InputSettings], base: str) -> list[InputSett
 
 
 def _name_from(path: str) -> str:
-    """`sample/*.jsonl.gz` → `sample-1f2e3d`: the last word of the path without wildcards, and a hash of all of it."""
+    """Name an input: `sample/*.jsonl.gz` → `sample-1f2e3d`, the path's last word without wildcards and a hash of the
+    path.
+    """
     words = [word for word in re.split(r"[^A-Za-z0-9]+", re.split(r"[*?\[]", path)[0]) if word]
     return f"{words[-1] if words else 'input'}-{hashlib.blake2b(path.encode(), digest_size=3).hexdigest()}"
 

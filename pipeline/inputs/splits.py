@@ -1,4 +1,4 @@
-"""Which split a document is in: a hash of something it says, the same on every machine and in every run."""
+"""Decides which split a document is in, by a hash that is the same on every machine and in every run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Splitter = Callable[[str, bytes, Any], str]
 
 
 def split_column(split: SplitSettings) -> str | None:
-    """The column that the split needs, if any."""
+    """Return the column that the split needs, if any."""
     if isinstance(split.by, ColumnSplit):
         return split.by.column
     return split.by.column_hash if isinstance(split.by, ColumnHashSplit) else None
 
 
 def by_hash(split: SplitSettings, value: bytes) -> str:
-    """Validation is the low end of the hashes, test the high end."""
+    """Return the split of a value: validation is the low end of the hashes, test the high end."""
     u = int.from_bytes(hashlib.blake2b(value, digest_size=8, person=b"split").digest(), "big") / 2**64
     if u < split.validation:
         return "validation"
@@ -31,14 +31,14 @@ def by_hash(split: SplitSettings, value: bytes) -> str:
 
 
 def splitter(split: SplitSettings) -> Splitter:
-    """A function of (doc_id, text as UTF-8, value of the split column) that raises BadRecordError."""
+    """Return a function of (doc_id, text as UTF-8, value of the split column) that may raise BadRecordError."""
     by = split.by
     if isinstance(by, ColumnSplit):
         column = by.column
 
         def choose(doc_id: str, text: bytes, value: Any) -> str:
             if value not in SPLITS:
-                raise BadRecordError("unknown split", f"{column} is {short(value)}; known are {', '.join(SPLITS)}")
+                raise BadRecordError("unknown split", f"{column} is {short(value)}; allowed are {', '.join(SPLITS)}")
             return str(value)
 
     elif isinstance(by, ColumnHashSplit):

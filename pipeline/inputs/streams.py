@@ -1,10 +1,10 @@
-"""Bytes of input files in blocks: ranges of plain files, and decompressed streams that say where they broke.
+"""Yields bytes of input files in blocks: ranges of plain files, and decompressed streams that say where they broke.
 
-Decompression is done block by block here, not by the libraries' file objects: those lose what was decoded just before a
-break, stop after the first zstd frame, or end without a word when a zstd file is truncated. Memory is one raw
-block and about 1 MiB of what it decompresses to (zstd: at most 32 MiB), whatever the ratio. Errors of the store
-(network, permissions) are never taken for broken files: they are asked again where they may pass (and counted), then
-raised as they are.
+Decompression works block by block here, not through the libraries' file objects: those lose what was decoded just
+before a break, stop after the first zstd frame, or end silently when a zstd file is truncated. Memory is one raw block
+and about 1 MiB of what it decompresses to (zstd: at most 32 MiB), whatever the ratio. Errors of the store (network,
+permissions) are never mistaken for broken files: requests are repeated if that may help (and counted); otherwise the
+error is raised unchanged.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pipeline.inputs.settings import InputError
 from pipeline.storage.retry import RETRY_SECONDS, filesystem, with_retries
 
 BLOCK = 1 << 20
-PIECE = 1 << 16  # compressed bytes that are lost to a break at most
+PIECE = 1 << 16  # the most compressed bytes that a break can lose
 ZSTD_PIECE = 1 << 10  # given to zstd at once, which has no limit of its own: a block of 4 bytes can become 128 KiB
 
 DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
 
 
 class BrokenStreamError(Exception):
-    """The stored bytes cannot be decompressed further. Everything decodable was given out before.
+    """The stored bytes cannot be decompressed further; everything decodable was yielded before.
 
-    `bytes_unreadable`: stored bytes from the piece that failed to the end of the file; 0 when the file simply stops
-    too early, because what is missing has no size.
+    `bytes_unreadable`: stored bytes from the piece that failed to the end of the file; 0 if the file simply ends too
+    early, because what is missing has no size.
     """
 
     def __init__(self, error: str, bytes_unreadable: int) -> None:
@@ -43,7 +43,7 @@ class BrokenStreamError(Exception):
 
 
 class Decompressor(Protocol):
-    """What zlib, bz2, lzma and zstandard have in common: one member, frame or stream."""
+    """The common interface of zlib, bz2, lzma and zstandard: one member, frame or stream."""
 
     @property
     def eof(self) -> bool: ...
@@ -53,10 +53,10 @@ class Decompressor(Protocol):
 
 
 def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
-    """The chunk's file, if it is still the one that was planned.
+    """Open the chunk's file, if it is still the one that was planned.
 
-    `random_access`: for Parquet, whose reader asks for exactly what it needs; otherwise 8 MiB are read ahead.
-    Raises InputError when the file has changed since, because ranges and counts no longer fit.
+    `random_access` is for Parquet, whose reader asks for exactly what it needs; otherwise 8 MiB are read ahead. Raises
+    InputError if the file has changed since, because ranges and counts no longer fit.
     """
     fs, path, _ = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
@@ -67,7 +67,7 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
 
 
 class _Patient:
-    """A file of which each read is repeated while its store fails in a way that may pass."""
+    """A file that repeats each read while its store fails in a way that may pass."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -92,16 +92,17 @@ class _Patient:
 
 
 def head_of(chunk: Chunk) -> bytes:
-    """The first bytes of the chunk's file, wherever the chunk itself begins: one small request."""
+    """Return the first bytes of the chunk's file, wherever the chunk itself begins: one small request."""
     fs, path, size = _as_planned(chunk)
-    if not size:  # stores refuse a range of nothing
+    if not size:  # stores refuse an empty range
         return b""
     return with_retries("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), RETRY_SECONDS)
 
 
 def check_lines(chunk: Chunk, head: bytes) -> None:
-    """Raises BrokenStreamError if a file that should hold lines of JSON begins like something else: not one line of
-    an image is worth a record of its own.
+    """Raise BrokenStreamError if a file that should hold lines of JSON begins like something else.
+
+    Otherwise every line of an image would become a record.
     """
     name = not_text(head)
     if name:
@@ -110,7 +111,7 @@ def check_lines(chunk: Chunk, head: bytes) -> None:
 
 
 def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
-    """File system, path there, and size in bytes."""
+    """Return file system, path there, and size in bytes."""
     fs, path = filesystem(chunk.url)
     fs.invalidate_cache(path)
     size = 0
@@ -130,7 +131,7 @@ def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
 
 
 def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[bytes]:
-    """The stored bytes of [start, end) (to the end of the file: None) in blocks of up to 1 MiB."""
+    """Yield the stored bytes of [start, end) in blocks of up to 1 MiB; `end` None means the end of the file."""
     with open_chunk(chunk) as file:
         file.seek(start)
         left = end - start if end is not None else None
@@ -187,7 +188,7 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
 
 
 class _Bounded:
-    """A member, frame or stream that is decoded in pieces of bounded size. unused: what came after its end."""
+    """A member, frame or stream that is decoded in pieces of bounded size; `unused` is what followed its end."""
 
     def __init__(self, decompressor: Decompressor, compression: str) -> None:
         self._decompressor, self._compression = decompressor, compression
@@ -195,11 +196,11 @@ class _Bounded:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more belongs to it."""
+        """Whether the member, frame or stream is complete."""
         return self._decompressor.eof
 
     def decoded(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes decompress to; none of it is empty."""
+        """Yield what these bytes decompress to, in non-empty pieces."""
         one: Any = self._decompressor
         if self._compression == "zstd":
             for begin in range(0, len(data), ZSTD_PIECE):

@@ -1,7 +1,7 @@
-"""Chunks in columns: about 60 bytes each, where Python objects take 400, so that millions of them fit in memory.
+"""Keeps chunks in columns: about 60 bytes each, where Python objects take 400, so that millions fit in memory.
 
-Texts that chunks share (input, path, address, stamp) are kept once. A chunk is made of its row when it is asked for:
-3 µs each while going through all of them, 50 µs for a single one.
+Texts that chunks share (input, path, address, stamp) are stored once. A chunk is created from its row on access: 3 µs
+each while iterating over all of them, 50 µs for a single one.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class InColumns(Sequence[T]):
-    """A sequence that is kept in columns; an item is made of its row when it is asked for."""
+    """A sequence that is stored in columns; an item is created from its row on access."""
 
     @abstractmethod
     def take(self, rows: Any) -> Self:
-        """Those of these rows (integers), in that order."""
+        """Return the items of these rows (integers), in that order."""
         ...
 
     @abstractmethod
@@ -59,29 +59,29 @@ class InColumns(Sequence[T]):
 
 
 class ChunkTable(InColumns[Chunk]):
-    """An immutable sequence of chunks. `table`: of `SCHEMA`, one array a column."""
+    """An immutable sequence of chunks. `table` has the schema `SCHEMA` and one array per column."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> ChunkTable:
-        """Chunks as a table; costs nothing if they are one."""
+        """Return chunks as a table; this costs nothing if they are one already."""
         return chunks if isinstance(chunks, ChunkTable) else cls.from_batches(batches(chunks))
 
     @classmethod
     def from_batches(cls, found: Iterable[pa.RecordBatch]) -> ChunkTable:
-        """Put what `batches` made into one table."""
+        """Combine the output of `batches` in one table."""
         return cls(pa.Table.from_batches(found, SCHEMA).unify_dictionaries().combine_chunks())
 
     def columns(self, *names: str) -> Iterator[list[list[Any]]]:
-        """The values of some columns, as lists, some thousand rows at a time."""
+        """Yield the values of some columns as lists, some thousand rows at a time."""
         for start in range(0, len(self), BATCH):
             some = self.table.select(names).slice(start, BATCH)
             yield [_plain(some[name]).to_pylist() for name in names]
 
     def take(self, rows: Any) -> ChunkTable:
-        """The chunks of these rows (integers), or of a mask, in that order."""
+        """Return the chunks of these rows (integers, or a mask), in that order."""
         rows = pa.array(rows)
         return ChunkTable(self.table.filter(rows) if rows.type == pa.bool_() else self.table.take(rows))
 
@@ -97,7 +97,7 @@ class ChunkTable(InColumns[Chunk]):
 
 
 def batches(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
-    """Chunks as they come, some thousand a batch."""
+    """Yield chunks as record batches of some thousand."""
     rest = iter(chunks)
     while some := list(itertools.islice(rest, BATCH)):
         columns = [pa.array([getattr(one, name) for one in some], _plain_type(name)) for name in SCHEMA.names]

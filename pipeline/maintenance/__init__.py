@@ -1,1 +1,1 @@
-"""What is done to a corpus that is there: verify, gc, purge, and a look at the quarantine."""
+"""Maintenance of an existing corpus: verify, gc, purge, and showing the quarantine."""

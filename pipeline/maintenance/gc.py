@@ -1,9 +1,10 @@
-"""`pipeline gc`: what the newest run does not stand on: results of older settings, leftovers of killed attempts.
+"""Implements `pipeline gc`: finds what the newest run does not need: results of older settings, leftovers of killed
+attempts.
 
-A corpus keeps the results of older settings, so that going back costs nothing. This takes them away. Kept is what the
-view of the newest run names (its receipts, their files, its fits, indexes of training that name no others), what a view
-of the last 30 days names, and the index of every model. Files that people put beside them are not touched.
-Cost: one listing a folder (by pieces, where there are many parts), every receipt of the view.
+A corpus keeps the results of older settings, so that going back costs nothing; this deletes them. Files are kept if the
+view of the newest run names them (its receipts, their files, its fits, training indexes that name no others), if a view
+of the last 30 days does, or if they are the index of a model. Files that people put beside them are not touched. Cost:
+one listing per folder (by pieces, if there are many parts), and every receipt of the view.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
 from pipeline.training.data.index import FAMILIES, read_index, unusable
 
-VIEW_DAYS = 30  # for which the results of other settings are kept
+VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """What may go. why: by file; kept: of what would go otherwise, why it stays → number of files."""
+    """What may be deleted. `why`: the reason by file; `kept`: the reason why other files stay → number of files."""
 
     bytes: Mapping[str, int]
     why: Mapping[str, str]
@@ -47,7 +48,7 @@ class Garbage:
 
     @property
     def by_folder(self) -> dict[str, list[str]]:
-        """Its files, by folder."""
+        """Return the files by folder."""
         found: dict[str, list[str]] = {}
         for path in self.why:
             found.setdefault(layout.INDEXES if path.startswith(layout.INDEXES) else path.partition("/")[0], []).append(
@@ -57,9 +58,9 @@ class Garbage:
 
 
 def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = None) -> Garbage:
-    """What the newest run does not stand on, and no other view of the last 30 days, unless `older_views`.
+    """Return what neither the newest run needs, nor, unless `older_views` is set, another view of the last 30 days.
 
-    Raises `CorpusError` if the newest run is under way or broke off.
+    Raises `CorpusError` if the newest run is under way or was interrupted.
     """
     paths = garbage(corpus)
     others = [] if older_views else list(_recent(corpus, time.time() if now is None else now))
@@ -71,7 +72,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
     for folder, files in paths.items():
         for path in files:
             if path in named:
-                kept[f"a run of the last {VIEW_DAYS} days, of other settings or inputs, stands on them"] += 1
+                kept[f"a run of the last {VIEW_DAYS} days, with other settings or inputs, needs them"] += 1
             elif path in learned:
                 kept["a model was trained on them"] += 1
             else:
@@ -84,7 +85,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
 
 
 def show_garbage(console: Console, found: Garbage) -> None:
-    """How many files of each folder may go, their bytes, and why; and what stays for which reason."""
+    """Show how many files of each folder may be deleted, their bytes, and why; and which files stay, and why."""
     for folder, paths in found.by_folder.items():
         total = size(sum(found.bytes[path] for path in paths))
         console.print(Text(f"{folder}: {counted(len(paths), 'file')}, {total}: {found.why[paths[0]]}"), soft_wrap=True)
@@ -92,18 +93,18 @@ def show_garbage(console: Console, found: Garbage) -> None:
         console.print(Text(f"kept: {counted(files, 'file')}: {why}"), soft_wrap=True)
     if not found.why:
         kept = " or another run or a model" if found.kept else ""
-        console.print(f"The newest run{kept} stands on every file.")
+        console.print(f"The newest run{kept} needs every file.")
 
 
 def delete_garbage(console: Console, corpus: Corpus, found: Garbage) -> None:
-    """Delete it, and say how much that was."""
+    """Delete the files, and say how much that was."""
     gone = delete(corpus, found.by_folder)
     total = size(sum(found.bytes.values()))
     console.print(f"{counted(sum(gone.values()), 'file')} deleted, {total}", highlight=False)
 
 
 def _files_of(corpus: Corpus, digest: str) -> Iterator[str]:
-    """The files that training reads by an index; none if it is gone."""
+    """Yield the files that training reads through an index; none if the index is gone."""
     with contextlib.suppress(CorpusError):
         parts = read_index(corpus, digest).parts
         for family in FAMILIES:
@@ -117,12 +118,12 @@ def _why(folder: str, path: str) -> str:
 
 
 def _recent(corpus: Corpus, now: float) -> Iterator[Corpus]:
-    """The corpus as each other run saw it that began in the last 30 days."""
+    """Yield the corpus as seen by each other run that began in the last 30 days."""
     oldest = datetime.fromtimestamp(now, UTC) - timedelta(days=VIEW_DAYS)
     seen = {corpus.view.header()}
     for name in corpus.store.folders(layout.RUNS)[:-1]:
         if name >= oldest.strftime("%Y%m%dT%H%M%S"):
-            with contextlib.suppress(CorpusError):  # a run that broke off before it had a view, or is damaged
+            with contextlib.suppress(CorpusError):  # a run that was interrupted before it had a view, or is damaged
                 view = View.read(corpus.store, f"{layout.RUNS}/{name}")
                 if view.header() not in seen:
                     seen.add(view.header())
@@ -137,12 +138,14 @@ def _named(corpus: Corpus) -> set[str]:
 
 
 def garbage(corpus: Corpus) -> dict[str, list[str]]:
-    """Paths that the newest run does not stand on, by folder. Raises `CorpusError` if it is under way or broke off."""
+    """Return paths that the newest run does not need, by folder. Raises `CorpusError` if it is under way or
+    interrupted.
+    """
     newest = corpus.store.folders(layout.RUNS)[-1]
     if not corpus.store.exists(f"{layout.RUNS}/{newest}/summary.json"):
         raise CorpusError(
             f"run {newest} of {corpus.url} is not finished; wait for it, or run the same configuration again: only "
-            "then is it known what it stands on"
+            "then is it known what it needs"
         )
     found: dict[str, list[str]] = {}
     pieces = prefixes(len(corpus.parts))
@@ -164,7 +167,7 @@ def _receipt_folders(corpus: Corpus) -> list[str]:
 
 
 def delete(corpus: Corpus, paths: dict[str, list[str]]) -> Counter[str]:
-    """Delete them, ledgers that name them first, then receipts, so that nothing names what is not there."""
+    """Delete the paths: ledgers that name them first, then receipts, so that nothing names a missing file."""
     gone: Counter[str] = Counter()
     if paths.keys() & {"receipts", "chunks"}:
         _forget(corpus.chunks)
@@ -177,7 +180,7 @@ def delete(corpus: Corpus, paths: dict[str, list[str]]) -> Counter[str]:
 
 
 def _forget(states: States) -> None:
-    """Take rows out of the ledgers that speak of anything else than what the newest run stands on."""
+    """Remove rows from the ledgers that describe anything else than what the newest run needs."""
     rows = states.rows[states.rows >= 0]
     whole = [all(stage in (CHUNK, *one.done) for stage in one.recipes) for one in states.matches]
     keep = np.zeros(len(states.ledgers), np.bool_)
@@ -186,7 +189,7 @@ def _forget(states: States) -> None:
 
 
 def _live(corpus: Corpus, piece: str) -> set[str]:
-    """What the view names, of chunks whose names begin so."""
+    """Return what the view names, for chunks whose names begin with `piece`."""
     live: set[str] = set()
     for path in corpus.view.fits.values():
         live |= {path, read_record(corpus.store, path).path}

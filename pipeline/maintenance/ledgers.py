@@ -1,4 +1,4 @@
-"""Whether ledgers say the same as the receipts that they were folded from, row by row."""
+"""Checks whether ledgers agree with the receipts that they were folded from, row by row."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pipeline.storage import layout
 
 
 def check_ledgers(states: States) -> Iterator[Finding]:
-    """Every row that the view stands on is made again from receipts and compared; one that differs spoils its file.
+    """Compare every row that the view uses with one made again from receipts; a difference spoils the row's file.
 
-    Cost: one small read a receipt.
+    Cost: one small read per receipt.
     """
     store = states.store
     if states.gone:
@@ -43,7 +43,7 @@ def check_ledgers(states: States) -> Iterator[Finding]:
             parts: list[dict[str, Receipt]] = [{stage: next(found) for stage, _ in part} for part in places]
             again = row_of(receipt, parts, counters_of(receipt, ((part, ()) for part in parts)))
         except (CorpusError, ValueError, KeyError) as error:
-            yield Finding(path, f"vouches for what cannot be read: {where}: {error}", path)
+            yield Finding(path, f"vouches for a receipt that cannot be read: {where}: {error}", path)
             continue
         differing = [name for name in row if row[name] != again[name]]
         if differing:

@@ -18,13 +18,13 @@ from pipeline.training.status import training_statuses
 
 
 def indexes_of(store: Store) -> list[str]:
-    """First twelve digits of the digests of all finished indexes."""
+    """Return the first twelve digits of the digests of all finished indexes."""
     names = (path.rpartition("/")[2] for path in store.find(layout.INDEXES))
     return sorted(name.removesuffix(".parquet") for name in names if name.count(".") == 1 and name.endswith(".parquet"))
 
 
 def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
-    """Indexes (twelve digits each) that name one of these data files, or cannot be read, so that nobody knows."""
+    """Yield indexes (twelve digits each) that name one of these data files, or cannot be read, so that they might."""
     wanted = pa.array(sorted(files), pa.string())
     for digest in indexes_of(corpus.store):
         try:
@@ -37,7 +37,7 @@ def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
 
 
 def models_of(store: Store) -> Iterator[tuple[str, list[str]]]:
-    """Runs of training, and of each the indexes of this corpus that it is pinned to; damaged ones are left out."""
+    """Yield trainings, each with the indexes of this corpus that it is pinned to; damaged ones are left out."""
     for one in training_statuses(store):
         with contextlib.suppress(CorpusError):
             pinned = read_started(store, one.run).pinned
@@ -45,6 +45,6 @@ def models_of(store: Store) -> Iterator[tuple[str, list[str]]]:
 
 
 def models_made_with(store: Store, indexes: Collection[str]) -> list[str]:
-    """Runs of training that are pinned to one of these indexes, or to one that is gone, so that nobody knows."""
+    """Return trainings that are pinned to one of these indexes, or to one that is gone, so that it might have been."""
     known = set(indexes_of(store))
     return [run for run, pinned in models_of(store) if any(one in indexes or one not in known for one in pinned)]

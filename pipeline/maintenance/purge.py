@@ -1,10 +1,10 @@
-"""`pipeline purge`: documents go for good, by their ids.
+"""Implements `pipeline purge`: removes documents for good, by their ids.
 
-First a tombstone is written (`tombstones.py`), and from then on no reader shows them. The next run segments
-the chunks that held them again, without them: ends of parts stay where they were, so only parts that held one change,
-and only their embeddings are made again. Then `erase` deletes whatever older settings, older receipts and broken
-attempts left of those chunks. Cost: the column `doc_id` of every documents file and every list of quarantine, 16 at a
-time; the run, the chunks that were hit.
+First a tombstone is written (`tombstones.py`), and from then on no reader shows the documents. The next run segments
+the chunks that held them again, without them: ends of parts stay where they were, so only parts that held a document
+change, and only their embeddings are made again. Then `erase` deletes whatever older settings, older receipts and
+interrupted attempts left of those chunks. Cost: the column `doc_id` of every documents file and every quarantine list,
+16 at a time; for the run, the affected chunks.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 
 NAMED = 20  # ids that are in no document
-FIRST = 5  # ids that are shown, so that a person sees whether they are the right ones
+FIRST = 5  # ids that are shown, so that a person can check them
 REPORT = "report/index.html"
 
 
 @dataclass
 class PurgeMatches:
-    """Where purged ids stand. `hits`: chunk → ids; documents, sentences and parts: that readers see now."""
+    """Where purged ids occur. `hits`: chunk → ids. `documents`, `sentences` and `parts` count what readers see now."""
 
     hits: dict[str, set[str]] = field(default_factory=dict)
     documents: int = 0
@@ -51,16 +51,16 @@ class PurgeMatches:
 
     @property
     def ids(self) -> set[str]:
-        """The ids that were found in at least one document or quarantine list."""
+        """Return the ids that were found in at least one document or quarantine list."""
         return set().union(*self.hits.values())
 
 
 def purge(
     console: Console, corpus: Corpus, file: str, dry_run: bool, jobs_alive: Callable[[Sequence[str]], bool]
 ) -> None:
-    """Purge the documents whose ids a file lists. `jobs_alive`: whether SLURM has one of these jobs.
+    """Purge the documents whose ids a file lists. `jobs_alive` says whether SLURM has one of these jobs.
 
-    Raises `ConfigError` for a file that lists none, `CorpusError` while a run is under way.
+    Raises `ConfigError` for a file without ids, `CorpusError` while a run is under way.
     """
     ids = read_ids(file)
     with contextlib.nullcontext() if dry_run else locked(corpus.store, "purge", jobs_alive):
@@ -90,20 +90,20 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         console.print("Nothing was changed; without --dry-run they are purged.")
         return
     path = create_tombstone(corpus.store, ids, found.hits, file, indexes)
-    corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes it anew
+    corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes a new one
     for one in corpus.store.find("documents", prefix="."):  # of killed writes
         corpus.store.delete(one)
     console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
     if found.hits:
         console.print(
-            "Now run: pipeline run corpus.yaml (it writes those chunks anew and deletes what they were). Input files, "
+            "Now run: pipeline run corpus.yaml (it writes those chunks again and deletes what they were). Input files, "
             "exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are yours.",
             soft_wrap=True,
         )
 
 
 def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> None:
-    """Which indexes and models were made with documents that go; they are not changed."""
+    """Say which indexes and models were made with purged documents; they are not changed."""
     models = models_made_with(corpus.store, indexes) if indexes else []
     for what, names in (("index", indexes), ("model", models)):
         if names:
@@ -113,13 +113,15 @@ def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> 
             )
     if models:
         console.print(
-            Text("A model learned from them: pipeline train corpus.yaml --fresh trains it again without.", "yellow"),
+            Text(
+                "A model learned from them: pipeline train corpus.yaml --fresh trains it again without them.", "yellow"
+            ),
             soft_wrap=True,
         )
 
 
 def show_unpurged(console: Console, corpus: Corpus) -> None:
-    """What is purged but still in files, if anything."""
+    """Show what is purged but still in files, if anything."""
     hits = corpus.tombstones.by_chunk
     if hits:
         ids = counted(len(frozenset().union(*hits.values())), "purged id")
@@ -127,9 +129,11 @@ def show_unpurged(console: Console, corpus: Corpus) -> None:
 
 
 def read_ids(file: str) -> set[str]:
-    """Ids of a text file, one a line; of .jsonl, a string or an object with `doc_id` a line; of the column doc_id of
-    .parquet. Any fsspec URL. A line ends at a line feed and nowhere else, whatever Unicode calls a line end, so an id
-    that holds one itself is given as .jsonl or .parquet.
+    """Read ids: one per line of a text file; a string or an object with `doc_id` per line of .jsonl; or doc_id of
+    .parquet.
+
+    Takes any fsspec URL. Only a line feed ends a line, whatever else Unicode calls a line end, so an id that contains a
+    line feed has to be given as .jsonl or .parquet.
     """
     try:
         with translate_errors(file), fsspec.open(file, "rb") as opened:
@@ -160,11 +164,11 @@ def _id_of(file: str, number: int, line: str) -> str:
         doc_id = value.get("doc_id") if isinstance(value, dict) else value
         if isinstance(doc_id, str) and doc_id:
             return doc_id
-    raise ConfigError(f'--ids {file}: line {number} is no id; write "ID" or {{"doc_id": "ID"}} on each line')
+    raise ConfigError(f'--ids {file}: line {number} is not an id; write "ID" or {{"doc_id": "ID"}} on each line')
 
 
 def find(corpus: Corpus, ids: Collection[str]) -> PurgeMatches:
-    """Look into every documents file and quarantine list, also those of older settings and of broken attempts."""
+    """Search every documents file and quarantine list, also those of older settings and of interrupted attempts."""
     wanted = pa.array(sorted(ids), pa.string())
     shown = {
         file.path for chunk in corpus.chunks for part in chunk.parts for file in part.receipts["segment"].files

@@ -1,7 +1,8 @@
-"""What `pipeline quarantine` shows: the records that could not be used, by reason, each with its place and its error.
+"""Implements `pipeline quarantine`: shows the records that could not be used, by reason, each with its place and its
+error.
 
-Reads only the lists that the chunk receipts name, one chunk at a time, and stops when it has the examples it wants; the
-counts are those of the receipts.
+Only the lists that the chunk receipts name are read, one chunk at a time, until there are enough examples; the counts
+are those of the receipts.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pipeline.corpus.counters import CHUNK, whole_counts
 from pipeline.corpus.quarantine import QuarantinedRecord, quarantined_records
 from pipeline.corpus.reader import Corpus
 
-SHOWN = 3  # records a reason
+SHOWN = 3  # records per reason
 
 
 def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None, most: int = SHOWN) -> None:
-    """At most so many records of each reason, or of one. Raises `ConfigError` for a reason that no record has."""
+    """Show at most `most` records of each reason, or of one. Raises `ConfigError` for a reason that no record has."""
     counts = whole_counts(corpus.chunks.total, CHUNK, "quarantined")
     if not counts:
         console.print(f"Nothing is in the quarantine of {corpus.url}.", markup=False, highlight=False)

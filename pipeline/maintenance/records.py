@@ -1,8 +1,8 @@
-"""Whether the records of a corpus can be read: everything but the rows themselves, each file that any command opens.
+"""Checks whether the records of a corpus can be read: each file that any command opens, except the rows themselves.
 
-A record that is damaged is made again from others where that is possible, or goes, so that the next run or training
-makes it again; what neither can bring back says what to do. Cost: one small read a receipt, sixteen at a time, and all
-of the ledgers.
+A damaged record is made again from others if that is possible, or deleted, so that the next run or training makes it
+again; if neither helps, a message says what to do. Cost: one small read per receipt, sixteen at a time, and all of the
+ledgers.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _LEASE = re.compile(rf"{LOCK}/.+-[0-9]{{3,}}\.lease")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be.
+    """Something that is wrong with a file.
 
-    receipt: a file to delete, after which the next run or training makes the thing again; mend: makes it again at once;
-    blocks: before it is mended, nobody knows what the corpus holds.
+    `receipt`: a file to delete, after which the next run or training makes the thing again. `mend`: a function that
+    makes it again at once. `blocks`: until it is repaired, the content of the corpus is not known.
     """
 
     path: str
@@ -78,24 +78,24 @@ class Without(Store):
         self._hidden = frozenset(hidden)
 
     def read(self, path: str) -> bytes:
-        """The bytes of another file."""
+        """Return the bytes of a file that is not hidden."""
         if path in self._hidden:
             raise MissingError(f"{self.url}: the file {path} is missing")
         return super().read(path)
 
     def exists(self, path: str) -> bool:
-        """Whether another file is there."""
+        """Return whether a file exists and is not hidden."""
         return path not in self._hidden and super().exists(path)
 
     def find(self, folder: str, prefix: str = "") -> list[str]:
-        """The other files."""
+        """Return the files that are not hidden."""
         return [path for path in super().find(folder, prefix) if path not in self._hidden]
 
 
 def check_records(store: Store, config: RunConfig | None = None) -> list[Finding]:
-    """Records that cannot be read, but for those of trainings. config: what the corpus is made with, if it is given.
+    """Return findings for records that cannot be read, except those of trainings.
 
-    Raises `CorpusError` for a folder that is no corpus.
+    `config` is the configuration of the corpus, if it is given. Raises `CorpusError` for a folder that is not a corpus.
     """
     return [
         *_header(store, config), *_newest(store, config), *_ends_of_runs(store), *_recipes(store), *_ledgers(store),
@@ -104,15 +104,15 @@ def check_records(store: Store, config: RunConfig | None = None) -> list[Finding
 
 
 def check_is_corpus(store: Store) -> None:
-    """Raises `CorpusError` for a folder that is none, or of another layout; damage does not count."""
+    """Raise `CorpusError` for a folder that is not a corpus, or has another layout; damage is not an error here."""
     for _ in _header(store, None):
         pass
 
 
 def repair(store: Store, wrong: Collection[Finding]) -> tuple[int, int, list[str]]:
-    """Delete what is then made again, and make again what can be at once.
+    """Delete what the next run makes again, and make again at once what is possible.
 
-    Returns how many records went, how many were made again, and what could not be mended, in words.
+    Returns how many records were deleted, how many were made again, and what could not be repaired.
     """
     paths = sorted({one.receipt for one in wrong if one.receipt}, key=lambda path: (not path.startswith(LEDGERS), path))
     for path in paths:
@@ -148,7 +148,7 @@ def _header(store: Store, config: RunConfig | None) -> Iterator[Finding]:
 
 
 def _packs(store: Store) -> bool:
-    """Whether small text files share chunks, by the newest list of chunks that can be read."""
+    """Return whether small text files share chunks, by the newest list of chunks that can be read."""
     for name in reversed(store.folders(layout.RUNS)):
         with contextlib.suppress(CorpusError):
             formats = set(View.read(store, f"{layout.RUNS}/{name}").listed.chunks.table["format"].to_pylist())
@@ -157,7 +157,7 @@ def _packs(store: Store) -> bool:
 
 
 def _newest(store: Store, config: RunConfig | None) -> Iterator[Finding]:
-    """The settings and the view of the run that readers open; of older ones nobody opens them."""
+    """Check the settings and the view of the run that readers open; those of older runs are never opened."""
     try:
         folder = newest_folder(store)
         settings = read_config(store, folder)
@@ -187,15 +187,15 @@ def _config_of(settings: dict[str, Any]) -> RunConfig | None:
 
 
 def _write_record(store: Store, config: RunConfig | None) -> None:
-    """Record the newest run once more, of the inputs as they are now. Raises `CorpusError`, `ConfigError`."""
+    """Record the newest run once more, with the inputs as they are now. Raises `CorpusError` or `ConfigError`."""
     if config is None:
-        raise CorpusError("its settings are lost with it; run the corpus.yaml of this corpus, which writes it anew")
+        raise CorpusError("its settings are lost with it; run the corpus.yaml of this corpus, which restores it")
     plan = make_plan(config.model_copy(update={"output": store.url}))
     RunRecord(store, plan.config, plan.view).close({"done": plan.nothing_to_do, "failures": []})
 
 
 def _tried(path: str, read: Callable[[], object], receipt: str | None) -> Iterator[Finding]:
-    """What is wrong with a file, if reading it says so; one that went meanwhile is not wrong."""
+    """Read a file and say what is wrong with it; a file that is deleted meanwhile is not wrong."""
     try:
         read()
     except (MissingError, LedgerGoneError):

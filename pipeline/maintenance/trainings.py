@@ -1,7 +1,7 @@
-"""What lies in the folders of trainings, train/NAME, against what it says of itself.
+"""Checks the folders of trainings, train/NAME, against their own records.
 
-A checkpoint is whole if its files have the digests of its marker; a model and a scaler if they have those of model.json
-and run.json. A damaged training is told, and the others are looked at all the same.
+A checkpoint is complete if its files have the digests of its marker; a model and a scaler if they have those of
+model.json and run.json. A damaged training is reported, and the others are checked all the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pipeline.training.status import (
 
 
 def check_indexes(corpus: Corpus) -> Iterator[Finding]:
-    """Everything that is wrong with the finished indexes of a corpus."""
+    """Yield everything that is wrong with the finished indexes of a corpus."""
     for digest in indexes_of(corpus.store):
         path = layout.index_paths(digest)[0]
         try:
@@ -54,7 +54,7 @@ def check_indexes(corpus: Corpus) -> Iterator[Finding]:
 
 
 def check_trainings(store: Store) -> Iterator[Finding]:
-    """Everything that is wrong with the trainings of a corpus."""
+    """Yield everything that is wrong with the trainings of a corpus."""
     for name in store.folders(FOLDER):
         run = f"{FOLDER}/{name}"
         if any(store.exists(f"{run}/{one}") for one in (RECORD, MODEL)) or store.find(f"{run}/{CHECKPOINTS}"):

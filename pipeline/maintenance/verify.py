@@ -36,7 +36,7 @@ AT_ONCE = 64  # chunks whose receipts are in memory
 
 
 def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
-    """Everything that is wrong with the rows of a corpus, its fits, indexes and models; records are known to be whole.
+    """Return everything that is wrong with the rows of a corpus, its fits, indexes and models; records must be intact.
 
     `progress` is told the bytes of every file that was read.
     """
@@ -81,7 +81,7 @@ def _quarantine(store: Store, chunk: ChunkState) -> list[Finding]:
 
 
 def total_bytes(corpus: Corpus) -> int:
-    """What `progress` is told in all."""
+    """Return the total number of bytes that `progress` is told."""
     total = corpus.chunks.total
     return int(sum(sum(by_detail(total, stage, "bytes").values()) for stage in stages_of(total)))
 
@@ -104,7 +104,7 @@ def _part(store: Store, part: PartState) -> tuple[list[Finding], int]:
 
 
 def _file(store: Store, file: DataFile, receipt: Receipt) -> tuple[pa.Table | None, list[str]]:
-    """The table of a file, if it can be read, and what is wrong with it."""
+    """Return the table of a file, if it can be read, and what is wrong with it."""
     data, wrong = _bytes(store, file.path, file.digest)
     if wrong:
         return None, wrong
@@ -140,7 +140,7 @@ def _kept(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _values(embeddings: pa.Table, status: pa.Table) -> Iterator[str]:
-    """What stands in embeddings must be finite; where the status says that it was not, zeros."""
+    """Check that embeddings are finite, and zero where the status says that they were not."""
     values = embedding_matrix(embeddings["embedding"])
     bad = int((~np.isfinite(values).all(axis=1)).sum())
     if bad:

@@ -1,9 +1,8 @@
-"""What `pipeline verify` shows and does.
+"""Implements `pipeline verify`, and the comparison of two corpora.
 
-Whether two corpora are the same: the same parts with the same bytes; of GPUs, the same text and like vectors.
-
-What receipts vouch for is compared, column by column, by digest: nothing is read but the receipts, and the embeddings
-of parts in which they differ. Whatever else differs there (scores, codes) follows from those, and is counted.
+Corpora are the same if they have the same parts with the same bytes; computed on GPUs, the same text and similar
+vectors. What receipts vouch for is compared by the digests of columns: only receipts are read, and the embeddings of
+parts in which they differ. Other differences (scores, codes) follow from those, and are counted.
 """
 
 from __future__ import annotations
@@ -25,12 +24,14 @@ from pipeline.maintenance.verify import check, total_bytes
 from pipeline.storage.store import Store
 
 LIKE = 1 - 1e-5  # cosine
-EXACT = ("documents", "sentences", "status")  # never differ, whatever computed
+EXACT = ("documents", "sentences", "status")  # these never differ, whatever device computed
 
 
 @dataclass
 class Comparison:
-    """parts: in both. `differing`: columns that are not the same bytes → parts; `wrong`: what may not be."""
+    """The result of a comparison. `parts`: in both corpora; `differing`: columns whose bytes differ → parts; `wrong`:
+    what must not differ.
+    """
 
     parts: int = 0
     differing: dict[str, int] = field(default_factory=dict)
@@ -85,15 +86,15 @@ SHOWN = 20
 
 
 def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig | None = None) -> list[Finding]:
-    """Read everything again; what is not as it should be. config: what the corpus is made with, if it is given.
+    """Read everything again, and report what is wrong. `config` is the configuration of the corpus, if it is given.
 
-    Raises `CorpusError` for a folder that is no corpus.
+    Raises `CorpusError` for a folder that is not a corpus.
     """
     wrong = check_records(store, config)
     _say(console, wrong)
     repaired = [repair(store, wrong)] if wrong and mend else []
     if any(one.blocks for one in wrong) and not mend:
-        console.print("The rows were not looked at: first the records above must be made again.")
+        console.print("The rows were not checked: first the records above must be made again.")
     else:
         found = _check_rows(console, store, () if mend else [one.path for one in wrong])
         repaired += [repair(store, found)] if found and mend else []
@@ -110,7 +111,7 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
 
 
 def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list[Finding]:
-    """What is wrong with everything else. hidden: records that cannot be read."""
+    """Return what is wrong with everything else. `hidden`: records that cannot be read."""
     try:
         corpus = Corpus(store.url, store=Without(store.url, hidden))
         with RowProgress(console, total_bytes(corpus), "bytes", "read") as progress:
@@ -120,7 +121,9 @@ def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list
     _say(console, found)
     if not found and not hidden:
         files = f"{size(total_bytes(corpus))} in {counted(len(corpus.parts), 'part')}"
-        console.print(f"All is as the receipts say: {number(corpus.rows)} sentences, {files}.", highlight=False)
+        console.print(
+            f"Everything agrees with the receipts: {number(corpus.rows)} sentences, {files}.", highlight=False
+        )
     return found
 
 
@@ -136,14 +139,14 @@ def _say_repaired(console: Console, repaired: Sequence[tuple[int, int, list[str]
     if made:
         console.print(f"{counted(made, 'record')} made again", highlight=False)
     if deleted:
-        anew = "pipeline run makes anew what they vouched for, pipeline train the models"
-        console.print(f"{counted(deleted, 'receipt')} deleted: {anew}", highlight=False)
+        remake = "pipeline run makes what they vouched for again, pipeline train the models"
+        console.print(f"{counted(deleted, 'receipt')} deleted: {remake}", highlight=False)
     for left in (text for one in repaired for text in one[2]):
         console.print(Text(left, style="red"), soft_wrap=True)
 
 
 def compare_with(console: Console, one: Corpus, other: Corpus) -> bool:
-    """Compare two corpora; True if they are the same by what is promised."""
+    """Compare two corpora; returns True if they are the same as far as that is promised."""
     result = compare_corpora(one, other)
     for what in result.wrong[:SHOWN]:
         console.print(Text(f"wrong: {what}", style="bold red"))
@@ -154,5 +157,5 @@ def compare_with(console: Console, one: Corpus, other: Corpus) -> bool:
     if not result.differing and not result.wrong:
         console.print(f"The same bytes in all {counted(result.parts, 'part')}.", highlight=False)
     elif not result.wrong:
-        console.print(f"The same by what is promised of GPUs: the least cosine is {result.least_cosine:.7f}.")
+        console.print(f"The same as far as GPUs allow: the least cosine is {result.least_cosine:.7f}.")
     return not result.wrong

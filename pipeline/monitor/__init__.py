@@ -1,1 +1,1 @@
-"""Seeing a run from outside, and stopping it: its phases, workers, failures and logs."""
+"""Observes a run from outside, and stops it: its phases, workers, failures and logs."""

@@ -1,8 +1,8 @@
-"""What `pipeline cancel` does: asks whoever works on a corpus to stop, sees that it does, and frees the corpus.
+"""Implements `pipeline cancel`: asks everyone who works on a corpus to stop, waits for that, and frees the corpus.
 
-Workers hear of it at their next heartbeat, wherever they are: a file in the run's folder says it, so nothing has to
-reach them. Jobs of a cluster are cancelled as well, the one that decides what comes next first of all, so that it
-queues nothing more.
+Workers notice at their next heartbeat, wherever they are: a file in the run's folder says it, so nothing has to reach
+them. Jobs of a cluster are cancelled as well; first the one that decides what comes next, so that it queues nothing
+more.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from pipeline.corpus.runs import close_run
 from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
 from pipeline.storage.store import Store
 
-GRACE_SECONDS = 30.0  # beyond a lease, for Ray or SLURM to end what was asked to stop
+GRACE_SECONDS = 30.0  # seconds beyond a lease for Ray or SLURM to end their processes
 
 
 def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
-    """Stop the run under way and wait until the corpus is free. False if it is not yet, though everybody was asked."""
+    """Stop the run under way and wait until the corpus is free. Returns False if it is not yet, though everybody was
+    asked.
+    """
     watcher = RunWatcher(store, cluster)
     state = watcher.poll()
     if not state or not state.holder:
@@ -48,18 +50,18 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         return False
     _free(store, seen)
     if seen.done:
-        console.print("It had come to its end before it heard of it.")
+        console.print("It had ended before it noticed.")
     else:
         console.print("Cancelled. What is finished is kept: pipeline run goes on from there.")
     return True
 
 
 def _stop(console: Console, store: Store, cluster: Cluster, watcher: RunWatcher, state: RunState) -> RunState:
-    """Ask until nobody holds the corpus, or the time is over. Returns the last look."""
+    """Ask until nobody holds the corpus, or the time is over. Returns the last state."""
     deadline = time.monotonic() + state.lease_seconds + GRACE_SECONDS
     cancelled: list[str] = []
     while True:
-        if state.run:  # a run that is still planned hears of it once it has begun
+        if state.run:  # a run that is still being planned notices once it has begun
             ask_to_stop(store, state.run)
         jobs = state.holder.get("jobs", [])
         if jobs and jobs != cancelled and not state.over:
@@ -73,14 +75,14 @@ def _stop(console: Console, store: Store, cluster: Cluster, watcher: RunWatcher,
             return state
         time.sleep(1.0)
         now = watcher.poll()
-        if not now or (now.run != state.run and state.run):  # it ended, and another one has begun
+        if not now or (now.run != state.run and state.run):  # the run ended, and another one has begun
             state.holder = {}
             return state
         state = now
 
 
 def _free(store: Store, state: RunState) -> None:
-    """Close the run and its lock, where it has not done so itself."""
+    """Close the run and its lock, if it has not done so itself."""
     if state.run and state.summary is None:
         close_run(store, state.run, {"done": False, "interrupted": True})
     leases = Leases(store, FOLDER, 0.0)
@@ -98,5 +100,5 @@ def _who(state: RunState) -> str:
     holder = state.holder
     if holder.get("jobs"):
         return f"SLURM jobs {', '.join(holder['jobs'])} and their workers"
-    soon = f" (it hears of it within {duration(state.lease_seconds)})"
+    soon = f" (it notices within {duration(state.lease_seconds)})"
     return f"process {holder.get('pid')} of {holder.get('user')} on {holder.get('host')}{soon}"

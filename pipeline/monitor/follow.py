@@ -1,4 +1,4 @@
-"""What `pipeline status --watch` and `run --wait` show: a view that refreshes in place, or a line every few seconds."""
+"""Shows `pipeline status --watch` and `run --wait`: a view that refreshes in place, or a line every few seconds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
 from pipeline.storage.store import Store
 
 REFRESH_SECONDS = 2.0
-SHARE = 0.2  # of the time that looking may take: a slow store is asked less often
-PACE_SECONDS = 60.0  # over which the present rate is measured
-SHOWN = 5  # failures, stragglers
+SHARE = 0.2  # largest share of time for polling: a slow store is polled less often
+PACE_SECONDS = 60.0  # seconds over which the present rate is measured
+SHOWN = 5  # the most failures and stragglers that are shown
 WORKERS = 20
 
 
 def follow(console: Console, store: Store, cluster: Cluster, run: str | None = None) -> bool:
-    """Show a run until it is over; whether it ended well. `run`: this one, else the one under way or the newest.
+    """Show a run until it is over, and return whether it ended well. `run`: this one, or the one under way or the
+    newest.
 
-    Raises `CorpusError` if there is none. Ctrl-C comes through and stops nothing but the view.
+    Raises `CorpusError` if there is none. Ctrl-C stops only the view.
     """
     watcher, pace = RunWatcher(store, cluster, run), Pace()
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -56,7 +57,7 @@ def follow(console: Console, store: Store, cluster: Cluster, run: str | None = N
 
 
 def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
-    """One look at the run under way, or at how the newest one ended, if not well. False if it failed."""
+    """Show the run under way once, or how the newest one ended if it failed. Returns False if it failed."""
     state = RunWatcher(store, cluster).poll()
     if state and not state.over:
         console.print(view_of(state, Pace()))
@@ -67,13 +68,13 @@ def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
 
 
 class Pace:
-    """Sentences a second of the present phase, over the last minute."""
+    """Sentences per second of the present phase, over the last minute."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[int, float, int]] = deque()  # phase, when, sentences
+        self._seen: deque[tuple[int, float, int]] = deque()  # phase, time, sentences
 
     def see(self, state: RunState) -> None:
-        """Remember a look."""
+        """Record a state."""
         for phase in state.phases[-1:]:
             self._seen.append((phase.number, state.now, phase.sentences))
             while self._seen[0][0] != phase.number or state.now - self._seen[0][1] > PACE_SECONDS:
@@ -81,7 +82,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """None before there are enough looks."""
+        """Return the rate; None before there are enough states."""
         if not self._seen or self._seen[-1][1] - self._seen[0][1] < PACE_SECONDS / 4:
             return None
         (_, since, before), (_, now, after) = self._seen[0], self._seen[-1]
@@ -89,7 +90,7 @@ class Pace:
 
 
 def view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
-    """The whole view of a run that is under way, in at most about `height` lines."""
+    """Return the whole view of a run that is under way, in at most about `height` lines."""
     lines: list[RenderableType] = [Text(_title(state), "bold")]
     phases = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     phases.add_column(no_wrap=True)
@@ -113,7 +114,7 @@ def view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
 def _title(state: RunState) -> str:
     holder = state.holder
     where = f"jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
-    beat = f", last sign of life {state.beat:.0f} s ago" if state.beat is not None else ""
+    beat = f", last heartbeat {state.beat:.0f} s ago" if state.beat is not None else ""
     what = state.run.removeprefix("runs/") or "a run is being planned"
     return (
         f"{what}: {state.launcher}, {holder.get('user')} on {holder.get('host')} ({where}), for "
@@ -128,7 +129,7 @@ def _before(state: RunState) -> str:
 
 
 def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
-    """Rows of (label, text); an empty label stands for the phase's name."""
+    """Return rows of (label, text); an empty label stands for the phase's name."""
     took = f"{duration(phase.seconds)}" if phase.seconds is not None else "not begun"
     if phase.kind == "fit":
         fitted = ", ".join(phase.fitted)
@@ -166,7 +167,7 @@ def _workers(phase: PhaseState, most: int) -> list[RenderableType]:
     if not phase.workers:
         return [Text(f"{counted(phase.resting, 'worker')} without a claim")] if phase.resting else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("worker", "host", "claim", "for", "parts", "sentences", "/s", "sign of life"):
+    for column in ("worker", "host", "claim", "for", "parts", "sentences", "/s", "heartbeat"):
         table.add_column(column, justify="left" if column in ("worker", "host") else "right", no_wrap=True)
     for one in phase.workers[:most]:
         style = "red" if one.lost else "yellow" if one.quiet or one.slow else ""
@@ -186,7 +187,7 @@ def _troubles(state: RunState) -> list[Text]:
     for one in [one for one in workers if one.lost][:SHOWN]:
         found.append(Text(f"lost: claim {int(one.claim)}, {one.name} is dead or cut off; another one takes it", "red"))
     for one in [one for one in workers if one.quiet and not one.lost][:SHOWN]:
-        found.append(Text(f"silent: {one.name} gave no sign of life for {duration(one.silent)}", "yellow"))
+        found.append(Text(f"silent: {one.name} sent no heartbeat for {duration(one.silent)}", "yellow"))
     for one in [one for one in workers if one.slow and not one.quiet][:SHOWN]:
         what = f"straggler: claim {int(one.claim)} of {one.name} takes {one.slow:.1f} times as long as usual"
         found.append(Text(what, "yellow"))
@@ -206,7 +207,7 @@ def _set_aside(state: RunState) -> Text:
 
 def _jobs(state: RunState) -> str:
     if state.no_jobs:
-        return f"SLURM does not say how its jobs are: {plain(state.no_jobs, 200)}"
+        return f"SLURM does not report on its jobs: {plain(state.no_jobs, 200)}"
     by_job: dict[str, Counter[str]] = {}
     for task, word in state.jobs.items():
         by_job.setdefault(task.partition("_")[0], Counter())[word] += 1
@@ -231,7 +232,7 @@ def _line(state: RunState, pace: Pace) -> str:
 
 
 def show_end(console: Console, store: Store, state: RunState) -> None:
-    """How a run ended: what it set aside, what failed, what nobody closed."""
+    """Show how a run ended: what it set aside, what failed, and whether nobody closed it."""
     name = state.run.removeprefix("runs/") or "a run that was being planned"
     if state.summary is None:
         console.print(Text(f"{name} was not closed: {state.lost or 'it was killed'}", "red"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What a run does besides the row-wise stages: fits, training, report; for `pipeline plan`, with reasons."""
+"""Lists what a run does besides the row-wise stages: fits, training, report; for `pipeline plan`, with reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stages.cards import CardError
 
 @dataclass(frozen=True)
 class FurtherWork:
-    """Lines by what they are about. `refused`: the run would end with code 2 at this; `left`: there is work."""
+    """Lines by subject. `refused`: the run would end with code 2 because of it; `left`: there is work."""
 
     subject: str
     text: str
@@ -30,7 +30,7 @@ class FurtherWork:
 
 
 def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
-    """Fits that are missing and why, the training and what was changed since it began, the report."""
+    """Return missing fits and why, the training and what was changed since it began, and the report."""
     store = Store(plan.config.output)
     found = [
         FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(fit_reasons(store, plan.config, name))}", left=True)
@@ -58,15 +58,15 @@ def _training(store: Store, plan: Plan) -> FurtherWork:
     if changed:
         return FurtherWork(
             "train",
-            f"{what} was begun with other settings, and a run refuses to go on with it: {'; '.join(changed)}. Set them "
-            "back, give train.name another name, or begin anew: pipeline train --fresh",
+            f"{what} was begun with other settings, so a run refuses to continue it: {'; '.join(changed)}. Set them "
+            "back, give train.name another name, or start over: pipeline train --fresh",
             refused=True,
         )
     return FurtherWork("train", f"{what}: {training_in_words(status)}", left=not status.finished)
 
 
 def show_further(console: Console, plan: Plan, found: list[FurtherWork]) -> None:
-    """A line each, and whether there is anything to do at all."""
+    """Print a line each, and whether there is anything to do at all."""
     for one in found:
         style = "red" if one.refused else "" if one.left else "dim"
         console.print(Text(f"{one.subject}: {one.text}", style), soft_wrap=True)

@@ -1,7 +1,7 @@
-"""What `pipeline logs` shows: what happened in a run, whoever did it, and the logs of its jobs, in one place.
+"""Implements `pipeline logs`: what happened in a run, whoever did it, and the logs of its jobs, in one place.
 
-Events lie in files by claim (of a run that one process drives, in one for every half minute); the newest files are read
-first, and only as many as it takes to fill the screen, unless a filter has to look at all.
+Events are in one file per claim (or one per half minute, for a run that one process drives); the newest files are read
+first, and only as many as it takes to fill the screen, unless a filter has to check all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of the command. `run`: its name; `tail`: so many of the newest lines."""
+    """The options of the command. `run`: its name; `tail`: how many of the newest lines."""
 
     stage: str | None = None
     part: str | None = None
@@ -47,9 +47,11 @@ class Wanted:
 
 
 def show_logs(console: Console, store: Store, cluster: Cluster, wanted: Wanted) -> None:
-    """Raises `ConfigError` for a stage that there is not, `CorpusError` for a run, part or worker without a trace."""
+    """Show the logs. Raises `ConfigError` for an unknown stage, `CorpusError` for a run, part or worker without a
+    trace.
+    """
     if wanted.stage and wanted.stage not in STAGES:
-        raise ConfigError(f"--stage {wanted.stage}: there is none; those are: {', '.join(STAGES)}")
+        raise ConfigError(f"--stage {wanted.stage}: there is no such stage; stages are: {', '.join(STAGES)}")
     run = _run(store, wanted.run)
     console.print(Text(f"run {run.removeprefix('runs/')}", "bold"))
     found, more = _newest(store, run, _filter(store, wanted), wanted.tail)
@@ -103,7 +105,7 @@ def _filter(store: Store, wanted: Wanted) -> Callable[[Event], bool]:
 
 
 def _is_of(event: Event, stage: str) -> bool:
-    """Whether a stage had to do with it; what failed with a part may be of any stage but the first."""
+    """Return whether a stage was involved; a failure of a part may be of any stage except the first."""
     if event["kind"] == "part":
         return stage in event.get("computed", ())
     if event["kind"] == "failed" and PART.fullmatch(event["where"]):
@@ -112,14 +114,14 @@ def _is_of(event: Event, stage: str) -> bool:
 
 
 def _sources(store: Store, part: str) -> set[str]:
-    """The input file that a part is from, under which its chunk is in the log."""
+    """Return the input files of a part, under which its chunk is in the log."""
     found = PART.fullmatch(part)
     paths = store.find("chunks", f"{part[:2]}/{found['chunk']}.") if found else []
     return {read_chunk_receipt(store, path).source for path in paths}
 
 
 def _newest(store: Store, run: str, wants: Callable[[Event], bool], most: int) -> tuple[list[Event], bool]:
-    """The newest events that are wanted, in their order, and whether there may be more."""
+    """Return the newest events that are wanted, in order, and whether there may be more."""
     times = {path: when for path, when in store.listing(run).items() if path.endswith(".jsonl")}
     paths = sorted(times, key=lambda path: -times[path])
     found: list[Event] = []
@@ -145,7 +147,7 @@ def _show(console: Console, event: Event, detail: bool) -> None:
 
 
 def _show_end(console: Console, store: Store, run: str, told: set[str]) -> int:
-    """How a run ended that did not end well, but for failures that are told already. Returns how many lines it is."""
+    """Show how a run ended if not well, except for failures that are shown already. Returns the number of lines."""
     summary = read_summary(store, run)
     said = [why for why in (summary.failures if summary else ()) if not any(one in why for one in told)]
     said += ["interrupted; what was finished is kept"] if summary and summary.interrupted else []
@@ -166,7 +168,7 @@ def _what(event: Event) -> str:
 
 
 def _show_receipts(console: Console, store: Store, part: str, stage: str | None) -> int:
-    """What the receipts of a part say, with the warnings they carry. Returns how many there are."""
+    """Show the receipts of a part, with their warnings. Returns the number of receipts."""
     shown = 0
     for name in [stage] if stage else store.folders("receipts"):
         for path in store.find(f"receipts/{name}", f"{part[:2]}/{part}."):
@@ -183,7 +185,7 @@ def _show_receipts(console: Console, store: Store, part: str, stage: str | None)
 def _show_worker(
     console: Console, store: Store, run: str, wanted: Wanted, folder: Path | None, cluster: Cluster
 ) -> int:
-    """What a worker last said of itself, and the end of its logs. Returns how many traces it has left."""
+    """Show what a worker last reported, and the end of its logs. Returns how many traces it has left."""
     shown = 0
     worker = wanted.worker or ""
     for path in _workers(store, run):
@@ -207,7 +209,7 @@ def _workers(store: Store, run: str) -> Iterator[str]:
 
 
 def _nothing(console: Console, store: Store, run: str, wanted: Wanted) -> None:
-    """Says that there is nothing; raises `CorpusError` where what was asked for is unknown."""
+    """Say that there is nothing; raises `CorpusError` if what was asked for is unknown."""
     if wanted.worker:
         names = [path.rpartition("/")[2].removesuffix(".json") for path in _workers(store, run)]
         raise CorpusError(f"--worker {wanted.worker}: nothing is known of it in this run; it had: {_some(names)}")
@@ -224,7 +226,7 @@ def _nothing(console: Console, store: Store, run: str, wanted: Wanted) -> None:
 
 
 def _when_written(store: Store, run: str) -> str:
-    """When events of a run come, and who works on it."""
+    """Say when events of a run are written, and who works on it."""
     launcher = launcher_of(store, run)
     if launcher.kind != "slurm":
         return f"a run that one process drives writes them about every {duration(EVENT_SECONDS)}"

@@ -1,6 +1,6 @@
-"""What can be seen of a phase from outside: its claims, its workers and their pace, what failed.
+"""The state of a phase as seen from outside: its claims, its workers and their pace, and its failures.
 
-Times of a worker are compared with its own clock, signs of life with the store's, so clocks need not agree.
+Times of a worker are compared with its own clock, heartbeats with the store's, so clocks need not agree.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from pipeline.coordination.leases import Held, Leases
 from pipeline.run.phases import ShardResult, WorkerReport, failures_of, read_phase, read_result, read_worker, shards_of
 from pipeline.storage.store import Store
 
-SLOW = 3.0  # times the median, from which a claim is a straggler
-ENOUGH = 3  # finished claims for a median
+SLOW = 3.0  # a claim that takes this many times the median is a straggler
+ENOUGH = 3  # finished claims that are needed for a median
 
 
 @dataclass
 class WorkerState:
-    """A worker with a claim. `seconds`: in this claim; `parts`, `sentences`: since it started; `silent`: seconds since
-    its last sign of life; `slow`: how many times longer than usual its claim takes, if that is a lot."""
+    """A worker with a claim. `seconds`: in this claim; `parts`, `sentences`: since it started.
+
+    `silent`: seconds since its last heartbeat; `slow`: how many times longer than usual its claim takes, if much
+    longer.
+    """
 
     name: str
     host: str
@@ -39,7 +42,10 @@ class WorkerState:
 
 @dataclass
 class PhaseState:
-    """Claims are `done`, `held`, `lost` (their worker died) or free. `seconds`: since work on it began, None before."""
+    """The state of a phase. `seconds`: since work on it began, None before.
+
+    Claims are `done`, `held`, `lost` (their worker died) or free.
+    """
 
     kind: str
     number: int = 0
@@ -53,7 +59,7 @@ class PhaseState:
     parts: int = 0
     parts_in_all: int = 0  # an estimate while chunks are not segmented
     sentences: int = 0
-    sentences_in_all: int = 0  # likewise, where the driver knows
+    sentences_in_all: int = 0  # likewise, if the driver knows
     seconds: float | None = None
     left: float | None = None  # seconds
     fitted: list[str] = field(default_factory=list)
@@ -64,17 +70,17 @@ class PhaseState:
 
     @property
     def free(self) -> int:
-        """Claims that nobody has taken, or that were let go of."""
+        """The number of claims that nobody has taken, or that were released."""
         return self.claims - self.done - self.held - self.lost
 
     @property
     def rate(self) -> float:
-        """Sentences a second since work on it began."""
+        """Sentences per second since work on the phase began."""
         return self.sentences / self.seconds if self.seconds else 0.0
 
 
 class PhaseReader:
-    """Reads a phase again and again; what cannot change is kept."""
+    """Reads a phase repeatedly; what cannot change is cached."""
 
     def __init__(self, store: Store, folder: str, number: int) -> None:
         self._store, self._folder, self._number = store, folder, number
@@ -84,11 +90,11 @@ class PhaseReader:
         cuts = shards_of(self._spec.chunks, launcher.chunks_per_claim, launcher.tasks)
         self._sizes = [end - start for start, end in cuts] if self._spec.kind != "fit" else [0]
         self._done: dict[str, ShardResult] = {}
-        self._workers: dict[str, tuple[float, WorkerReport]] = {}  # file → when it was written, what it says
+        self._workers: dict[str, tuple[float, WorkerReport]] = {}  # file → time of writing, content
         self._last: PhaseState | None = None
 
     def poll(self, now: float, over: bool) -> PhaseState:
-        """The phase now. `over`: another one follows it."""
+        """Return the state of the phase now. `over`: another phase follows it already."""
         if self._last and self._last.over:
             return self._last
         leases = Leases(self._store, f"{self._folder}/claims", self._seconds)
@@ -130,14 +136,14 @@ class PhaseReader:
             try:
                 return read_worker(self._store, path)
             except CorpusError:
-                return None  # it is being replaced: next time
+                return None  # it is being replaced; read it next time
 
         for path, said in zip(changed, in_parallel(read, changed), strict=True):
             if said:
                 self._workers[path] = (found[path], said)
 
     def _see_workers(self, state: PhaseState, leases: Leases, now: float) -> Counter[str]:
-        """Adds the workers that hold a claim. Returns parts and sentences of claims that are not done."""
+        """Add the workers that hold a claim. Returns parts and sentences of claims that are not done."""
         in_claims: Counter[str] = Counter()
         usual = self._usual()
         finished: dict[str, list[ShardResult]] = {}
@@ -159,11 +165,11 @@ class PhaseReader:
     def _worker(
         self, said: WorkerReport, held: Held, when: float, now: float, finished: list[ShardResult]
     ) -> tuple[WorkerState, dict[str, int]]:
-        """A worker, and what it did in its present claim."""
+        """Return a worker, and what it did in its present claim."""
         silent = max(0.0, now - max(when, held.beat))
         seconds = (said.beat - (said.range_since or said.since)).total_seconds() + silent
-        mine = [one for one in finished if one.ended >= said.since.timestamp()]  # it may have been started again, and
-        here = {  # counts anew then
+        mine = [one for one in finished if one.ended >= said.since.timestamp()]  # it may have been restarted, and then
+        here = {  # counts from zero
             "parts": max(0, said.parts - sum(one.parts for one in mine)),
             "sentences": max(0, said.sentences - sum(one.sentences for one in mine)),
         }
@@ -176,12 +182,12 @@ class PhaseReader:
         return worker, here
 
     def _usual(self) -> float | None:
-        """Seconds that a chunk takes, by the claims that are done; None if those are too few."""
+        """Return the usual seconds per chunk, from finished claims; None if those are too few."""
         times = [one.seconds / self._sizes[int(name)] for name, one in self._done.items() if self._sizes[int(name)]]
         return statistics.median(times) if len(times) >= ENOUGH else None
 
     def _estimate(self, state: PhaseState) -> None:
-        """Parts in all and the time left, from the chunks that are done; nothing before there are any."""
+        """Estimate parts in all and the time left from the finished chunks; nothing before there are any."""
         state.parts_in_all = max(self._spec.parts, state.parts)
         if state.chunks_done:
             parts = sum(one.parts for one in self._done.values())

@@ -1,9 +1,9 @@
-"""The run of a corpus as it stands: who holds it, its phases, claims, workers, what failed, and how it ended.
+"""The state of a run: who holds the corpus, its phases, claims, workers, failures, and how it ended.
 
-Judged by claims, heartbeats and what workers committed, by the store's clock; what SLURM says of the jobs only tells
-whether a run that nobody closed still has any. Cost of a look: one small file of the run, and for the present phase one
-listing of its claims and one of its workers, whose small files are read where they changed; what is done of a claim is
-read once, and a phase that is over is not looked at again. No receipt is read.
+It is judged by claims, heartbeats and what workers committed, by the store's clock; what SLURM says of the jobs only
+tells whether a run that nobody closed still has any. Cost of a poll: one small file of the run, and for the present
+phase one listing of its claims and one of its workers, whose small files are read if they changed; what is done of a
+claim is read once, and a finished phase is not read again. No receipt is read.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from pipeline.storage import layout
 from pipeline.storage.records import parse_json
 from pipeline.storage.store import Store
 
-STATES_SECONDS = 10.0  # between questions to the controller of a cluster, which has other things to do
+STATES_SECONDS = 10.0  # seconds between requests to the controller of a cluster, to spare it
 OVER = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
 
-_LEASE_SECONDS = LauncherSettings().lease_seconds  # where a run's own are not known yet, or it is older than leases
+_LEASE_SECONDS = (
+    LauncherSettings().lease_seconds
+)  # if a run's own value is not known yet, or the run is older than leases
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a cluster can be asked. `states`: job or task → its state; `cancel`: end jobs; `logs`: (folder of the jobs,
-    job or task) → its log files; `folder`: (launcher.folder, output, run) → that folder. They raise `PipelineError` if
-    it does not answer."""
+    """What a cluster can be asked. Every function raises `PipelineError` if the cluster does not answer.
+
+    `states`: job or task → its state; `cancel`: end jobs; `logs`: (folder of the jobs, job or task) → its log files;
+    `folder`: (launcher.folder, output, run) → that folder.
+    """
 
     states: Callable[[Sequence[str]], dict[str, str]]
     cancel: Callable[[Sequence[str]], None]
@@ -52,8 +56,11 @@ class Cluster:
 
 @dataclass
 class RunState:
-    """One look at a run. `run`: its folder, empty while one is planned. `beat`: seconds since the last sign of life of
-    its process, if it has one; `lost`: why nobody works on it though nobody closed it; `summary`: how it ended."""
+    """The state of a run at one moment.
+
+    `run`: its folder, empty while one is planned. `beat`: seconds since the last heartbeat of its process, if it has
+    one; `lost`: why nobody works on it though nobody closed it; `summary`: how it ended.
+    """
 
     run: str
     holder: dict[str, Any]  # empty if nobody holds the corpus for it
@@ -64,7 +71,7 @@ class RunState:
     beat: float | None = None
     phases: list[PhaseState] = field(default_factory=list)
     jobs: dict[str, str] = field(default_factory=dict)
-    no_jobs: str = ""  # why SLURM does not say
+    no_jobs: str = ""  # why SLURM does not answer
     lost: str = ""
     stopped: str = ""  # who asked it to stop, if somebody did
     summary: dict[str, Any] | None = None
@@ -76,19 +83,19 @@ class RunState:
 
     @property
     def done(self) -> bool:
-        """Whether it came to a good end."""
+        """Whether it ended well."""
         return bool(self.summary and self.summary.get("done"))
 
     @property
     def failures(self) -> list[str]:
-        """What failed, in words: of a run that ended what it could not mend, else of all phases so far."""
+        """Return what failed: for a finished run what it could not repair, otherwise failures of all phases so far."""
         if self.summary is not None:
             return list(self.summary.get("failures", ()))
         return list(dict.fromkeys(error for phase in self.phases for error in phase.failures))
 
     @property
     def set_aside(self) -> list[str]:
-        """Parts and chunks that killed their workers again and again."""
+        """Return the parts and chunks that killed their workers repeatedly."""
         return [one.partition(": ")[0] for one in self.failures if ASIDE in one]
 
 
@@ -107,19 +114,19 @@ class _Config(BaseModel):
 
 
 def launcher_of(store: Store, run: str) -> _Launcher:
-    """How a run works, by its settings. Raises `CorpusError` if they are missing or damaged."""
+    """Return how a run works, by its settings. Raises `CorpusError` if they are missing or damaged."""
     path = f"{run}/{CONFIG}"
     return parse_json(json.dumps(read_config(store, run), default=str), _Config, f"{store.url}/{path}", AGAIN).launcher
 
 
 class RunWatcher:
-    """Looks at a corpus again and again. `run`: that one, `runs/<run>`; else the one under way, else the newest."""
+    """Polls a corpus. `run`: this one, `runs/<run>`; otherwise the one under way, or the newest."""
 
     def __init__(self, store: Store, cluster: Cluster, run: str | None = None) -> None:
         self.store = store
         self._cluster = cluster
         self._run = run
-        self._ahead: float | None = None  # the store's clock before ours, in seconds
+        self._ahead: float | None = None  # seconds by which the store's clock is ahead of ours
         self._launchers: dict[str, _Launcher] = {}
         self._phases: dict[str, PhaseReader] = {}
         self._asked: tuple[list[str], float] = ([], 0.0)
@@ -127,7 +134,7 @@ class RunWatcher:
         self._no_jobs = ""
 
     def poll(self) -> RunState | None:
-        """The run now; None if the corpus has none."""
+        """Return the state of the run now; None if the corpus has none."""
         now, holder, beat, beating = self._lock()
         run = self._run or holder.get("run")
         if holder and not run:
@@ -156,7 +163,9 @@ class RunWatcher:
         return state
 
     def _lock(self) -> tuple[float, dict[str, Any], float, bool]:
-        """(now by the store's clock, who holds the corpus, seconds since its last heartbeat, whether that counts)."""
+        """Return (now by the store's clock, who holds the corpus, seconds since the last heartbeat, whether that
+        counts).
+        """
         found = self.store.listing(FOLDER)
         if self._ahead is None and found:
             self._ahead = _ahead(self.store)
@@ -181,27 +190,27 @@ class RunWatcher:
         return self._launchers[run]
 
     def _lost(self, state: RunState, beating: bool) -> str:
-        """Why nobody works on a run that nobody closed; empty if somebody does, or nobody knows."""
+        """Say why nobody works on a run that nobody closed; empty if somebody does, or it is not known."""
         jobs = state.holder.get("jobs")
         if not jobs:
             if is_held(state.holder, beating, lambda jobs: True):
                 return ""
-            return f"its process gave no sign of life for {state.beat:.0f} s: it was killed, or its machine failed"
+            return f"its process sent no heartbeat for {state.beat:.0f} s: it was killed, or its machine failed"
         if self._asked[0] != jobs or time.monotonic() - self._asked[1] >= STATES_SECONDS:
             self._asked = (list(jobs), time.monotonic())
             try:
                 self._jobs, self._no_jobs = self._cluster.states(jobs), ""
-            except PipelineError as error:  # from a machine without it, say: signs of life are what counts
+            except PipelineError as error:  # from a machine without SLURM, say: heartbeats are what counts
                 self._jobs, self._no_jobs = {}, str(error)
         state.jobs, state.no_jobs = self._jobs, self._no_jobs
         if self._no_jobs or any(one.split(" ")[0] not in OVER for one in self._jobs.values()):
             return ""
-        if self._lock()[1].get("jobs") != jobs:  # they handed it on meanwhile
+        if self._lock()[1].get("jobs") != jobs:  # they have handed the run on
             return ""
         return "its jobs are over"
 
     def _last_words(self, holder: dict[str, Any], begun: bool) -> str:
-        """How the last job of a run ended that should have closed it, or queued more."""
+        """Say how the last job of a run ended that should have closed it, or queued more."""
         folder, job = Path(holder.get("folder", "")), holder["jobs"][-1]
         stopped = who_stopped(self.store, holder.get("run", ""))
         if stopped:
@@ -237,7 +246,7 @@ class RunWatcher:
 
 
 def last_lines(log: Path, lines: int) -> list[str]:
-    """The last lines of a log file that this machine sees."""
+    """Return the last lines of a log file that this machine sees."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - (lines << 9)))
@@ -247,7 +256,7 @@ def last_lines(log: Path, lines: int) -> list[str]:
 
 
 def _ahead(store: Store) -> float:
-    """By how many seconds the store's clock is before ours; who may only read takes theirs for ours."""
+    """Return the seconds by which the store's clock is ahead of ours; without permission to write, 0 is assumed."""
     probe = f"{FOLDER}/.now-{secrets.token_hex(4)}"
     try:
         store.write(probe, b"")
@@ -259,7 +268,7 @@ def _ahead(store: Store) -> float:
 
 
 def _started(run: str, now: float) -> float:
-    """When a run began, as its name says; now, if a person gave that folder its name."""
+    """Return when a run began, as its name says; the present time if a person named the folder."""
     name = run.rpartition("/")[2].partition("-")[0]
     try:
         return datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp()

@@ -1,4 +1,4 @@
-"""Runs of training of a corpus, for `plan`, `status`, `logs` and `cancel`: how far each is, and the job that has it."""
+"""Trainings of a corpus, for `plan`, `status`, `logs` and `cancel`: the progress of each, and the job that has it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.training.status import (
 
 
 def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
-    """A line a run of training, and why those that gave up did. False if one did."""
+    """Print a line per training, and why those that gave up did. Returns False if one did."""
     fine = True
     for one in training_statuses(store):
         if one.damaged:
@@ -51,10 +51,14 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
 
 
 def show_training(console: Console, store: Store, cluster: Cluster, name: str, tail: int) -> None:
-    """Its newest lines: losses, why it gave up, the log of its SLURM job. Raises `CorpusError` for one not there."""
+    """Show the newest lines of a training: losses, why it gave up, the log of its SLURM job. Raises `CorpusError` if
+    missing.
+    """
     found = {one.run.rpartition("/")[2]: one for one in training_statuses(store)}
     if name not in found:
-        raise CorpusError(f"--training {name}: there is none; {store.url} has: {', '.join(found) or 'none'}")
+        raise CorpusError(
+            f"--training {name}: there is no such training; {store.url} has: {', '.join(found) or 'none'}"
+        )
     one = found[name]
     for line in read_metrics(store, one.run)[-tail:]:
         console.print(f"step {line['step']} {line['kind']}: loss {line['loss']:.4f}", markup=False, highlight=False)
@@ -68,7 +72,7 @@ def show_training(console: Console, store: Store, cluster: Cluster, name: str, t
 
 
 def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
-    """Cancel SLURM jobs that train on a corpus, and say which processes do: these are for their users to stop."""
+    """Cancel SLURM jobs that train on a corpus, and name processes that do, which their users have to stop."""
     found = [
         one
         for one in training_statuses(store)
@@ -92,7 +96,7 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
 
 
 def _last(store: Store, run: str) -> Numbers:
-    """What it logged last of its steps; what is wrong with the log, if it cannot be read."""
+    """Return the last logged step; or what is wrong with the log, if it cannot be read."""
     try:
         return last_metrics(store, run)
     except CorpusError as error:
@@ -100,15 +104,15 @@ def _last(store: Store, run: str) -> Numbers:
 
 
 def training_in_words(one: TrainingStatus) -> str:
-    """How far a training is."""
+    """Describe the progress of a training."""
     if one.damaged:
         return one.damaged
     return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"
 
 
 def _state(one: TrainingStatus, cluster: Cluster) -> str:
-    """What SLURM calls the job's state; empty if it does not say."""
+    """Return SLURM's state of the job; empty if it does not answer."""
     try:
         return cluster.states([one.job.id]).get(one.job.id, "").split(" ")[0] if one.job else ""
-    except PipelineError:  # from a machine without SLURM
+    except PipelineError:  # this machine has no SLURM
         return ""

@@ -1,1 +1,1 @@
-"""What a run would do and why, and what it would cost at another size."""
+"""Plans a run: what it would do and why, and what it would cost at another size."""

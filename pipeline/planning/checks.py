@@ -1,8 +1,8 @@
-"""Everything that can be known to be wrong with a corpus.yaml before anything is computed, said at once.
+"""Finds all mistakes of a corpus.yaml that can be known before anything is computed, and reports them at once.
 
-The file alone (`read_config`), then what it speaks of: models, languages, files, the first records of each input,
-conditions, sections that will not get what they need, the output. `plan`, `run` and `doctor` all ask here.
-Cost: listing the inputs, which the run then need not do again, and reading a few hundred records of each.
+First the file alone (`read_config`), then what it names: models, languages, files, the first records of each input,
+conditions, sections that will not get what they need, the output. `plan`, `run` and `doctor` all use these checks.
+Cost: listing the inputs, which the run then need not repeat, and reading a few hundred records of each.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ MORE = Callable[[RunConfig], None]  # raises `ConfigError`, `CardError` or `Pipe
 
 @dataclass(frozen=True)
 class Checked:
-    """A configuration in which nothing is known to be wrong. `chunks`: of its inputs, in the order of the run."""
+    """A configuration without known mistakes. `chunks`: those of its inputs, in the order of the run."""
 
     config: RunConfig
     chunks: ChunkTable
 
 
 def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence[MORE] = ()) -> Checked:
-    """`load_config`, with all other checks in the same pass. Raises `ConfigError` with one line a mistake.
+    """Load a configuration as `load_config` does, and make all other checks too. Raises `ConfigError` with a line per
+    mistake.
 
-    more: checks of others, such as of a launcher.
+    `more` are further checks, for instance of a launcher.
     """
     config, mistakes = read_config(path, overrides)
     chunks: ChunkTable | None = None
@@ -69,12 +70,12 @@ def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence
 
 
 def sorted_mistakes(mistakes: Collection[str]) -> list[str]:
-    """Each once, in the order of the file."""
+    """Return each mistake once, in the order of the file."""
     return sorted(dict.fromkeys(mistakes), key=_line)
 
 
 def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str], ChunkTable | None]:
-    """What is wrong, a line each, and the chunks of the inputs if they can all be listed."""
+    """Return what is wrong, one line each, and the chunks of the inputs if they can all be listed."""
     cards, found = _models(config)
     chunks, samples, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
     found += of_inputs
@@ -88,13 +89,13 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
 
 
 def _line(mistake: str) -> tuple[int, int]:
-    """In the order of the file; what has no line comes last."""
+    """Return the sort key of a mistake: its line; mistakes without a line come last."""
     at = re.match(r".*?\.ya?ml:(\d+): ", mistake)
     return (0, int(at[1])) if at else (1, 0)
 
 
 def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
-    """Cards by name, and names that none has."""
+    """Return cards by name, and problems with names of models."""
     cards: dict[str, ModelCard] = {}
     found: list[Problem] = []
     asked = [
@@ -127,16 +128,16 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
 
 
 def _likely(name: str) -> ModelCard | None:
-    """The card that was probably meant, to look at languages with."""
+    """Return the card that was probably meant, to check languages with."""
     alike = difflib.get_close_matches(name, shipped_cards(), n=1, cutoff=0.5)
     return load_card(alike[0]) if alike else None
 
 
 def _no_card(name: str, known: Collection[str], error: CardError) -> str:
-    """Of a name that is no card's, or of a card that cannot be used."""
+    """Say that a card's name is unknown, or that the card cannot be used."""
     if name.endswith(CARD):
         return f"– {error}"
-    return f"– no model is called so; {near(name, known)}allowed: {', '.join(known)}, or the path of a card (.yaml)"
+    return f"– no model has that name; {near(name, known)}allowed: {', '.join(known)}, or the path of a card (.yaml)"
 
 
 def _inputs(
@@ -203,22 +204,22 @@ def _numbered(keys: tuple[str, ...]) -> str:
 
 
 def _packs(config: RunConfig) -> bool:
-    """Whether small text files share chunks in this corpus, as a plan asks."""
+    """Return whether small text files share chunks in this corpus."""
     try:
         return packs(Store(config.output))
     except (PipelineError, OSError):
-        return True  # what is wrong with the output is said elsewhere
+        return True  # problems of the output are reported elsewhere
 
 
 def _head(planned: ChunkTable, row: int) -> Sequence[Chunk]:
-    """Chunks of the input that begins in this row: all of them, or the first thousands."""
+    """Return the chunks of the input that begins in this row: all of them, or the first thousands."""
     name = planned[row].input
     some = planned[row : row + 4096]
     return [one for one in some if one.input == name]
 
 
 def _plain(error: Exception, index: int, one: InputSettings) -> str:
-    """An error with the path that was written, not with the name that was made of it."""
+    """Return an error that names the path as written, not the name that was made from it."""
     what = f"input {index + 1}"
     return (
         str(error).replace(f"input {one.input_name}:", f"{what}:")
@@ -230,7 +231,7 @@ def _plain(error: Exception, index: int, one: InputSettings) -> str:
 def _columns(
     config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: Sample, card: ModelCard | None
 ) -> Iterator[Problem]:
-    """Columns that no record of the sample has, and a language column of which no value is a language."""
+    """Yield problems with columns that no record of the sample has, and language columns without any known language."""
     wanted = [((*keys, "text"), "text", one.text)]
     if one.id:
         wanted.append(((*keys, "id"), "id", one.id))

@@ -1,7 +1,7 @@
-"""A first corpus.yaml for someone's files: what `pipeline init DATA…` finds by looking at them, with comments.
+"""Drafts a first corpus.yaml for someone's files: what `pipeline init DATA…` finds by looking at them, with comments.
 
-Of each kind of file in a folder it looks at some hundred records. Columns are told by their names and by what they
-hold, languages by the column that has codes, else by the texts. The file that comes out passes every check and runs.
+A few hundred records of each kind of file in a folder are read. Columns are recognised by their names and content,
+languages by the column that has codes, or else by the texts. The resulting file passes every check and runs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SMALL_MODEL, LARGE_MODEL = "sonar-tiny", "sonar"
 TEXT_NAMES = ("text", "content", "body", "document", "article", "raw_content", "markdown", "passage")
 ID_NAMES = ("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri")
 LANG_NAMES = ("lang", "language", "lang_code", "language_code")
-ONE_LANGUAGE = 0.95  # share of the texts that are in one language, from which on that is taken for all
-USUAL = 0.9  # share of a column's values that are ids, or codes of languages, from which on all are meant to be
+ONE_LANGUAGE = 0.95  # with at least this share of texts in one language, all are assumed to be in it
+USUAL = 0.9  # with at least this share of ids or language codes, a column is assumed to hold them
 CERTAIN = 0.5  # confidence of the identification
-FEW_DOCUMENTS = 1000  # of fewer, more than a hundredth is held out, or nothing would be
+FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, so that it is not empty
 SHORT = 200  # characters of a value that is metadata, not text
-PACKED = 3  # bytes of text in a byte of a compressed file
+PACKED = 3  # bytes of text per byte of a compressed file
 KEPT = 4  # columns suggested as metadata
 
 
@@ -64,7 +64,7 @@ class _Group:
 
 
 def draft(data: Sequence[str], folder: Path, name: str | None, output: str | None) -> str:
-    """The text of a corpus.yaml in this folder. Raises `ConfigError` where nothing can be read as documents."""
+    """Return the text of a corpus.yaml in this folder. Raises `ConfigError` if nothing can be read as documents."""
     found, others = [], []
     for place in data:
         groups, unknown = _groups(place)
@@ -73,7 +73,7 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
     if not found:
         known = " ".join(FORMATS)
         raise ConfigError(
-            f"{', '.join(data)}: no file that documents are read from; known are {known}, each with "
+            f"{', '.join(data)}: no file of a known format; known extensions are {known}, each with "
             f"{' '.join(COMPRESSIONS)}"
         )
     name = name or _name(data[0])
@@ -81,7 +81,7 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
 
 
 def _groups(place: str) -> tuple[list[_Group], list[str]]:
-    """Files below a place by their extension, and names of those that are no documents."""
+    """Return the files below a place by extension, and the names of those that are not documents."""
     if is_remote(place) or any(sign in place for sign in "*?["):
         files = list_files(InputSettings(path=_absolute(place), lang="und"))
         return [_Group(place, [one for one in files if one.format != UNREADABLE])], []
@@ -90,7 +90,7 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
         kind = _kind(path.name)
         return ([_Group(place, _listed(place))], []) if kind else ([], [path.name])
     if not path.is_dir():
-        raise ConfigError(f"{place} is not there; give files, folders, or a pattern in quotes ('data/*.jsonl')")
+        raise ConfigError(f"{place} does not exist; give files, folders, or a pattern in quotes ('data/*.jsonl')")
     kinds: dict[str, bool] = {}  # extension → whether some lie in folders below
     unknown = []
     for below, folders, names in os.walk(path):
@@ -117,19 +117,19 @@ def _absolute(place: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """Extension with compression, `.jsonl.gz`; empty for what is not read."""
+    """Return extension with compression, `.jsonl.gz`; empty for files that are not read."""
     path = Path(name)
     last, inner = path.suffix, Path(path.stem).suffix if path.suffix.lower() in COMPRESSIONS else ""
     return f"{inner}{last}" if (inner or last).lower() in FORMATS else ""
 
 
 def _entry(group: _Group) -> Draft:
-    """What one kind of files holds, from some of them."""
+    """Describe one kind of files, from a sample of them."""
     found = Draft(group.pattern, len(group.files), sum(one.size for one in group.files))
     settings = InputSettings(path=_absolute(group.pattern), lang="und")
     seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
     for column in [one for one in seen.columns if not _is_text(one) or visible(one) != one]:
-        del seen.columns[column]  # a name that no file of settings should hold
+        del seen.columns[column]  # a name that should not be written to a file of settings
     if all(one.format == "text" for one in group.files):
         found.documents = len(group.files)
         texts = _strings(seen, "text")
@@ -157,22 +157,22 @@ def _entry(group: _Group) -> Draft:
 
 
 def _strings(seen: Sample, column: str) -> list[str]:
-    """Its values that are texts; others are quarantined when they are read."""
+    """Return the column's values that are texts; others would be quarantined on reading."""
     return [value for one in seen.values if isinstance(value := one.get(column), str) and _is_text(value)]
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be written: half a surrogate pair cannot."""
+    """Return whether a value can be written: lone surrogates cannot."""
     return not re.search("[\ud800-\udfff]", value)
 
 
 def _codes() -> frozenset[str]:
-    """SONAR's languages."""
+    """Return SONAR's languages."""
     return frozenset(load_card(LARGE_MODEL).languages)
 
 
 def _text_column(seen: Sample) -> str | None:
-    """The column that is called so and holds strings, else the one with the longest."""
+    """Return the column of strings with a usual name, or else the one with the longest strings."""
     usable = {column: texts for column in seen.columns if (texts := _strings(seen, column))}
     named = [column for name in TEXT_NAMES for column in usable if column.lower() == name]
     longest = sorted(usable, key=lambda column: -sum(map(len, usable[column])))
@@ -180,7 +180,7 @@ def _text_column(seen: Sample) -> str | None:
 
 
 def _id_column(seen: Sample, text: str) -> str | None:
-    """A column that is called so and tells the sampled records apart; a few others in it are quarantined."""
+    """Return a column with a usual name whose values are distinct; a few bad values are quarantined."""
     for name in ID_NAMES:
         for column in seen.columns:
             if column.lower() != name or column == text:
@@ -193,7 +193,7 @@ def _id_column(seen: Sample, text: str) -> str | None:
 
 
 def _lang_column(seen: Sample) -> str | None:
-    """A column of SONAR codes, most of all one that is called so; a few others in it are quarantined."""
+    """Return a column of SONAR codes, preferably one with a usual name; a few bad values are quarantined."""
     known = _codes()
     for column in sorted(seen.columns, key=lambda one: one.lower() not in LANG_NAMES):
         texts = _strings(seen, column)
@@ -203,7 +203,7 @@ def _lang_column(seen: Sample) -> str | None:
 
 
 def _metadata(seen: Sample, used: Collection[str | None]) -> list[str]:
-    """Columns of short values, which are worth carrying along."""
+    """Return columns of short values, which are worth keeping."""
     from pipeline.storage import layout
 
     def short(value: Any) -> bool:
@@ -218,14 +218,14 @@ def _metadata(seen: Sample, used: Collection[str | None]) -> list[str]:
 
 
 def _languages(texts: Sequence[str]) -> Counter[str]:
-    """Languages of texts that are told with confidence."""
+    """Count the languages of texts that are identified with confidence."""
     identify = identifier().identify
     found = (identify(text) for text in texts)
     return Counter(one.lang for one in found if one and one.lang and one.confidence >= CERTAIN)
 
 
 def _name(place: str) -> str:
-    """Of a corpus, from the last word of a place."""
+    """Name a corpus after the last word of a place."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", re.split(r"[*?\[]", place)[0]) if word]
     known = {one.strip(".") for one in (*FORMATS, *COMPRESSIONS)}
     return next((word for word in reversed(words) if word.lower() not in known), "corpus")
@@ -252,7 +252,7 @@ def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: 
     if others:
         kinds = Counter(Path(file).suffix or file for file in others)
         named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))
-        lines.append(f"# Not read, since no documents are known to be in them: {named}.")
+        lines.append(f"# Not read, because their format is not known: {named}.")
     lines += [
         "",
         f"# About {documents:.0f} documents: {held_out:.0%} of them for validation and test each.",
@@ -281,7 +281,7 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
         if one.id:
             yield f"    id: {_scalar(one.id)}"
         else:
-            yield "    # id: COLUMN                  # no column tells all documents apart: ids are made"
+            yield "    # id: COLUMN                  # no column identifies every document: ids are generated"
     if lang == "detect":
         seen = ", ".join(lang for lang, _ in one.langs.most_common(5)) or "none for certain"
         yield f"    lang: detect                  # each text tells its own: {seen}"
@@ -307,21 +307,21 @@ def _model_lines(model: str, told: str, langs: Counter[str], small: Collection[s
 
 
 def _relative(path: str, folder: Path) -> str:
-    """As it is written in a file of this folder."""
+    """Return a path as it is written in a file of this folder."""
     return path if is_remote(path) else os.path.relpath(Path(path).expanduser().absolute(), folder.absolute())
 
 
 def _scalar(value: str) -> str:
-    """A string in YAML, in one line."""
+    """Return a string in YAML, on one line."""
     return yaml.safe_dump(value, allow_unicode=True, width=100_000, default_flow_style=True).split("\n")[0]
 
 
 def write_draft(text: str, to: Path) -> None:
-    """Write a new file. Raises `ConfigError` if there is one already, or it cannot be written."""
+    """Write a new file. Raises `ConfigError` if it exists already, or cannot be written."""
     try:
         with to.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise ConfigError(f"{to} is there already; give another name with --to, or delete it") from error
+        raise ConfigError(f"{to} exists already; give another name with --to, or delete it") from error
     except OSError as error:
         raise PipelineError(f"{to} cannot be written: {error.strerror}") from error

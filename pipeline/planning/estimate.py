@@ -1,9 +1,9 @@
-"""About how many sentences are in what is still to be segmented, how long they take, and what they weigh.
+"""Estimates the sentences that are still to be segmented, how long they take, and how many bytes they become.
 
-Of each input some chunks are looked at, the first of the run (their order is random): of those that are segmented, how
-many sentences they gave a byte; of others their first documents, whose sentences are counted by their marks, without
-a model. The spread between chunks gives the uncertainty. A rate is what this corpus measured, else what the models'
-cards say of this machine. Cost: at most 8 × 256 kB of each input, and no network.
+For each input some chunks are examined, the first of the run (their order is random): segmented chunks give sentences
+per byte; for others, the sentences of the first documents are counted by punctuation marks, without a model. The spread
+between chunks gives the uncertainty. A rate is what this corpus measured, or else what the models' cards imply for this
+machine. Cost: at most 8 × 256 kB of each input, and no network.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ from stages.sonar.card import load_card
 
 LOOKED_AT = 8  # chunks of an input
 SAMPLE_CHARACTERS = 1 << 18  # of a chunk
-SEGMENTED = 1000  # chunks, among which segmented ones are looked for
-FEW = 0.3  # of sentences, where one chunk of an input was looked at
-BY_MARKS = 0.15  # of sentences, by which counting marks is off where no chunk of an input is segmented yet
-AGAIN = 0.1  # of sentences, where the same documents were segmented before
+SEGMENTED = 1000  # chunks that are searched for segmented ones
+FEW = 0.3  # relative error of sentences if one chunk of an input was examined
+BY_MARKS = 0.15  # of counting marks, if no chunk of an input is segmented yet
+AGAIN = 0.1  # if the same documents were segmented before
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*")
 FILE = "estimate.json"  # in a run's folder
 
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """Of one stage: sentences to do, seconds of one worker (None: no rate is known), whether a card gave the rate."""
+    """Estimate of one stage: sentences to do, seconds of one worker (None: no rate is known), and whether a card gave
+    the rate.
+    """
 
     sentences: float
     seconds: float | None
@@ -69,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Looked:
-    """A chunk that was looked at: stored bytes, the sentences in them, whether they were counted by segmenting."""
+    """An examined chunk: stored bytes, the sentences in them, and whether segmenting counted them."""
 
     bytes: float
     sentences: float
@@ -78,13 +80,15 @@ class _Looked:
 
 
 def estimate_of(plan: Plan) -> Estimate:
-    """Of what is left of a plan; sentences are those that segmenting will bring."""
+    """Estimate what is left of a plan; `sentences` are those that segmenting will yield."""
     sentences = variance = 0.0
     documents = 0
     texts: dict[str, str] = {}
     by_input, weights = _first_of_inputs(ChunkTable.of(plan.chunks_to_segment()))
     work = plan.work.get(SEGMENT)
-    if work and work.sentences_left and NEW not in work.reasons:  # all were segmented before, with other settings
+    if (
+        work and work.sentences_left and NEW not in work.reasons
+    ):  # all chunks were segmented before, with other settings
         sentences, by_input, variance = float(work.sentences_left), {}, (work.sentences_left * AGAIN) ** 2
     done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))]) if weights else {}
     for name, chunks in by_input.items():
@@ -107,7 +111,7 @@ def estimate_of(plan: Plan) -> Estimate:
 
 
 def _first_of_inputs(chunks: ChunkTable) -> tuple[dict[str, list[Chunk]], dict[str, float]]:
-    """Input → its first chunks, and the stored bytes of all of its chunks."""
+    """Return input → its first chunks, and the stored bytes of all its chunks."""
     inputs = chunks.table["input"].combine_chunks()
     number_of, size = inputs.indices.to_numpy(), chunks.table["bytes"].to_numpy()
     first, weights = {}, {}
@@ -120,8 +124,9 @@ def _first_of_inputs(chunks: ChunkTable) -> tuple[dict[str, list[Chunk]], dict[s
 
 
 def _older_rate(plan: Plan, stage: str) -> float | None:
-    """What chunks of the ledgers measured that are not in the view: of segmenting with any settings, of others with
-    these."""
+    """Return the rate of chunks in ledgers that are not in the view: segmented with any settings, other stages with
+    these.
+    """
     if not isinstance(plan.chunks, States) or not len(plan.chunks.ledgers):
         return None
     ledgers, recipe = plan.chunks.ledgers, fingerprint(plan.view.stages.get(stage))
@@ -134,7 +139,7 @@ def _older_rate(plan: Plan, stage: str) -> float | None:
 
 
 def _segmented(states: Sequence[ChunkState]) -> dict[str, list[_Looked]]:
-    """Input → its chunks that are segmented."""
+    """Return input → its segmented chunks."""
     found: dict[str, list[_Looked]] = {}
     for one in states:
         if one.segmented and one.chunk.bytes:
@@ -143,7 +148,7 @@ def _segmented(states: Sequence[ChunkState]) -> dict[str, list[_Looked]]:
 
 
 def _rate(looked: Sequence[_Looked], everything: bool) -> tuple[float, float]:
-    """Sentences a byte, and its relative error: the spread of chunks over the root of their number."""
+    """Return sentences per byte, and their relative error: the spread of chunks over the root of their number."""
     size, sentences = sum(one.bytes for one in looked), sum(one.sentences for one in looked)
     if not size or not sentences:
         return 0.0, 1.0
@@ -189,7 +194,7 @@ def _look(plan: Plan, chunk: Chunk, by_language: dict[str, str]) -> _Looked | No
 
 
 def _bytes_of(chunk: Chunk, read: int, at: int, texts: list[str], whole: bool) -> float:
-    """Stored bytes of the first documents of a chunk."""
+    """Return the stored bytes of the first documents of a chunk."""
     if whole:
         return float(chunk.bytes)
     if chunk.format == PACKED:
@@ -204,7 +209,7 @@ def _bytes_of(chunk: Chunk, read: int, at: int, texts: list[str], whole: bool) -
 
 
 def count_sentences(text: str, settings: SegmentSettings) -> int:
-    """About how many sentences a text has: by marks and line ends, with the cap on their length."""
+    """Estimate the number of sentences of a text by marks and line ends, with the cap on their length."""
     lengths = [len(one.strip()) for one in _END.split(text) if marks.INK.search(one)]
     if not settings.capped:
         return len(lengths)
@@ -213,26 +218,30 @@ def count_sentences(text: str, settings: SegmentSettings) -> int:
 
 
 def _stored_bytes(plan: Plan) -> float:
-    """That a sentence takes in all families: as in this corpus, else two bytes a dimension and about its text."""
+    """Return the bytes of a sentence in all families: as measured here, or else two bytes per dimension and about its
+    text.
+    """
     total = getattr(plan.chunks, "total", {})
     rows = total.get(f"{CHUNK}/sentences", 0)
     if rows:
         return float(sum(value for key, value in total.items() if "/bytes/" in key) / rows)
     config = plan.config
     families = [family for stage in config.asked_stages() for family in stage.writes]
-    embedding = 2 * 0.85 * load_card(config.encode.model).dim if config.encode else 0.0  # as zstd leaves them
+    embedding = 2 * 0.85 * load_card(config.encode.model).dim if config.encode else 0.0  # after compression by zstd
     codes = 2.0 * config.rvq.codebooks if config.rvq and "codes" in families else 0.0
     return 90.0 + embedding + codes + sum(20.0 for family in families if family in layout.ROW_FAMILIES)
 
 
 def kept_estimate(plan: Plan) -> bytes:
-    """An estimate for the folder of a run that begins, with what the corpus held then."""
+    """Return an estimate to store in the folder of a new run, with what the corpus held at that time."""
     before = int(getattr(plan.chunks, "total", {}).get(f"{CHUNK}/sentences", 0))
     return json.dumps(asdict(estimate_of(plan)) | {"before": before}, indent=1).encode()
 
 
 def compared(kept: bytes, sentences: int) -> str | None:
-    """What came of an estimate, in words; None if nothing was to be segmented. `sentences`: of the corpus now."""
+    """Compare an estimate with the result; None if nothing was to be segmented. `sentences`: those of the
+    corpus now.
+    """
     value = json.loads(kept)
     expected, came = value["sentences"], sentences - value["before"]
     if expected < 1 or came < 1:

@@ -1,8 +1,9 @@
-"""What `pipeline flops` computes: operations of training and of writing text, for LCMs and LLMs, LCM 2.5.1 and Fig. 13.
+"""Computes the figures of `pipeline flops`: operations of training and of writing text, for LCMs and LLMs.
 
-A text of n tokens is n / (tokens per sentence) sentences, of which a share is the prompt. An LCM encodes the prompt,
-reads it, predicts each sentence and decodes it; an LLM reads and predicts token by token, and keeps keys and values, as
-the LCM does. Tokens of SONAR and of an LLM are taken to be equally many. Every assumption is printed with the figures.
+They follow LCM 2.5.1 and Fig. 13. A text of n tokens has n / (tokens per sentence) sentences, of which a share is the
+prompt. An LCM encodes the prompt, reads it, predicts each sentence and decodes it; an LLM reads and predicts token by
+token, and keeps keys and values, as the LCM does. SONAR and an LLM are assumed to cut a text into equally many tokens.
+Every assumption is printed with the figures.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from stages.lcm.model import Sampling, paper_sampling
 from stages.sonar.card import ModelCard
 from stages.sonar.flops import decoder_flops, encoder_flops
 
-ADDED_TOKENS = 2  # of an encoded sentence: its language and </s>
+ADDED_TOKENS = 2  # tokens added to a sentence: its language and </s>
 
 
 @dataclass(frozen=True)
 class TokenModel:
-    """A Transformer over tokens with SwiGLU, as Llama: what an LCM is compared with."""
+    """A Transformer over tokens with SwiGLU, like Llama, to compare an LCM with."""
 
     name: str
     layers: int
@@ -32,7 +33,7 @@ class TokenModel:
 
     @property
     def parameters(self) -> int:
-        """Numbers in its weights, with both embedding tables."""
+        """Return the number of weights, with both embedding tables."""
         return self._body + 2 * self.vocab * self.dim
 
     @property
@@ -40,13 +41,15 @@ class TokenModel:
         return self.layers * (4 * self.dim**2 + 3 * self.dim * self.inner)
 
     def writing_flops(self, prompt: float, tokens: float) -> float:
-        """FLOPs of reading `prompt` tokens and writing `tokens`, each once; logits only where a token is written."""
+        """Return the FLOPs of reading `prompt` tokens and writing `tokens`, each once; logits only where a token is
+        written.
+        """
         total = prompt + tokens
         attention = 4 * self.layers * self.dim * total * (total + 1) / 2
         return 2 * self._body * total + attention + 2 * self.dim * self.vocab * tokens
 
     def training_flops(self, context: int) -> float:
-        """FLOPs of one token of training, forward and backward, in texts of `context` tokens."""
+        """Return the FLOPs of one token of training, forward and backward, in texts of `context` tokens."""
         attention = 12 * self.layers * self.dim * (context + 1) / 2
         return 6 * (self._body + self.vocab * self.dim) + attention
 
@@ -59,10 +62,11 @@ LLMS = (
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is not in the cards.
+    """What the cards do not state.
 
-    generated: the share of a text that is written, the rest is its prompt. steps, guidance: of diffusion; None: the
-    paper's. mfu: share of the peak that the device gives; peak: TFLOP/s; price: of an hour of the device, if known.
+    `generated`: the share of a text that is written; the rest is its prompt. `steps`, `guidance`: of diffusion; None
+    means the paper's values. `mfu`: the share of the peak that the device reaches. `peak`: TFLOP/s. `price`: of an hour
+    of the device, if known.
     """
 
     generated: float = 0.5
@@ -73,13 +77,13 @@ class Assumptions:
     price: float | None = None
 
     def sampling(self, card: LcmCard) -> Sampling:
-        """How sentences are drawn."""
+        """Return how sentences are drawn."""
         paper = paper_sampling(card.kind, generating=True)
         guidance = paper.guidance if self.guidance is None else self.guidance
         return Sampling(steps=self.steps or paper.steps, guidance=guidance)
 
     def hours(self, flops: float) -> float:
-        """Hours of one device."""
+        """Return the hours of one device."""
         return flops / (self.peak * 1e12 * self.mfu) / 3600
 
 
@@ -96,7 +100,7 @@ class Writing:
 def writing_cost(
     cards: list[LcmCard], sonar: ModelCard, tokens: list[int], sentence_tokens: list[float], assumed: Assumptions
 ) -> list[Writing]:
-    """FLOPs of texts of each length, by each model and each length of sentences, and by the LLMs."""
+    """Return the FLOPs of texts of each length, by each model and each length of sentences, and by the LLMs."""
     found = []
     for total in tokens:
         written = total * assumed.generated
@@ -110,7 +114,7 @@ def writing_cost(
 
 
 def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length: float, assumed: Assumptions) -> float:
-    """FLOPs of a text of so many sentences of `length` tokens each, with SONAR's encoder and decoder."""
+    """Return the FLOPs of a text of `sentences` sentences of `length` tokens each, with SONAR's encoder and decoder."""
     written = max(sentences * assumed.generated, 1)
     prompt = max(sentences - written, 0)
     encoding = encoder_flops([length + ADDED_TOKENS], dim=sonar.dim, layers=sonar.encoder_layers, ffn_dim=sonar.ffn_dim)
@@ -122,7 +126,9 @@ def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length:
 
 
 def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = 64, units: int = 8192) -> float:
-    """FLOPs of training on one sentence, as the MFU counts them, in documents of `sentences` or of the context."""
+    """Return the FLOPs of training on one sentence, as the MFU counts them, in documents of `sentences` or of the
+    context.
+    """
     import torch
 
     from stages.lcm.batch import of_documents
@@ -140,14 +146,14 @@ def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = 64,
 
 
 def checked_numbers(text: str, option: str, least: float) -> list[float]:
-    """The numbers of a list like `500,2e3`. Raises `ConfigError` for what is no number, or smaller than `least`."""
+    """Parse a list like `500,2e3`. Raises `ConfigError` for what is not a number, or smaller than `least`."""
     found = []
     for one in text.split(","):
         try:
             value = float(one)
         except ValueError:
             raise ConfigError(
-                f"{option} {text}: {one!r} is no number; give numbers with commas, e.g. 500,2000"
+                f"{option} {text}: {one!r} is not a number; give numbers with commas, e.g. 500,2000"
             ) from None
         if not least <= value <= 1e9:
             raise ConfigError(f"{option} {text}: {one} is not between {least:g} and 1e9")
@@ -156,7 +162,7 @@ def checked_numbers(text: str, option: str, least: float) -> list[float]:
 
 
 def as_json(found: list[Writing], training: dict[str, float], assumed: Assumptions) -> dict[str, Any]:
-    """The figures as an object: `assumptions`, `writing` (a list), `training` (FLOPs per sentence or token)."""
+    """Return the figures as an object: `assumptions`, `writing` (a list), `training` (FLOPs per sentence or token)."""
     return {
         "assumptions": assumed.__dict__,
         "writing": [one.__dict__ | {"device_seconds": assumed.hours(one.flops) * 3600} for one in found],

@@ -1,4 +1,4 @@
-"""What `pipeline flops` prints and draws."""
+"""Prints and draws the figures of `pipeline flops`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLOTS = ("svg", "png", "pdf")
 
 @dataclass(frozen=True)
 class FlopsOptions:
-    """The options of the command; `sentences`: of a document, for training."""
+    """The options of the command; `sentences` is the length of a document in training."""
 
     models: tuple[str, ...]
     sonar: str
@@ -141,14 +141,14 @@ def _assumptions(sonar: ModelCard, cards: list[LcmCard], options: FlopsOptions) 
             for card in cards
             if card.objective == "sonar-llm"
         ),
-        f"a device gives {assumed.mfu:.0%} of {assumed.peak:g} TFLOP/s"
+        f"a device reaches {assumed.mfu:.0%} of {assumed.peak:g} TFLOP/s"
         + ("" if assumed.price is None else f" and costs {assumed.price:g} an hour"),
         "norms, activations, softmax, look-ups and the reading of weights from memory are not counted",
     ]
 
 
 def _draw(file: IO[bytes], form: str, found: list[Writing]) -> None:
-    """FLOPs against the length of the text, both logarithmic, as Fig. 13 of the LCM paper."""
+    """Plot FLOPs against the length of the text, both logarithmic, as Fig. 13 of the LCM paper."""
     import matplotlib
     from matplotlib.figure import Figure
 

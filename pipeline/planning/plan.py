@@ -1,7 +1,8 @@
-"""What a run would do and why, how much it is and how long it takes, decided from receipts alone: no torch, no Ray.
+"""Decides from receipts alone what a run would do and why, how much it is and how long it takes: no torch, no Ray.
 
-Stale means: the receipt that the present configuration asks for is not there, but one of another fingerprint is. The
-reason is what differs between the two recipes (`encode.model: sonar-tiny → sonar`), or that the columns read changed.
+A result is stale if the receipt that the present configuration asks for does not exist, but one with another
+fingerprint does. The reason is the difference between the two recipes (`encode.model: sonar-tiny → sonar`), or that the
+columns it reads changed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pipeline.storage.store import Store
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
-SCALER = "scaler"  # the section that only fits
+SCALER = "scaler"  # the stage that only fits
 LATER = "after the fits on the pilot"
 ON_PILOT = "on the pilot"
 
@@ -59,7 +60,7 @@ class Refs(Sequence[PartRef]):
 
 @dataclass
 class Plan:
-    """The state of a corpus against a configuration, and the work that follows."""
+    """The state of a corpus compared with a configuration, and the work that follows."""
 
     config: RunConfig
     view: View
@@ -70,15 +71,15 @@ class Plan:
     same_files: int = 0  # that have another time or version than when they were segmented, and hold the same
 
     def over(self, chunks: Sequence[ChunkState]) -> Plan:
-        """The same work on these chunks only."""
+        """Return the same plan for these chunks only."""
         return replace(self, chunks=chunks)
 
     def chunks_to_work_on(self) -> Iterator[ChunkState]:
-        """Chunks that lack a stage of this run, in its order."""
+        """Yield the chunks that lack a stage of this run, in its order."""
         return (one for one in self.chunks if one.lacks(self.stages))
 
     def chunks_to_segment(self) -> Sequence[Chunk]:
-        """Chunks without a receipt, in the run's order."""
+        """The chunks without a receipt, in the run's order."""
         if SEGMENT not in self.stages:
             return []
         if isinstance(self.chunks, States):
@@ -86,11 +87,11 @@ class Plan:
         return [one.chunk for one in self.chunks if not one.segmented]
 
     def parts_to_visit(self) -> Sequence[PartRef]:
-        """Parts that are segmented and lack a stage of this run; made as they are gone through."""
+        """The parts that are segmented and lack a stage of this run, created during iteration."""
         return Refs(self.chunks, self.stages)
 
     def sentences_to_visit(self) -> int:
-        """Sentences in those parts."""
+        """The number of sentences in the parts to visit."""
         return sum(one.count_waiting(self.stages)[1] for one in self.chunks)
 
     @property
@@ -105,11 +106,11 @@ class Plan:
 
     @property
     def to_launch(self) -> set[str]:
-        """Ids of the chunks and names of the parts that a launcher would work on now."""
+        """Return the ids of the chunks and names of the parts that a launcher would work on now."""
         return {one.id for one in self.chunks_to_segment()} | {ref.part for ref in self.parts_to_visit()}
 
     def todo_digest(self) -> str:
-        """32 hex digits of `to_launch`, in the order of the run."""
+        """Return 32 hex digits of `to_launch`, in the order of the run."""
         digest = hashlib.blake2b(digest_size=16)
         for one in self.chunks_to_segment():
             digest.update(one.id.encode())
@@ -119,12 +120,12 @@ class Plan:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Row-wise stages of this run that cannot be done before something is decided on the pilot."""
+        """The row-wise stages of this run that have to wait for a decision on the pilot."""
         return tuple(stage for stage in self.stages if stage not in (SEGMENT, SCALER, *self.view.stages))
 
 
 def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
-    """The stages a run may do. Raises `ConfigError` for a stage that is not in the file."""
+    """Return the stages that a run may do. Raises `ConfigError` for a stage that is not in the file."""
     present = tuple(name for name in STAGES if name == SEGMENT or getattr(config, name) is not None)
     for option, name in (("--only", only), ("--until", until)):
         if name is not None and name not in present:
@@ -143,9 +144,17 @@ def make_plan(
     refit: Collection[str] = (),
     chunks: Sequence[Chunk] | None = None,
 ) -> Plan:
-    """Compare a configuration with what is on disk. `refit`: fits to make anew, and what depends on them.
+    """Compare a configuration with what is on disk.
 
-    `chunks`: of the inputs, where they are known already. Raises `ConfigError` if an input matches nothing.
+    Args:
+        config: the configuration.
+        only: the stages to do, if not all.
+        until: the last stage to do, if not all.
+        refit: fits to make again, together with what depends on them.
+        chunks: those of the inputs, if they are known already.
+
+    Raises:
+        ConfigError: if an input matches nothing.
     """
     stages = choose_stages(config, only, until)
     config = freeze(Store(config.output), config, refit)
@@ -181,7 +190,7 @@ def make_plan(
 
 
 def _work(total: Counters, stage: str) -> StageWork:
-    """How much of a stage is done and left, and how fast it was."""
+    """Return how much of a stage is done and left, and how fast it was."""
     done, seconds = total.get(f"{stage}/rows", 0.0), busy_seconds(by_detail(total, stage, "seconds"))
     if stage == SEGMENT:
         seconds = total.get(f"{CHUNK}/seconds", 0.0)
@@ -196,7 +205,7 @@ def _work(total: Counters, stage: str) -> StageWork:
 
 
 def _price_fragility(config: RunConfig, total: Counters, work: dict[str, StageWork]) -> None:
-    """Before anything is measured: a sampled sentence costs a decoding for each noise level, at AutoBLEU's speed."""
+    """Estimate an unmeasured rate: a sampled sentence costs a decoding for each noise level, at AutoBLEU's speed."""
     todo, settings = work.get("fragility"), config.fragility
     if not todo or not settings or todo.rate or not todo.sentences_left:
         return
@@ -209,7 +218,7 @@ def _price_fragility(config: RunConfig, total: Counters, work: dict[str, StageWo
 
 
 def check_train(config: RunConfig) -> None:
-    """Raises `ConfigError` or `CardError` for a model that cannot be trained on what these stages make."""
+    """Raise `ConfigError` or `CardError` for a model that cannot be trained on what these stages produce."""
     if config.train and config.train.card.quantised and config.rvq is None:
         raise ConfigError(
             f"train.model {config.train.model} models codes, which nothing makes here; add a section "
@@ -218,7 +227,9 @@ def check_train(config: RunConfig) -> None:
 
 
 def check_languages(config: RunConfig) -> None:
-    """Raises `ConfigError` for inputs in a language that the model does not know: not one document would be kept."""
+    """Raise `ConfigError` for inputs in a language that the model does not know: none of their documents would
+    be kept.
+    """
     card = load_card(config.segment.model)
     mistakes = [
         f"input.{index}.lang is {one.lang!r}, which {card.name} does not know; "

@@ -1,7 +1,7 @@
-"""Why a chunk or a part is to be made: it is new, or what differs between the recipe of its last time and the present.
+"""Says why a chunk or a part has to be made: it is new, or its last recipe differs from the present one.
 
-Of chunks in ledgers the reason is found once for each distinct set of recipes, of the tail part by part, from the
-receipts of other fingerprints that are still there.
+For chunks in ledgers the reason is found once for each distinct set of recipes; for unfolded chunks part by part, from
+the receipts with other fingerprints that still exist.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pipeline.storage.store import Store
 
 NEW = "new"
 PURGED = "documents were purged"
-IDS = "other ids than before stand in earlier documents too"
+IDS = "other ids than before occur in earlier documents too"
 
 
 @dataclass
 class StageWork:
     """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured).
 
-    `guessed`: it was not measured, but follows from another stage's.
+    `guessed`: the rate was not measured, but follows from another stage's.
     """
 
     stage: str
@@ -49,12 +49,12 @@ class StageWork:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time that the known sentences take at the measured rate."""
+        """The time that the known sentences take at the measured rate."""
         return self.sentences_left / self.rate if self.rate else None
 
 
 def segment_reasons(state: States, work: StageWork) -> None:
-    """Say why chunks are to be segmented, and how many sentences they had the last time."""
+    """Record why chunks have to be segmented, and how many sentences they had the last time."""
     left = state.unsegmented()
     if not len(left):
         return
@@ -87,7 +87,7 @@ def _of_data(last: Earlier, chunk: Chunk) -> list[str]:
 
 
 def stage_reasons(state: States, work: StageWork) -> None:
-    """Say why parts lack a stage; where it was never done under the present recipe, the old rate stands for the new."""
+    """Record why parts lack a stage; if it was never done under the present recipe, the old rate is used."""
     stage, view = work.stage, state.view
     if not work.left:
         return
@@ -114,7 +114,7 @@ def _last_receipt(store: Store, paths: list[str]) -> Receipt | None:
 
 
 def _why(store: Store, view: View, stage: str, last: str | None) -> list[str]:
-    """Why a part lacks a stage. `last`: the recipe of its last time."""
+    """Say why a part lacks a stage. `last`: its last recipe."""
     now = view.stages[stage]
     if last is None:
         return [NEW]

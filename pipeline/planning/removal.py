@@ -1,9 +1,9 @@
-"""What enters and leaves a corpus when a configuration is run: nobody's documents vanish without a word.
+"""Says what enters and leaves a corpus when a configuration is run: no documents disappear silently.
 
-Readers see the documents of the newest run's inputs. What leaves is told by file, for a chunk's range may change while
-its documents stay: a file that the inputs do not name any more, or that lies beyond `limit`. Documents that leave stay
-on disk, unseen, until `pipeline gc --delete`; naming their input again brings them back at once.
-Cost: reading the newest run's list of chunks, and the receipts of what leaves.
+Readers see the documents of the newest run's inputs. What leaves is reported by file, because a chunk's range may
+change while its documents stay: a file that the inputs do not name any more, or that lies beyond `limit`. Documents
+that leave stay on disk, unseen, until `pipeline gc --delete`; naming their input again brings them back at once. Cost:
+reading the newest run's list of chunks, and the receipts of what leaves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Leaving:
-    """Files of an input that leave, with what the corpus has of them. `whole`: nothing of the input stays."""
+    """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely."""
 
     input: str
     whole: bool
@@ -57,7 +57,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Entering:
-    """Files of an input that are new. `whole`: the input is."""
+    """New files of an input. `whole`: the input is new."""
 
     input: str
     whole: bool
@@ -71,7 +71,9 @@ class Entering:
 
 @dataclass(frozen=True)
 class ViewChange:
-    """From what readers see now to what they will see. `names`: of the corpus, then and now, where they differ."""
+    """The difference between what readers see now and what they will see. `names`: of the corpus, old and new, if they
+    differ.
+    """
 
     url: str
     leaving: tuple[Leaving, ...]
@@ -80,26 +82,26 @@ class ViewChange:
 
     @property
     def documents(self) -> int:
-        """Documents that leave."""
+        """The number of documents that leave."""
         return sum(one.documents for one in self.leaving)
 
     @property
     def rows(self) -> int:
-        """Sentences that leave."""
+        """The number of sentences that leave."""
         return sum(one.rows for one in self.leaving)
 
     @property
     def needs_consent(self) -> bool:
-        """Whether somebody has to agree: documents leave, or it may be another corpus that was meant."""
+        """Whether a person has to agree: documents leave, or another corpus may have been meant."""
         return self.documents > 0 or self.names is not None
 
     def lines(self) -> list[str]:
-        """All of it, a line each."""
+        """Return the whole change, one line each."""
         found = [f"leaves: {one}" for one in self.leaving] + [f"enters: {one}" for one in self.entering]
         return found + ([f"name: {self.names[0]} → {self.names[1]}"] if self.names else [])
 
     def refusal(self) -> str:
-        """What is said to who has not agreed."""
+        """Return the message for a user who has not agreed."""
         what = []
         if self.documents:
             what.append(f"{counted(self.documents, 'document')} ({counted(self.rows, 'row')}) would leave {self.url}")
@@ -109,14 +111,14 @@ class ViewChange:
             f"{', and '.join(what)}:\n"
             + "".join(f"  {line}\n" for line in self.lines())
             + "Nothing was changed. If that is meant, run again with --accept-removal (what leaves stays on disk until "
-            "pipeline gc --delete); else put the inputs back, or give another `output`"
+            "pipeline gc --delete); otherwise restore the inputs, or give another `output`"
         )
 
 
 def view_change(store: Store, view: View) -> ViewChange | None:
-    """What running a view changes for readers; None if there is nothing yet that they could see, or it is unreadable.
+    """Return what running a view changes for readers; None if there is no earlier view, or it is unreadable.
 
-    A view that is damaged is mended by running, so it stands in nobody's way.
+    A damaged view is repaired by running, so it is not in the way.
     """
     try:
         if not store.exists(layout.CORPUS_FILE):
@@ -130,7 +132,7 @@ def view_change(store: Store, view: View) -> ViewChange | None:
         return ViewChange(store.url, (), (), names)
     files_before, files_after = _Files.of(before), _Files.of(after)
     gone, new = files_before.not_in(files_after), files_after.not_in(files_before)
-    for row in _cut(after):  # what follows the last chunk of an input with a limit, in the same file
+    for row in _cut(after):  # the rest of the last chunk's file, for an input with a limit
         last = after[row]
         for key in files_after.keys.filter(pa.array(files_after.rows == row)).to_pylist():
             same = pc.equal(files_before.keys, key).to_numpy(zero_copy_only=False)
@@ -140,21 +142,21 @@ def view_change(store: Store, view: View) -> ViewChange | None:
 
 
 def show_change(console: Console, change: ViewChange | None) -> None:
-    """A few lines, if anything enters or leaves."""
+    """Print a few lines if anything enters or leaves."""
     for line in change.lines() if change else ():
         console.print(line, markup=False, highlight=False, style="yellow" if not line.startswith("enters") else "")
 
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of chunks. `keys`: input and path of each; `rows`: the chunks that they are read by."""
+    """The files of chunks. `keys`: input and path of each; `rows`: the chunks that read them."""
 
     keys: pa.Array
     rows: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, chunks: ChunkTable) -> _Files:
-        """Those that share a chunk too."""
+        """Return the files of chunks, also files that share a chunk."""
         table = chunks.table
         texts = [table[name].combine_chunks().dictionary_decode() for name in ("input", "path")]
         keys = pc.binary_join_element_wise(*texts, "\0")
@@ -170,13 +172,13 @@ class _Files:
         return cls(every, np.concatenate([alone, np.asarray(rows, np.int64)]).astype(np.int64))
 
     def not_in(self, others: _Files) -> Mask:
-        """Which of the files the others have not."""
+        """Return which of the files are not among the others."""
         found: Mask = pc.invert(pc.is_in(self.keys, value_set=others.keys)).to_numpy(zero_copy_only=False)
         return found.copy()
 
 
 def _cut(chunks: ChunkTable) -> list[int]:
-    """Rows of the chunks that a limit ends in: one an input at most."""
+    """Return rows of the chunks in which a limit ends: at most one per input."""
     return [int(row) for row in np.flatnonzero(chunks.table["take"].is_valid().to_numpy())]
 
 
@@ -222,7 +224,7 @@ def _leaving(
 
 
 def _reader_of(gone: ChunkTable, new: ChunkTable) -> str:
-    """The input that reads the same files now, if there is one."""
+    """Return the input that reads the same files now, if there is one."""
     urls = gone.table["url"].combine_chunks().dictionary_decode()
     same = pc.is_in(new.table["url"].combine_chunks().dictionary_decode(), value_set=urls.unique())
     row = same.index(pa.scalar(True)).as_py()
@@ -230,7 +232,7 @@ def _reader_of(gone: ChunkTable, new: ChunkTable) -> str:
 
 
 def _add_of_limits(store: Store, old: View, after: ChunkTable, found: dict[str, Leaving]) -> None:
-    """Records of a chunk that a limit cuts now and did not cut before, or not so early."""
+    """Add records of a chunk that a limit cuts now, and did not cut before, or cut later."""
     for row in _cut(after):
         now = after[row]
         at = pc.index(old.listed.chunks.table["id"], now.id).as_py()

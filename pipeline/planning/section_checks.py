@@ -1,4 +1,6 @@
-"""Whether sections of a corpus.yaml get what they need: conditions their columns, trainings and fits their data."""
+"""Checks whether sections of a corpus.yaml get what they need: conditions their columns, trainings and fits
+their data.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def section_problems(config: RunConfig, chunks: ChunkTable | None, kept: KeptSam
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """Names that were probably meant, as the beginning of a hint; empty if none is alike."""
+    """Return a hint with the names that were probably meant; empty if none is similar."""
     alike = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(alike)}? " if alike else ""
 
@@ -91,7 +93,7 @@ def _select(config: RunConfig, kept: KeptSample) -> Iterator[Problem]:
         yield from found
     for index, other in enumerate(config.train.corpora if config.train else ()):
         if not is_remote(other.path) and not Path(other.path, layout.CORPUS_FILE).exists():
-            yield ("train", "corpora", str(index), "path"), f"train.corpora: {other.path} is no corpus"
+            yield ("train", "corpora", str(index), "path"), f"train.corpora: {other.path} is not a corpus"
 
 
 def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...], kept: KeptSample) -> Iterator[Problem]:
@@ -121,7 +123,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
 
 
 def _train(config: RunConfig) -> Iterator[Problem]:
-    """What a training needs of other sections, which it would miss only when the corpus is done."""
+    """Check what a training needs of other sections, which would otherwise fail only when the corpus is done."""
     train = config.train
     if not train:
         return
@@ -130,7 +132,7 @@ def _train(config: RunConfig) -> Iterator[Problem]:
     try:
         quantised = load_lcm_card(train.model).quantised
     except CardError:
-        quantised = False  # said elsewhere
+        quantised = False  # reported elsewhere
     else:
         try:
             quantised = train.card.quantised
@@ -173,7 +175,7 @@ def _train(config: RunConfig) -> Iterator[Problem]:
 
 
 def _codes(config: RunConfig, chunks: ChunkTable | None) -> Iterator[Problem]:
-    """A codebook has no more units than the pilot has sentences."""
+    """Check that codebooks have no more units than the pilot has sentences."""
     if not config.rvq or config.rvq.file or chunks is None:
         return
     most = min(config.fit.rows, config.rvq.rows)
@@ -197,7 +199,9 @@ def _codes(config: RunConfig, chunks: ChunkTable | None) -> Iterator[Problem]:
 
 
 def _few_sentences(chunks: ChunkTable, needed: int) -> int | None:
-    """How many sentences there are at most, if that is less than is needed, however short they are; else None."""
+    """Return the largest possible number of sentences if it is less than `needed`, however short they are;
+    else None.
+    """
     shortest = 8  # times shorter than usual, as titles and chats are
     total = 0
     for chunk in chunks:
@@ -208,31 +212,31 @@ def _few_sentences(chunks: ChunkTable, needed: int) -> int | None:
 
 
 def _files(config: RunConfig) -> Iterator[Problem]:
-    """Artifacts of other corpora, and first weights, that are not there."""
+    """Check that artifacts of other corpora, and initial weights, exist."""
     for section in ("scaler", "predictor", "rvq"):
         file = getattr(getattr(config, section), "file", None)
         if file and not is_remote(file) and not Path(file).is_file():
             yield (
                 (section, "file"),
-                (f"{section}.file {file} is not there; give the path of a file in a corpus's fits/, or leave it out"),
+                (f"{section}.file {file} does not exist; give the path of a file in a corpus's fits/, or leave it out"),
             )
     first = config.train.init_from if config.train else None
     if first and not is_remote(first) and not Path(first).exists():
         yield (
             ("train", "init_from"),
-            (f"train.init_from {first} is not there; give the folder of a trained model, …/train/NAME"),
+            (f"train.init_from {first} does not exist; give the folder of a trained model, …/train/NAME"),
         )
 
 
 def _output(config: RunConfig) -> Iterator[Problem]:
-    """A local folder that this user may not write to; stores are tried by `doctor` and by the run."""
+    """Check that this user may write to a local output folder; stores are tested by `doctor` and by the run."""
     if is_remote(config.output):
         return
     path = Path(config.output).absolute()
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where it may not look)
-                found = f"lies in {folder}, which is no folder"
+                found = f"lies in {folder}, which is not a folder"
             elif not os.access(folder, os.W_OK | os.X_OK):
                 found = f"cannot be written: this user has no permission for {folder}"
             else:

@@ -1,7 +1,7 @@
-"""What a corpus.yaml would be at another size, on paper: work, files, storage, time, requests. It runs nothing.
+"""Simulates a corpus.yaml at another size: work, files, storage, time and requests. Nothing is run.
 
-Every figure is arithmetic on something that is named: what the receipts of this corpus measured, the schema, or the LCM
-paper (Appendix A). Where nothing is known there is no figure. Cost: that of a plan.
+Every figure follows from a named source: what the receipts of this corpus measured, the schema, or the LCM paper
+(Appendix A). Where nothing is known, there is no figure. Cost: that of a plan.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from stages.sampling import Rows
 from stages.sonar.card import load_card
 
 BY_PAPER, BY_SCHEMA, DERIVED = "paper", "schema", "derived"  # where a figure comes from, if it was not measured
-PAPER_RATES = (300.0, 400.0)  # SONAR embeddings a second and GPU
+PAPER_RATES = (300.0, 400.0)  # SONAR embeddings per second and GPU
 STORED = 0.85  # of raw float16, as `benchmarks.storage` measures it
-LIST_KEYS, REQUEST_SECONDS, AT_ONCE = 1000, 0.05, 16  # keys a LIST, seconds a request, small reads at a time
+LIST_KEYS, REQUEST_SECONDS, AT_ONCE = 1000, 0.05, 16  # keys per LIST, seconds per request, small reads at a time
 SAMPLED = ("autobleu", "fragility")
 NUMBERS = {"int32": 4, "float": 4, "double": 8, "uint64": 8, "uint8": 1}  # bytes
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the corpus is that one thinks of. `input_bytes`: stored, of each sentence."""
+    """The assumed size of the corpus. `input_bytes`: stored bytes per sentence."""
 
     documents: float
     sentences: float
@@ -41,16 +41,16 @@ class Size:
     origin: str
 
 
-PAPER = Size(4e9, 310e9, 88.0, "the LCM paper, Appendix A: 77.5 sentences a document, 88 characters a sentence")
+PAPER = Size(4e9, 310e9, 88.0, "the LCM paper, Appendix A: 77.5 sentences per document, 88 characters per sentence")
 
 
 @dataclass
 class Measured:
-    """Sums over the receipts that this configuration stands on."""
+    """Sums over the receipts that match this configuration."""
 
     sentences: int = 0
     bytes_read: int = 0
-    rows: Counter[str] = field(default_factory=Counter)  # that were computed, by stage: of samples, those
+    rows: Counter[str] = field(default_factory=Counter)  # computed rows, by stage (of samples, only the sampled ones)
     seconds: dict[str, float] = field(default_factory=dict)  # of work, by stage
     parts: Counter[str] = field(default_factory=Counter)  # by stage
     devices: dict[str, str] = field(default_factory=dict)  # by stage
@@ -60,7 +60,7 @@ class Measured:
 
     @classmethod
     def of(cls, chunks: Sequence[ChunkState]) -> Measured:
-        """Of chunks and parts that are finished."""
+        """Add up finished chunks and parts."""
         total, found = total_of(chunks), cls()
         found.documents = int(total.get(f"{CHUNK}/kept", 0))
         found.sentences = int(total.get(f"{CHUNK}/sentences", 0))
@@ -83,7 +83,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage. `times`: how often each of the rows is computed; `rates`: rows/s of one worker, slowest and fastest.
+    """The cost of one stage. `times`: how often each row is computed; `rates`: rows/s of one worker, slowest and
+    fastest.
 
     `origin`: the device that was measured, or one of the words above; `parts`: how many parts were measured.
     """
@@ -97,18 +98,18 @@ class StageCost:
 
     @property
     def hours(self) -> tuple[float, float] | None:
-        """Of one worker: at the fastest and at the slowest rate."""
+        """The hours of one worker: at the fastest and at the slowest rate."""
         return (self.rows / self.rates[1] / 3600, self.rows / self.rates[0] / 3600) if self.rates else None
 
     @property
     def beside(self) -> bool:
-        """Whether it runs on CPUs while the devices do the rest."""
+        """Whether the stage runs on CPUs while the devices do the rest."""
         return self.stage == SEGMENT and (not self.rates or self.origin.startswith("cpu"))
 
 
 @dataclass(frozen=True)
 class Storage:
-    """One family. `each`: bytes a row."""
+    """The storage of one family. `each`: bytes per row."""
 
     family: str
     rows: float
@@ -117,13 +118,13 @@ class Storage:
 
     @property
     def total(self) -> float:
-        """Bytes."""
+        """The total number of bytes."""
         return self.rows * self.each
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A configuration at a size."""
+    """A configuration at a given size."""
 
     config: RunConfig
     size: Size
@@ -132,72 +133,75 @@ class Simulation:
 
     @property
     def chunks(self) -> int:
-        """Pieces of input of `chunk_bytes`."""
+        """The number of chunks, of `chunk_bytes` of input each."""
         return math.ceil(self.size.sentences * self.size.input_bytes / self.config.chunk_bytes)
 
     @property
     def parts(self) -> int:
-        """Whole parts of every chunk, and one of what is left of it."""
+        """The number of parts: whole parts of every chunk, and one of its rest."""
         return self.chunks * math.ceil(self.size.sentences / self.chunks / self.config.part_sentences)
 
     @property
     def files(self) -> int:
-        """Data files."""
+        """The number of data files."""
         return self.parts * len(self.storage)
 
     @property
     def receipts(self) -> int:
-        """One a part and stage, one a chunk."""
+        """The number of receipts: one per part and stage, one per chunk."""
         return self.parts * len(self.stages) + self.chunks
 
     @property
     def ledgers(self) -> int:
-        """Files of ledgers, when they are compacted."""
+        """The number of ledger files after compaction."""
         return math.ceil(self.chunks / FILE_CHUNKS)
 
     @property
     def claims(self) -> int:
-        """Ranges of chunks that tasks claim in a phase, at least: towards its end they are smaller."""
+        """The least number of ranges of chunks that tasks claim in a phase; towards its end the ranges are smaller."""
         return math.ceil(self.chunks / self.config.launcher.chunks_per_claim)
 
     @property
     def bytes(self) -> float:
-        """Of all data files."""
+        """The bytes of all data files."""
         return sum(one.total for one in self.storage)
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Stages that have no rate."""
+        """The stages without a known rate."""
         return tuple(one.stage for one in self.stages if not one.rates)
 
     def device_hours(self) -> tuple[float, float]:
-        """Of one worker, all stages together that a device computes and whose rate is known."""
+        """The hours of one worker over all stages that a device computes and whose rate is known."""
         known = [one.hours for one in self.stages if one.hours and not one.beside]
         return sum(low for low, _ in known), sum(high for _, high in known)
 
     def tasks(self, gpus: int) -> int:
-        """Array tasks of SLURM with that many GPUs: one a node."""
+        """Return the number of SLURM array tasks with that many GPUs: one per node."""
         return math.ceil(gpus / (self.config.launcher.gpus_per_node or 1))
 
     def starts(self, hours: float) -> int:
-        """How often a task starts that works so long, as it is stopped at its time limit."""
+        """Return how often a task that works for so many hours starts, because it is stopped at its time limit."""
         return max(1, math.ceil(hours * 3600 / seconds_of(self.config.launcher.time)))
 
     @property
     def lists(self) -> int:
-        """LIST requests that find every receipt."""
+        """The number of LIST requests that find every receipt."""
         return math.ceil(self.receipts / LIST_KEYS)
 
     @property
     def part_requests(self) -> int:
-        """Of the work on one part: is it done (1 a stage), files and a receipt written (a stage), what is read."""
+        """Return the requests of the work on one part: checks (one per stage), writes (files and a receipt per stage)
+        and reads.
+        """
         return 2 * len(self.stages) + len(self.storage) + 3  # mark of the start, receipt of `segment`, sentences
 
 
 def simulate(plan: Plan, documents: float | None) -> Simulation:
-    """The plan's configuration with so many documents, shaped as this corpus; None: as large as the paper's.
+    """Return the plan's configuration with this many documents, shaped as in this corpus; None: the size of the
+    paper's.
 
-    Raises `ConfigError` if that is no number of documents.
+    Raises `ConfigError` if `documents` is not a number of documents.
     """
     measured = Measured.of(plan.chunks)
     size = _size(measured, documents)
@@ -228,7 +232,7 @@ def _size(measured: Measured, documents: float | None) -> Size:
         documents,
         documents * each,
         stored,
-        f"documents as in this corpus: {each:.1f} sentences a document, {stored:.1f} bytes of input a sentence",
+        f"documents as in this corpus: {each:.1f} sentences per document, {stored:.1f} bytes of input per sentence",
     )
 
 
@@ -264,7 +268,9 @@ def _storage(config: RunConfig, measured: Measured, family: str, rows: float, si
 
 
 def _by_schema(config: RunConfig, family: str) -> float:
-    """Bytes a row before compression, vectors as they are stored; of texts only the sentence and its decoding."""
+    """Return bytes per row before compression, vectors as they are stored; of texts only the sentence and its
+    decoding.
+    """
     if family == "embeddings" and config.encode:
         return 2 * load_card(config.encode.model).dim * STORED
     if family == "codes" and config.rvq:

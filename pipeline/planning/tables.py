@@ -1,6 +1,5 @@
-"""The table of `pipeline plan`.
-
-What `pipeline plan --simulate` prints. Three significant digits are more than such figures deserve.
+"""Prints the tables of `pipeline plan` and `pipeline plan --simulate`; three significant digits are enough for the
+latter.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pipeline.planning.simulation import (
 
 
 def show_plan(console: Console, plan: Plan) -> None:
-    """The table of `pipeline plan`."""
+    """Print the table of `pipeline plan`."""
     table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("stage", "done", "to do", "sentences to do", "a second", "time"):
         table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
@@ -81,7 +80,7 @@ def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
 
 
 def _rounded(value: float) -> float:
-    """Two digits that count."""
+    """Round to two significant digits."""
     return float(f"{value:.2g}")
 
 
@@ -104,7 +103,7 @@ PADDING = (0, 2, 0, 0)
 
 
 def gpus_of(text: str | None) -> tuple[int, ...]:
-    """`8,64,1000` → numbers. Raises `ConfigError` for anything else."""
+    """Parse `8,64,1000`. Raises `ConfigError` for anything else."""
     if text is None:
         return GPUS
     found = [int(one) if one.strip().isdecimal() else 0 for one in text.split(",")]
@@ -114,7 +113,7 @@ def gpus_of(text: str | None) -> tuple[int, ...]:
 
 
 def show_simulation(console: Console, found: Simulation, gpus: Sequence[int]) -> None:
-    """All tables; a terminal of 80 columns is enough."""
+    """Print all tables; they fit a terminal of 80 columns."""
     at = found.size
     console.print(
         f"[bold]{escape(found.config.name)}[/] with {large(at.documents)} documents, {large(at.sentences)} sentences, "
@@ -130,7 +129,7 @@ def show_simulation(console: Console, found: Simulation, gpus: Sequence[int]) ->
 
 
 def large(value: float) -> str:
-    """`310 billion`, `3.25 million`, `12 345`."""
+    """Format a large number: `310 billion`, `3.25 million`, `12 345`."""
     for unit, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
         if value >= unit:
             return f"{value / unit:.3g} {name}" if value < 1000 * unit else f"{number(value / unit)} {name}"
@@ -138,7 +137,7 @@ def large(value: float) -> str:
 
 
 def span(hours: float) -> str:
-    """`42 s`, `31 h`, `12 days`, `1 170 years`."""
+    """Format a long time: `42 s`, `31 h`, `12 days`, `1 170 years`."""
     if hours < 2:
         return duration(hours * 3600)
     if hours < 72:
@@ -152,7 +151,7 @@ def _between(low: str, high: str) -> str:
 
 
 def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> None:
-    """The first column and, of those after it, the last `texts - 1` are words, the others numbers."""
+    """Print a table: the first column, and the last `texts - 1` of the others, hold words, the others numbers."""
     table = Table(box=None, padding=PADDING, title=f"\n{title}", title_justify="left")
     for place, column in enumerate(columns):
         words = place == 0 or place > len(columns) - texts
@@ -175,7 +174,7 @@ def _stages(console: Console, found: Simulation) -> None:
     low, high = found.device_hours()
     if beside and beside.hours and high:
         each = _between(*(f"{beside.hours[0] / one:.2g}" for one in (high, low)))
-        console.print(f"Segmenting goes on beside the rest; it keeps up with {each} processes a worker.")
+        console.print(f"Segmenting goes on beside the rest; it keeps up with {each} processes per worker.")
 
 
 def _origin(one: StageCost, found: Simulation) -> str:
@@ -195,11 +194,11 @@ def _objects(console: Console, found: Simulation) -> None:
     each = found.config.chunk_bytes
     rows = [
         ["chunks", large(found.chunks), f"of {size(each)} of input; .gz and the like are not cut: make them so large"],
-        ["parts", large(found.parts), f"of up to {number(found.config.part_sentences)} sentences, one rest a chunk"],
+        ["parts", large(found.parts), f"of up to {number(found.config.part_sentences)} sentences, one rest per chunk"],
         ["data files", large(found.files), f"{len(found.storage)} families"],
-        ["receipts", large(found.receipts), f"{len(found.stages)} stages a part, one a chunk"],
-        ["ledger rows", large(found.chunks), f"one a finished chunk, in {found.ledgers} files or more"],
-        ["claims a phase", large(found.claims), f"of {launcher.chunks_per_claim} chunks, or more of fewer"],
+        ["receipts", large(found.receipts), f"{len(found.stages)} stages per part, one per chunk"],
+        ["ledger rows", large(found.chunks), f"one per finished chunk, in {found.ledgers} files or more"],
+        ["claims per phase", large(found.claims), f"of {launcher.chunks_per_claim} chunks, or more of fewer"],
     ]
     _table(console, "Things", ("", "number", ""), rows, texts=2)
 
@@ -208,7 +207,7 @@ def _storage(console: Console, found: Simulation) -> None:
     rows = [[one.family, large(one.rows), f"{one.each:.1f}", size(one.total), _source(one)] for one in found.storage]
     each = found.bytes / found.size.sentences
     rows.append(["all", large(found.size.sentences), f"{each:.1f}", size(found.bytes), ""])
-    _table(console, "Storage", ("family", "rows", "bytes a row", "in all", "from"), rows, texts=2)
+    _table(console, "Storage", ("family", "rows", "bytes per row", "in all", "from"), rows, texts=2)
 
 
 def _source(one: Storage) -> str:
@@ -226,7 +225,7 @@ def _time(console: Console, found: Simulation, gpus: Sequence[int]) -> None:
     if not high:
         console.print("\nTime: no rate of any stage is known; run some parts first", highlight=False)
         return
-    columns = ("GPUs", "time", "written a second", "array tasks", "starts of each")
+    columns = ("GPUs", "time", "written per second", "array tasks", "starts of each")
     rows = [
         [
             number(one),
@@ -270,11 +269,11 @@ def _requests(console: Console, found: Simulation) -> None:
             "list every receipt",
             large(found.lists),
             span(listing / 3600),
-            f"verify, gc: {number(LIST_KEYS)} keys a LIST",
+            f"verify, gc: {number(LIST_KEYS)} keys per LIST",
         ],
         ["read every receipt", large(found.receipts), span(reading / 3600), f"verify, gc: {AT_ONCE} at a time"],
         ["work on the parts", large(found.part_requests * found.parts), span(waiting * found.parts / 3600), ""],
     ]
-    rows[-1][3] = f"{found.part_requests} a part: {share} of the workers' time, mostly while they compute"
+    rows[-1][3] = f"{found.part_requests} per part: {share} of the workers' time, mostly while they compute"
     title = f"Requests to an object store, {REQUEST_SECONDS * 1000:.0f} ms each"
     _table(console, title, ("", "requests", "time", ""), rows, texts=2)

@@ -1,6 +1,6 @@
-"""Roughly how long a plan keeps this machine busy: no more than is needed to choose where to work.
+"""Estimates roughly how long a plan keeps this machine busy, only to choose where to work.
 
-By the rates that this corpus measured where it has any, else by the sizes of the networks on the models' cards.
+It uses the rates that this corpus measured if there are any, or else the sizes of the networks on the models' cards.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
 from stages.stage import StageSettings
 
-STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input a sentence, as the sample's books and manuals have them
-TOKENS = 28  # a sentence, likewise
-SEGMENTED = 600.0  # sentences a second and process, by SaT on a core
-CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations a second that the networks reach
+STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input per sentence, as in the sample's books and manuals
+TOKENS = 28  # per sentence, likewise
+SEGMENTED = 600.0  # sentences per second and process, by SaT on a core
+CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
 
 
 def sentences_in(chunk: Chunk) -> int:
-    """About how many sentences a chunk will give."""
+    """Estimate how many sentences a chunk will give."""
     packed = chunk.compression or chunk.format == "parquet"
     return chunk.bytes // (COMPRESSED_BYTES if packed else STORED_BYTES)
 
 
 def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
-    """Seconds that what is left of a plan takes about, on so many cores and GPUs; fits are not counted."""
+    """Estimate the seconds that the rest of a plan takes on so many cores and GPUs; fits are not counted."""
     new = sum(sentences_in(chunk) for chunk in plan.chunks_to_segment())
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
     seconds = new / (plan.work["segment"].rate or SEGMENTED) if "segment" in plan.work else 0.0
@@ -43,7 +43,9 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
 
 
 def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
-    """Sentences a second of one worker of this machine, by the sizes of the networks; None where nothing is known."""
+    """Return sentences per second of one worker of this machine, by the sizes of the networks; None if nothing is
+    known.
+    """
     if stage == "segment":
         return SEGMENTED
     settings = next((one for one in config.asked_stages() if one.name == stage), None)
@@ -54,19 +56,19 @@ def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
 
 
 def has_gpu() -> bool:
-    """Whether NVIDIA's driver knows a GPU here; torch, which would know, takes seconds to load."""
+    """Return whether NVIDIA's driver knows a GPU here; asking torch would take seconds to load it."""
     return any(Path("/proc/driver/nvidia/gpus").glob("*"))
 
 
 def _card_seconds(config: RunConfig, settings: StageSettings, sentences: float, power: float) -> float:
-    """`power`: operations a second."""
+    """Return seconds of work; `power` is in operations per second."""
     sample = getattr(settings, "sample", 1.0)
     rows = min(sentences, sample.rows) if isinstance(sample, Rows) else sentences * sample
     return rows * _operations(config, settings.name) / power
 
 
 def _operations(config: RunConfig, stage: str) -> float:
-    """Of a stage for one sentence; 0 where the model's card cannot be read, which others say."""
+    """Return the operations of a stage for one sentence; 0 if the model's card cannot be read, which others report."""
     try:
         card = load_card(config.encode.model) if config.encode else None
         if stage == "encode" and card:
@@ -81,6 +83,6 @@ def _operations(config: RunConfig, stage: str) -> float:
 
 
 def _decoding(card: ModelCard) -> float:
-    """Of a greedy decoding; the vocabulary is projected on for every token."""
+    """Return the operations of a greedy decoding, with the projection onto the vocabulary for every token."""
     layers = card.decoder_layers * (8 * card.dim**2 + 2 * card.dim * card.ffn_dim)
     return 2.0 * TOKENS * (layers + card.dim * card.vocab_size)

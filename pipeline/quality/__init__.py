@@ -1,1 +1,1 @@
-"""Looking at a corpus before training: inspect, report, compare segmenters."""
+"""Judges a corpus before training: inspect, report, compare segmenters."""

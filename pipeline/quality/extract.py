@@ -1,13 +1,13 @@
-"""Rows of a corpus in one file, to look at or to work on: `pipeline inspect CORPUS --where … --to worst.parquet`.
+"""Writes rows of a corpus to one file: `pipeline inspect CORPUS --where … --to worst.parquet`.
 
-Streams row group by row group and reads only the families that the condition and the columns need; where no row of a
-group satisfies the condition, not even the others. Memory: two row groups (2 · 8192 rows; 16 MB each with embeddings
-of 1024 dimensions). The file appears under its name when it is whole; a run that is stopped leaves nothing, one that is
+Streams row group by row group and reads only the families that the condition and the columns need; in a group without a
+matching row, only those of the condition. Memory: two row groups (2 · 8192 rows; 16 MB each with embeddings of 1024
+dimensions). The file appears under its name when it is complete; a run that is stopped leaves nothing, one that is
 killed a hidden temporary file.
 
 CSV is for spreadsheets, which evaluate a text that begins with = + - or @: such a text gets an apostrophe in front, so
-that no document of a corpus can run anything on the machine of a person who looks at it; the caller is told how many
-there are. JSON lines and Parquet hold every text as it is.
+that no document can run anything on the machine of a person who looks at it; the caller is told how many there are.
+JSON lines and Parquet hold every text as it is.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from pipeline.storage import layout
 from pipeline.storage.replacing import replacing_file
 
 FORMATS = (".parquet", ".csv", ".jsonl")
-COMPRESSED: dict[str, Callable[[Any], Any]] = {  # of text formats; neither closes the file
+COMPRESSED: dict[str, Callable[[Any], Any]] = {  # writers of text formats; neither closes the file
     ".gz": lambda file: gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0),
     ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
 }
 # Written if they are asked for.
 DOCUMENT_COLUMNS_LEFT_OUT = {"lang_confidence", "subdocument", "text_hash", "first_row", "rows"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # without it, Excel takes UTF-8 for the code page of the machine
-FORMULA = r"^\s*[=+\-@＝＋－＠]|^[\t\r\n]"  # full-width signs count in East Asian spreadsheets
+FORMULA = r"^\s*[=+\-@＝＋－＠]|^[\t\r\n]"  # East Asian spreadsheets also evaluate full-width signs
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was done: rows read and written, bytes of the file, texts in CSV that got an apostrophe in front."""
+    """What was done: rows read and written, bytes of the file, and texts in CSV that got an apostrophe in front."""
 
     read: int
     written: int
@@ -66,10 +66,18 @@ def extract(
     columns: Sequence[str] = (),
     max_rows: int | None = None,
 ) -> Extracted:
-    """Write the rows that satisfy `where`, in the order of the corpus; an older file of this name is replaced.
+    """Write the rows that satisfy `where`, in the order of the corpus; an existing file of this name is replaced.
 
-    `columns`: those of `Corpus.catalogue`, all scalar ones that say something of the sentence if none is named.
-    `max_rows`: read only about the first so many. Raises `ConfigError` for a name or a column that cannot be written.
+    Args:
+        corpus: the corpus.
+        target: the file.
+        progress: is told of rows read and written.
+        where: the condition.
+        columns: columns of `Corpus.catalogue`; if none is named, all scalar ones that describe the sentence.
+        max_rows: read only about this many rows, the first ones.
+
+    Raises:
+        ConfigError: for a name or a column that cannot be written.
     """
     ending, compression = _format(target)
     names = tuple(columns) or _default_columns(corpus)
@@ -78,7 +86,7 @@ def extract(
     texts = [one.name for one in _flat(schema, ending) if ending == ".csv" and pa.types.is_string(one.type)]
     read = written = quoted = 0
     with replacing_file(target) as file:
-        with contextlib.ExitStack() as closing:  # what writes into the file ends before it, whatever happens
+        with contextlib.ExitStack() as closing:  # the writer is closed before the file, whatever happens
             sink = closing.enter_context(COMPRESSED[compression](file)) if compression else file
             writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, _flat(schema, ending))))
             for batch in corpus.batches(*names, where=where):
@@ -101,7 +109,7 @@ def _format(target: str) -> tuple[str, str | None]:
     ending = next((one for one in FORMATS if (stem if compression else target.lower()).endswith(one)), None)
     if ending is None or (compression and ending == ".parquet"):
         raise ConfigError(
-            f"--to {target}: the format is told by the ending; allowed: {' '.join(FORMATS)}, "
+            f"--to {target}: the ending of the name decides the format; allowed: {' '.join(FORMATS)}, "
             f"and .csv and .jsonl with {' or '.join(COMPRESSED)} after it"
         )
     return ending, compression
@@ -129,7 +137,7 @@ def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> No
         if _is_vector(corpus.catalogue[name], ending):
             raise ConfigError(f"--to {target}: {name} holds a vector a row, which only .parquet takes; leave it out")
     if len(set(names)) < len(names):
-        raise ConfigError(f"--columns {','.join(names)}: a column stands twice; name each once")
+        raise ConfigError(f"--columns {','.join(names)}: a column is repeated; name each once")
     if f"{_absolute(target)}/".startswith(f"{_absolute(corpus.url)}/"):
         raise ConfigError(f"--to {target} lies inside the corpus, whose files are never changed; give another place")
 
@@ -139,7 +147,7 @@ def _absolute(url: str) -> str:
 
 
 def _without_formulas(table: pa.Table, texts: Sequence[str]) -> tuple[pa.Table, int]:
-    """The table with an apostrophe before what a spreadsheet would evaluate, and how many texts that are."""
+    """Return the table with an apostrophe before texts that a spreadsheet would evaluate, and their number."""
     total = 0
     for name in texts:
         found = pc.match_substring_regex(table[name], FORMULA)
@@ -188,7 +196,7 @@ class _Writer(Protocol):
 
 
 class _Parquet:
-    """Small pieces are gathered into row groups of the usual size."""
+    """Writes Parquet; small tables are collected into row groups of the usual size."""
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
         options = layout.parquet_options(schema.empty_table())
@@ -211,7 +219,7 @@ class _Parquet:
 
 
 class _Csv:
-    """A header, then rows; null is nothing, an empty text is \"\"."""
+    """Writes CSV: a header, then rows; null is nothing, an empty text is ""."""
 
     def __init__(self, sink: Any, schema: pa.Schema) -> None:
         sink.write(BYTE_ORDER_MARK)

@@ -1,4 +1,4 @@
-"""What `pipeline inspect` does: show the quality of the rows asked for, or write them to a file."""
+"""Implements `pipeline inspect`: shows the quality of the rows asked for, or writes them to a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InspectOptions:
 
 
 def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) -> None:
-    """Raises `ConfigError` for options that do not fit each other or the corpus."""
+    """Show or write rows. Raises `ConfigError` for options that do not fit each other or the corpus."""
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
     condition = condition_of(corpus, options.where, options.lang)
@@ -45,7 +45,7 @@ def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) ->
 
 def _show(console: Console, corpus: Corpus, condition: Condition | None, options: InspectOptions) -> None:
     if options.columns is not None:
-        raise ConfigError(f"--columns {options.columns} is about what --to writes; give --to FILE as well")
+        raise ConfigError(f"--columns {options.columns} needs --to FILE, to which the columns are written")
     max_rows = options.max_rows or SHOWN_ROWS
     quality = measure(corpus, max_rows, condition)
     found, read = quality.everything.sentences, quality.rows_read
@@ -57,7 +57,7 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
         console.print(f"{number(found)} of {number(read)} rows satisfy the condition")
     if not found:
         return
-    # corpus BLEU adds up statistics of all rows: it says nothing of some of them
+    # corpus BLEU adds up statistics of all rows, so there is none for a selection
     bleu = corpus_bleu_of(compute_accounting(corpus.store, corpus.chunks)) if condition is None else None
     show_quality(console, quality, bleu)
     show_scores(console, measure_scores(corpus, max_rows, condition))
@@ -67,7 +67,7 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
 
 
 def condition_of(corpus: Corpus, where: str | None, lang: str | None) -> Condition | None:
-    """Both wishes as one condition."""
+    """Combine `--where` and `--lang` in one condition."""
     condition = corpus.condition(where) if where is not None else None
     if lang is None:
         return condition
@@ -78,7 +78,7 @@ def condition_of(corpus: Corpus, where: str | None, lang: str | None) -> Conditi
 
 def _write(console: Console, corpus: Corpus, condition: Condition | None, options: InspectOptions, to: str) -> None:
     if options.worst is not None:
-        raise ConfigError("--worst is about what is shown; with --to, choose rows by --where, e.g. 'autobleu < 10'")
+        raise ConfigError("--worst is for the screen; with --to, choose rows by --where, e.g. 'autobleu < 10'")
     names = [name.strip() for name in options.columns.split(",")] if options.columns is not None else []
     with RowProgress(console, min(corpus.rows, options.max_rows or corpus.rows)) as progress:
         done = extract(corpus, to, progress, where=condition, columns=names, max_rows=options.max_rows)

@@ -1,7 +1,7 @@
-"""Quality columns of a corpus: quantiles by language and by length, and the worst rows with their decoded text.
+"""Measures the quality of a corpus: quantiles by language and by length, and the worst rows with their decoded text.
 
-Reads only the small columns, row group by row group; of a large corpus the first rows in the order of the (random)
-names of parts, up to about `max_rows`, and says so.
+Only the small columns are read, row group by row group; of a large corpus the first rows in the (random) order of the
+names of parts, up to about `max_rows`, which the output states.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True)
 class Group:
-    """Sentences of one language or length. `quantiles` of AutoBLEU (NaN where none is scored)."""
+    """Sentences of one language or length. `quantiles` are those of AutoBLEU (NaN if none is scored)."""
 
     name: str
     sentences: int
@@ -34,7 +34,7 @@ class Group:
     scored: int
     mean: float
     quantiles: tuple[float, ...]
-    poor: float  # share of the scored below 20
+    poor: float  # share of scored sentences below 20
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Quality:
 
 
 def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Quality:
-    """Quantiles over the rows that satisfy `where`, of about the first `max_rows`."""
+    """Return quantiles over the rows that satisfy `where`, among about the first `max_rows`."""
     scored = "autobleu" in corpus.columns
     columns = ("lang", "chars", "tokens", *(("autobleu",) if scored else ()))
     tables = [corpus.schema(*columns).empty_table()]
@@ -99,7 +99,7 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
 
 
 def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[Score]:
-    """Every column of scores that the corpus has, over the same rows as `measure`."""
+    """Measure every column of scores that the corpus has, over the same rows as `measure`."""
     names = [name for name in SCORES if name in corpus.columns]
     values: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in names}
     read = 0
@@ -118,7 +118,7 @@ def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None
 
 
 def corpus_bleu_of(accounting: Accounting) -> dict[str, float]:
-    """Corpus BLEU by language over every scored sentence, from the statistics in the receipts."""
+    """Return corpus BLEU by language over every scored sentence, from the statistics in the receipts."""
     counts = accounting.counts.get("autobleu", {})
     langs = sorted({key.split(".")[1] for key in counts if key.startswith("bleu.")})
     return {lang: corpus_bleu([counts[f"bleu.{lang}.{k}"] for k in range(STATISTICS)]) for lang in langs}
@@ -142,7 +142,7 @@ def _group(
 
 
 def worst_rows(corpus: Corpus, count: int, *, max_rows: int, where: Condition | None = None) -> list[ScoredRow]:
-    """The rows with the lowest AutoBLEU; equal scores in the order of the corpus."""
+    """Return the rows with the lowest AutoBLEU; equal scores in the order of the corpus."""
     found: list[tuple[float, int, ScoredRow]] = []
     seen = order = 0
     for batch in corpus.batches("autobleu", "lang", "text", "decoded", "part", "row", where=where):

@@ -1,4 +1,4 @@
-"""Tables of quality scores, and of the worst sentences. Text of documents is data, never markup."""
+"""Prints tables of quality scores, and of the worst sentences. Text of documents is data, never markup."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pipeline.quality.measures import Group as QualityGroup
 
 
 def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
-    """AutoBLEU by language and by length. `bleu`: corpus BLEU by language, None where it is not that of these rows.
+    """Show AutoBLEU by language and by length. `bleu`: corpus BLEU by language; None if it is not that of these rows.
 
-    Two quantiles are left out where there are not 100 columns.
+    Two quantiles are left out if the terminal has fewer than 100 columns.
     """
     narrow = console.width < 100
     tables = [("language", quality.by_lang, bleu), ("characters", quality.by_length, None)]
@@ -38,7 +38,7 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | No
 
 
 def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[str, str]:
-    """Column → cell."""
+    """Return column → cell."""
 
     def shown(value: float, form: str = ".1f") -> str:
         return "–" if math.isnan(value) else f"{value:{form}}"
@@ -52,7 +52,7 @@ def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[s
 
 
 def show_scores(console: Console, scores: list[Score]) -> None:
-    """Every column of scores, where there are more than AutoBLEU's."""
+    """Show every column of scores, if there are more than AutoBLEU's."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("score", "scored", "mean", *(f"p{share:.0%}"[:-1] for share in QUANTILES)):
         table.add_column(column, justify="left" if column == "score" else "right", no_wrap=True)
@@ -64,7 +64,7 @@ def show_scores(console: Console, scores: list[Score]) -> None:
 
 
 def show_rows(console: Console, title: str, rows: list[ScoredRow]) -> None:
-    """Sentences with what came back from their embeddings."""
+    """Show sentences with what their embeddings decode to."""
     console.print(Group("", Text(title, style="bold")))
     width = max(40, console.width - 12)
     for row in rows:

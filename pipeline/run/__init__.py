@@ -1,1 +1,1 @@
-"""What `pipeline run` does: pilot, fits and main pass; the tasks that workers do."""
+"""Implements `pipeline run`: pilot, fits and main pass, and the tasks that workers do."""

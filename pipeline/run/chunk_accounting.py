@@ -1,8 +1,9 @@
-"""Documents of a chunk that do not become sentences: counted by reason, and listed for people to look at.
+"""Accounts for documents of a chunk that do not become sentences: counted by reason, and listed for people to look at.
 
-The list names each record's place (file and byte offset or row), so it stays small whatever lies in the input: of a
-record only the first 4 KiB are kept, and after 10 000 records of a chunk the rest is one row a reason, from the place
-of the first on. That bounds it to about 60 MB of memory a chunk; who wants a whole record reads it where it stands.
+The list names each record's place (file and byte offset or row), so it stays small whatever the input contains: only
+the first 4 KiB of a record are kept, and after 10 000 records of a chunk, each reason has one row for all further
+records, with the place of the first of them. That bounds the list to about 60 MB of memory per chunk; whole records can
+be read from the input.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ LISTED = 10_000  # records of a chunk that have a row of their own
 
 
 class ChunkAccounting:
-    """Books of one chunk. Costs about 150 bytes for each document that brings its own id.
+    """The accounting of one chunk. Costs about 150 bytes for each document that has an id of its own.
 
-    purged: ids that are dropped with the reason `purged`, whatever else there is to say of their records.
+    `purged`: ids that are dropped with the reason `purged`, whatever else is wrong with their records.
     """
 
     def __init__(self, purged: Collection[str] = ()) -> None:
@@ -40,7 +41,7 @@ class ChunkAccounting:
         self._ids: set[str] = set()
 
     def reject(self, item: Rejected) -> None:
-        """Count what the reader refused; quarantined records are listed."""
+        """Count a record that the reader rejected; quarantined records are listed."""
         self.bytes_unreadable += item.bytes_unreadable
         if item.doc_id in self.purged:
             self.dropped[PURGED] += item.records
@@ -50,7 +51,7 @@ class ChunkAccounting:
             self._list(item, "input")
 
     def quarantine(self, document: Document, reason: str, error: str) -> None:
-        """Set a document aside with its text."""
+        """Put a document into quarantine, with its text."""
         if document.doc_id in self.purged:
             self.dropped[PURGED] += 1
             return
@@ -58,11 +59,11 @@ class ChunkAccounting:
         self._list(Rejected.of(document.doc_id, document.record, reason, error, payload), SEGMENT)
 
     def drop(self, document: Document, reason: str) -> None:
-        """Count a document of which nothing is kept; the reason is `purged` if it was."""
+        """Count a document of which nothing is kept; the reason is `purged` if it was purged."""
         self.dropped[PURGED if document.doc_id in self.purged else reason] += 1
 
     def is_first(self, document: Document) -> bool:
-        """Whether no document before had the same id; a later one is set aside."""
+        """Return whether no earlier document had the same id; a later one goes into quarantine."""
         if document.doc_id in self._ids:
             what = f"an earlier document of this chunk has the id {short(document.doc_id)} too; the first one is kept"
             self.quarantine(document, DUPLICATE, what)
@@ -71,12 +72,14 @@ class ChunkAccounting:
         return True
 
     def quarantine_later(self, document: Document, first: str) -> None:
-        """Set a document aside because an earlier one of another chunk has its id. `first`: the source of that."""
+        """Put a document into quarantine because an earlier one of another chunk has its id. `first`: that one's
+        source.
+        """
         what = f"an earlier document of {first} has the id {short(document.doc_id)} too; the first one is kept"
         self.quarantine(document, DUPLICATE, what)
 
     def table(self) -> pa.Table | None:
-        """The list, in the order of the input; None if nothing was quarantined."""
+        """Return the list, in the order of the input; None if nothing was quarantined."""
         rows = self._rows + [
             _row(first, stage)
             | {

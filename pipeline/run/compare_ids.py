@@ -1,11 +1,11 @@
-"""Which ids stand in more than one document, over all inputs that name an id column, before anything is segmented.
+"""Finds ids with more than one document, over all inputs that name an id column, before anything is segmented.
 
 The ids of a chunk are read once, by the reader that segmenting uses, and kept in sorted runs
-(`ids/<time>-<id>.parquet`): later runs read only chunks that are new or changed. Then the runs are compared, one range
-of hashes after the other, so that memory holds about a million ids whatever the corpus has. The first document is that
-of the first input in the file, the first path, the first record: it depends on the inputs alone, not on the order in
-which chunks were segmented, on machines, or on what the corpus held before.
-Cost: 10 µs of CPU a document, mostly to read it; two million ids took 400 MB of memory, and 16 MB on disk.
+(`ids/<time>-<id>.parquet`): later runs read only chunks that are new or changed. Then the sorted runs are compared, one
+range of hashes after the other, so that memory holds about a million ids whatever the corpus has. The first document is
+that of the first input in the file, the first path, the first record: it depends on the inputs alone, not on the order
+in which chunks were segmented, on machines, or on earlier content of the corpus. Cost: 10 µs of CPU per document,
+mostly to read it; two million ids took 400 MB of memory, and 16 MB on disk.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from pipeline.storage.store import Store
 from stages.segment import marks
 from stages.sonar.card import load_card
 
-RUN_IDS = 1 << 20  # ids a run is closed at, at the end of a chunk; and a range of hashes holds
-_TOLD = 3  # ids of a message
+RUN_IDS = 1 << 20  # ids at which a sorted run is closed (at the end of a chunk), and ids in a range of hashes
+_TOLD = 3  # ids in a message
 Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A sorted run. `chunks`: keys of its chunks."""
+    """A sorted run of ids. `chunks`: the keys of its chunks."""
 
     path: str
     chunks: list[str]
@@ -60,9 +60,9 @@ class _Run:
 
 
 def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell) -> RunConfig:
-    """The configuration with the record of what is to be left out, which is made if it is not there.
+    """Return the configuration with the record of what is left out; the record is made if it does not exist.
 
-    Raises `CorpusError` with `duplicate_ids: error`, if an id stands in more than one document.
+    Raises `CorpusError` with `duplicate_ids: error`, if an id has more than one document.
     """
     if not compares_ids(config):
         return config
@@ -98,7 +98,7 @@ def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _check_none(found: pa.Table, chunks: ChunkTable) -> None:
-    """Raises `CorpusError` if an id stands in more than one document. `found`: as `_compare` gives it."""
+    """Raise `CorpusError` if an id has more than one document. `found`: the result of `_compare`."""
     if not found.num_rows:
         return
     places: dict[str, list[str]] = {}
@@ -152,7 +152,7 @@ def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _Run:
 
 
 def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
-    """Of documents with text, as segmenting sees them."""
+    """Yield the ids of documents with text, as segmenting sees them."""
     settings = next(one for one in config.input if one.name == chunk.input)
     for item in read_documents(chunk, settings, config.split, load_card(config.segment.model).languages):
         if not isinstance(item, Rejected) and marks.INK.search(item.text):
@@ -160,9 +160,10 @@ def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
 
 
 def _compare(store: Store, runs: list[_Run], ranks: dict[str, int], chunks: int) -> pa.Table:
-    """Ids that stand in more than one document: `id`, `rank` and `count` for every chunk they are in, `first`.
+    """Return ids with more than one document: `id`, `rank` and `count` for every chunk they are in, and `first`.
 
-    ranks: of keys, in the order of the inputs. Each chunk is taken from one run, though several may have read it.
+    `ranks`: those of keys, in the order of the inputs. Each chunk is taken from one sorted run, even if several have
+    read it.
     """
     taken = np.zeros(chunks, np.bool_)
     places: list[npt.NDArray[np.int64]] = []
@@ -190,7 +191,7 @@ def _compare(store: Store, runs: list[_Run], ranks: dict[str, int], chunks: int)
 
 
 def _range_of(store: Store, run: _Run, ours: npt.NDArray[np.int64], low: int, high: int) -> pa.Table:
-    """Ids of a run with a hash in [low, high), of the chunks that are taken from it."""
+    """Return the ids of a sorted run with a hash in [low, high), of the chunks that are taken from it."""
     with opened_run(store, run.path) as (opened, _):
         groups = []
         for number in range(opened.metadata.num_row_groups):

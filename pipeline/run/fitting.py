@@ -1,8 +1,8 @@
-"""What is fitted on the pilot: robust scaler, predictor of fragility, RVQ codebooks, rates of samples.
+"""Fits on the pilot: robust scaler, predictor of fragility, RVQ codebooks, and rates of samples.
 
-A fit looks at the rows of the pilot whose u lies below the rate that gives the number it asks for, part by
-part in the order of their names: the same rows whatever worked on them. Cost: the embeddings of those rows are read
-once, at about 1 GB/s.
+A fit uses the rows of the pilot whose u lies below the rate that gives the number it asks for, part by part in the
+order of their names: always the same rows, whatever worked on them. Cost: the embeddings of those rows are read once,
+at about 1 GB/s.
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ from stages.sonar.card import load_card
 if TYPE_CHECKING:
     from stages.rvq.codebooks import Codebooks
 
-HELD_OUT_ROWS = 4096  # of the sample at most, on which codebooks are judged
-LEAST_HELD_OUT = 20  # rows, of a small sample
-JUDGED_ROWS = 500  # of those, that are decoded again for the curve of AutoBLEU by codebooks
+HELD_OUT_ROWS = 4096  # the largest share of the sample on which codebooks are evaluated
+LEAST_HELD_OUT = 20  # rows of a small sample
+JUDGED_ROWS = 500  # of those, how many are decoded for the curve of AutoBLEU by codebooks
 SCORES = ("fragility_bleu", "fragility_cosine")
 
 Progress = Callable[[int, int], None]  # done, of how many
 
 
 def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequence[ChunkState]) -> list[Rate]:
-    """Decide the shares of samples that are given as numbers of rows, by the bytes of the pilot and of all inputs."""
+    """Convert samples given as numbers of rows to shares, by the bytes of the pilot and of all inputs, and
+    freeze them.
+    """
     rows = sum(part.rows for part in pilot.parts)
     seen = sum(one.chunk.bytes for one in pilot.chunks)
     whole = len(pilot.chunks) == len(everything) or not seen
@@ -67,14 +69,14 @@ def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequ
 
 
 def fit(
-    store: Store, config: RunConfig, pilot: Pilot, name: str, anew: bool, device: str, progress: Progress
+    store: Store, config: RunConfig, pilot: Pilot, name: str, refit: bool, device: str, progress: Progress
 ) -> FitRecord:
-    """Fit one artifact on the pilot and freeze it. `anew`: though one stands.
+    """Fit one artifact on the pilot and freeze it. `refit`: even if one exists.
 
     Raises `CorpusError` if there are too few rows.
     """
     started = time.perf_counter()
-    generation = next_generation(store, config, name, anew)
+    generation = next_generation(store, config, name, refit)
     settings = getattr(config, name)
     if settings.file:
         return _take(store, config, name, generation)
@@ -83,7 +85,7 @@ def fit(
     try:
         made = fitting(store, config, sample, device, progress)
     except (ValueError, CardError) as error:
-        apart = ", some of them held out to judge by" if name != "scaler" else ""
+        apart = ", some of them held out for evaluation" if name != "scaler" else ""
         raise CorpusError(f"{name} cannot be fitted on the pilot ({sample.rows} sentences{apart}): {error}") from error
     chunks = [one.chunk.id for one in pilot.chunks]
     recipe = fit_recipe(config, name)
@@ -162,7 +164,7 @@ def _fit_scaler(store: Store, config: RunConfig, sample: PilotSample, device: st
 
 
 def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
-    """Codebooks; their error and AutoBLEU are measured on rows that they did not see (a twentieth, 4096 at most)."""
+    """Fit codebooks; their error and AutoBLEU are measured on held-out rows (a twentieth, at most 4096)."""
     from stages.rvq.fit import fit_codebooks
 
     assert config.rvq
@@ -176,13 +178,13 @@ def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, 
     seen = len(embeddings)
     codebooks, numbers = fit_codebooks(embeddings, config.rvq, device, progress)
     numbers = {"relative_error_fitted": numbers["relative_error"]} | judge.judge(codebooks)
-    return _Made(replace(codebooks, numbers=numbers).to_bytes, seen, numbers)  # for corpora that take them over
+    return _Made(replace(codebooks, numbers=numbers).to_bytes, seen, numbers)  # for corpora that use the codebooks
 
 
 class _CodebookJudge:
-    """Relative error and mean AutoBLEU of dequantised rows by number of codebooks (LCM Figure 9).
+    """Measures relative error and mean AutoBLEU of dequantised rows by number of codebooks (LCM Figure 9).
 
-    Made before the codebooks: whatever is wrong with the decoder shows before hours of fitting.
+    It is created before the codebooks are fitted, so that a problem with the decoder shows before hours of fitting.
     """
 
     def __init__(self, config: RunConfig, rows: pa.Table, device: str) -> None:
@@ -201,7 +203,7 @@ class _CodebookJudge:
         self._autobleu_exact = self._autobleu(self._few_exact)
 
     def judge(self, codebooks: Codebooks) -> dict[str, float | list[float]]:
-        """Numbers for the record."""
+        """Return the numbers for the record."""
         codes = codebooks.encode(self._exact)
         exact = self._exact.astype(np.float32)
         energy = float(np.square(exact, dtype=np.float64).sum())

@@ -1,12 +1,12 @@
-"""Parts visited by processes of their own, which leave to this one nothing but the networks.
+"""Visits parts in processes of their own, which leave only the networks to the present process.
 
-Beside a GPU there is Python to do for every sentence: token lists, BLEU, detokenising. Threads that do it hold the
-interpreter, and whoever feeds the device waits for them. So each part in flight has a host process that reads,
-prepares, finishes and writes (a `PartWorker`), and asks this process to compute. What goes between them are arrays,
-over a socket, as they lie in memory. A host takes 350 MB besides its part, and no GPU.
+Beside a GPU there is Python work for every sentence: token lists, BLEU, detokenising. Threads that do it hold the
+interpreter, and the thread that feeds the device waits for them. So each part in flight has a host process that reads,
+prepares, finishes and writes (a `PartWorker`), and asks the worker's process to compute. Arrays are sent over a socket
+as they lie in memory. A host takes 350 MB besides its part, and no GPU.
 
-A host that dies ends only its own part's visit, which raises `HostDiedError`; the next part gets another host. Hosts
-end when this process does, however it ends.
+A host that dies ends only the visit of its own part, which raises `HostDiedError`; the next part gets another host.
+Hosts end when the worker's process does, however it ends.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from pipeline.run.worker import PartVisit, PartWorker
 from pipeline.storage.store import Store
 from stages.stage import Stage, StageSettings
 
-END_SECONDS = 10.0  # for hosts to end by themselves
+END_SECONDS = 10.0  # seconds for hosts to end by themselves
 
 
 class HostedWorker:
-    """A `PartWorker` whose Python runs elsewhere. May be called from several threads: each has a host meanwhile."""
+    """A `PartWorker` whose Python runs in host processes. Several threads may call it: each then has a host."""
 
     def __init__(
         self, config: RunConfig, device: str, stages: tuple[str, ...], module: str = "pipeline.run.hosts"
     ) -> None:
-        """module: what a host runs."""
+        """`module` is the program of a host."""
         self._order, self._module = (config, device, stages), module
         self.networks = Networks(config, device)
         self._settings = {settings.name: settings for settings in config.row_stages()}
         self._idle: queue.LifoQueue[Host] = queue.LifoQueue()
 
     def visit(self, ref: PartRef) -> PartVisit:
-        """Compute what is missing of a part. Raises what the host raises, `HostDiedError` if it dies."""
+        """Compute what is missing of a part. Raises the errors of the host, and `HostDiedError` if it dies."""
         try:
             host = self._idle.get_nowait()
         except queue.Empty:
@@ -81,7 +81,7 @@ class HostedWorker:
             answer: tuple[str, Ran | BaseException]
             try:
                 ran = self.networks.compute(self._settings[name], prepared)
-                if hasattr(ran.computed, "prepared"):  # the host has it
+                if hasattr(ran.computed, "prepared"):  # the host has a copy
                     ran = replace(ran, computed=replace(ran.computed, prepared=None))
                 answer = "ran", ran
             except Exception as error:
@@ -90,21 +90,21 @@ class HostedWorker:
             send(host.socket, answer)
 
     def close(self) -> None:
-        """End the hosts that do nothing."""
+        """End the idle hosts."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().end()
 
 
 class Host:
-    """A process that works for this one, from this side. module: what it runs; order: the first that it is sent.
+    """A process that works for this one, seen from this side.
 
-    gpu: whether it may see the GPUs.
+    `module`: the program it runs; `order`: the first message that it gets; `gpu`: whether it may see the GPUs.
     """
 
     def __init__(self, order: object, module: str, *, gpu: bool = False) -> None:
         self.socket, theirs = socket.socketpair()
-        ends, self._life = os.pipe()  # closed when this process ends, in whatever way
+        ends, self._life = os.pipe()  # closed when this process ends, however it ends
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(ends)]
         path = os.pathsep.join(one or str(Path.cwd()) for one in sys.path)
         self._process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Host:
         send(self.socket, order)
 
     def end(self) -> str:
-        """See to it that it is gone. Returns how it ended, in words."""
+        """Make sure that the host has ended, and say how it ended."""
         self.socket.close()
         os.close(self._life)
         try:
@@ -132,7 +132,7 @@ class Host:
 
 
 class _Remote(Computes):
-    """Networks, from a host's side."""
+    """The networks, seen from a host."""
 
     def __init__(self, config: RunConfig, connection: socket.socket) -> None:
         self._config, self._socket = config, connection
@@ -140,14 +140,14 @@ class _Remote(Computes):
         self._stages: dict[str, tuple[Stage, list[str]]] = {}
 
     def stage(self, settings: StageSettings) -> tuple[Stage, list[str]]:
-        """The stage without networks: `prepare` and `finish` need none."""
+        """Return the stage without networks, which `prepare` and `finish` do not need."""
         if settings.name not in self._stages:
             with starting(settings.name), capture_warnings() as warned:
                 self._stages[settings.name] = built(self._store, self._config, settings), warned
         return self._stages[settings.name]
 
     def compute(self, settings: StageSettings, prepared: Any) -> Ran:
-        """Ask for it."""
+        """Ask the other process to compute."""
         send(self._socket, ("compute", (settings.name, prepared)))
         kind, value = receive(self._socket)
         if kind == "failed":
@@ -159,18 +159,18 @@ class _Remote(Computes):
 
 
 def portable(error: BaseException) -> BaseException:
-    """An exception that can be sent, with the place where it was raised."""
+    """Return an exception that can be sent, with the place where it was raised."""
     shown = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever its own code raises
+    except Exception:  # anything that the exception's own code raises
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(f"in process {os.getpid()}:\n{shown}")
     return error
 
 
 def send(connection: socket.socket, value: object) -> None:
-    """Pickle, with arrays as they lie in memory."""
+    """Send a pickle, with arrays as they lie in memory."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
@@ -182,7 +182,7 @@ def send(connection: socket.socket, value: object) -> None:
 
 
 def receive(connection: socket.socket) -> Any:
-    """What the other side has sent. Raises `EOFError` if it is gone."""
+    """Return what the other side has sent. Raises `EOFError` if it has ended."""
     (count,) = struct.unpack("!Q", _read(connection, 8))
     sizes = struct.unpack(f"!{count}Q", _read(connection, 8 * count))
     head, *buffers = [_read(connection, size) for size in sizes]
@@ -190,7 +190,7 @@ def receive(connection: socket.socket) -> Any:
 
 
 def _read(connection: socket.socket, size: int) -> memoryview:
-    data = np.empty(size, np.uint8).data  # not filled with zeros, as a bytearray is
+    data = np.empty(size, np.uint8).data  # not filled with zeros, unlike a bytearray
     done = 0
     while done < size:
         got = connection.recv_into(data[done:], 0, socket.MSG_WAITALL)
@@ -201,8 +201,8 @@ def _read(connection: socket.socket, size: int) -> memoryview:
 
 
 def main(connection: int, life: int) -> None:
-    """A host: visit one part after the other, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process is interrupted too, and ends it
+    """Run a host: visit one part after the other until the other side closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is interrupted too, and ends it
     threading.Thread(target=_watch, args=(life,), daemon=True).start()
     asking = socket.socket(fileno=connection)
     with contextlib.suppress(EOFError, ConnectionError):
@@ -220,7 +220,7 @@ def main(connection: int, life: int) -> None:
 
 
 def _watch(life: int) -> None:
-    os.read(life, 1)  # returns when the process that holds the other end is gone
+    os.read(life, 1)  # returns when the process with the other end has ended
     os._exit(1)
 
 

@@ -19,7 +19,7 @@ from stages.stage import Stage, StageSettings
 
 @dataclass(frozen=True)
 class Ran:
-    """What `compute` gave, seconds of waiting for the device and of computing, which device, and what it warned of."""
+    """The result of `compute`, seconds of waiting for the device and of computing, the device, and warnings."""
 
     computed: Any
     wait: float
@@ -29,17 +29,17 @@ class Ran:
 
 
 class Computes(Protocol):
-    """What a worker has its networks run by: in this process or by another one."""
+    """Runs the networks of a worker: in this process or in another one."""
 
     def stage(self, settings: StageSettings) -> tuple[Stage, list[str]]:
-        """The stage whose `prepare` and `finish` to call, and what it warned of while it was loaded."""
+        """Return the stage whose `prepare` and `finish` to call, and the warnings while it was loaded."""
 
     def compute(self, settings: StageSettings, prepared: Any) -> Ran:
-        """Call its `compute` where the device is."""
+        """Call the stage's `compute` where the device is."""
 
 
 class Networks:
-    """In this process. Stages are loaded when they are first asked for; may be called from several threads."""
+    """Runs networks in this process. Stages are loaded on first use; several threads may call it."""
 
     def __init__(self, config: RunConfig, device: str) -> None:
         self.config, self.device = config, device
@@ -49,7 +49,7 @@ class Networks:
         self._computing = threading.Lock()
 
     def stage(self, settings: StageSettings) -> tuple[Stage, list[str]]:
-        """The stage, set up."""
+        """Return the stage, set up."""
         with self._loading:
             if settings.name not in self._stages:
                 with starting(settings.name), capture_warnings() as warned:
@@ -70,6 +70,6 @@ class Networks:
 
 
 def built(store: Store, config: RunConfig, settings: StageSettings) -> Stage:
-    """A stage with the fits that it needs, not yet on a device."""
+    """Return a stage with the fits that it needs, not yet on a device."""
     fits = config.frozen.fits
     return build_stage(settings, {name: read_artifact(store, fits[name]) for name in settings.fits})

@@ -1,9 +1,10 @@
-"""A phase of a run that several workers do together: its order, its ranges of chunks, who has claimed what, what came.
+"""A phase of a run that several workers do together: its specification, shards of chunks, leases, and results.
 
-`runs/<run>/phase-<n>/` holds `order.json`; `work.parquet`, a row group a range; `claims/` with leases and `.done`
-records; `workers/`, what each does now; `events/`. A range is a claim's worth of chunks: fewer towards the end, so that
-all workers end at about the same time. A worker reads of its range what receipts say, so nothing here says what is
-done. Cost: a row of 200 bytes a chunk; two small files and some heartbeats a range.
+`runs/<run>/phase-<n>/` holds `order.json`; `work.parquet`, with a row group per shard; `claims/` with leases and
+`.done` records; `workers/`, what each worker does now; and `events/`. A shard is what a worker claims at a time: it has
+fewer chunks towards the end, so that all workers end at about the same time. A worker reads from receipts what is done
+of its shard, so no file here says it. Cost: a row of 200 bytes per chunk; two small files and some heartbeats per
+shard.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class _LauncherOf(BaseModel):
 
 
 class PhaseSpec(BaseModel):
-    """What a phase is about. `todo`: digest of what a plan had to do then, so that the next one sees progress."""
+    """The specification of a phase. `todo`: a digest of what the plan had to do then, by which the next plan sees
+    progress.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,17 +55,17 @@ class PhaseSpec(BaseModel):
     fits: dict[str, dict[str, str]]
     rates: dict[str, float]
     duplicates: str = ""  # the record of documents that are left out
-    identity: dict[str, str]  # of whoever ordered it, so that a worker with other code or models is refused
+    identity: dict[str, str]  # of the machine that ordered it, so that a worker with other code or models is refused
     ranges: int
     chunks: int
     parts: int  # that wait for a visit
     todo: str
-    refit: tuple[str, ...]  # what is still to be fitted anew
+    refit: tuple[str, ...]  # what is still to be fitted again
     created: float
 
     @property
     def launcher(self) -> LauncherSettings:
-        """How its workers work."""
+        """Return how the workers work."""
         return _LauncherOf.model_validate_json(json.dumps(self.config)).launcher
 
     @field_validator("config")
@@ -72,14 +75,14 @@ class PhaseSpec(BaseModel):
         return value
 
     def resolved(self) -> RunConfig:
-        """The configuration over what the corpus has decided."""
+        """Return the configuration with what the corpus has decided."""
         fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
         config = RunConfig.model_validate_json(json.dumps(self.config))
         return config.with_frozen(Frozen(fits=fits, rates=self.rates, duplicates=self.duplicates))
 
 
 class ShardResult(BaseModel):
-    """What came of a range."""
+    """The result of a shard."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -94,7 +97,7 @@ class ShardResult(BaseModel):
 
 
 class WorkerReport(BaseModel):
-    """What a worker says of itself at each heartbeat. range: the claim that it holds, with the lease's generation."""
+    """The report of a worker at each heartbeat. `range`: the shard that it holds, with the lease's generation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -112,12 +115,14 @@ class WorkerReport(BaseModel):
 
 
 def phase_folder(run: str, number: int) -> str:
-    """Where the n-th phase of a run (`runs/<run>`) lies; the first is 1."""
+    """Return the folder of the n-th phase of a run (`runs/<run>`); the first is 1."""
     return f"{run}/phase-{number}"
 
 
 def shards_of(chunks: int, most: int, workers: int) -> list[tuple[int, int]]:
-    """[start, end) of every range: at most `most` chunks, and half of what is left for each worker towards the end."""
+    """Return [start, end) of every shard: at most `most` chunks, and towards the end half of each worker's share of the
+    rest.
+    """
     found, start = [], 0
     while start < chunks:
         size = max(1, min(most, -(-(chunks - start) // (2 * workers))))
@@ -129,7 +134,7 @@ def shards_of(chunks: int, most: int, workers: int) -> list[tuple[int, int]]:
 def write_phase(
     store: Store, folder: str, plan: Plan, kind: Literal["pilot", "fit", "main"], refit: Collection[str]
 ) -> PhaseSpec:
-    """Write what workers need to know; the order comes last."""
+    """Write what workers need to know; the specification comes last."""
     count = sum(1 for _ in plan.chunks_to_work_on())
     settings = plan.config.launcher
     cuts = [(0, 0)] if kind == "fit" else shards_of(count, settings.chunks_per_claim, settings.tasks)
@@ -165,12 +170,12 @@ _WORK = pa.schema([("chunk", pa.string()), ("fingerprint", pa.string())])
 
 
 def read_phase(store: Store, folder: str) -> PhaseSpec:
-    """Raises `CorpusError` if the order is not there, damaged, or was written by another version."""
+    """Read the specification. Raises `CorpusError` if it is missing, damaged, or was written by another version."""
     return read_json(store, f"{folder}/{SPEC_FILE}", PhaseSpec, f"pipeline cancel {store.url}, then run again")
 
 
 def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Plan:
-    """What a range lacks now, as its receipts say."""
+    """Return what a shard lacks now, as its receipts say."""
     config = spec.resolved()
     try:
         with store.open(f"{folder}/work.parquet") as file:
@@ -186,24 +191,26 @@ def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Pl
 
 
 def todo_of(plan: Plan) -> str:
-    """A digest of what there is to launch."""
+    """Return a digest of what there is to launch."""
     return plan.todo_digest()
 
 
 def read_results(store: Store, folder: str) -> Iterator[ShardResult]:
-    """The ranges of a phase that are done."""
+    """Yield the results of finished shards."""
     for path in sorted(store.listing(f"{folder}/claims")):
         if path.endswith(".done"):
             yield read_result(store, path)
 
 
 def read_result(store: Store, path: str) -> ShardResult:
-    """What came of a range. Raises `CorpusError` if that is damaged."""
-    return read_json(store, path, ShardResult, "delete it: that range is then looked at again, and is done quickly")
+    """Read the result of a shard. Raises `CorpusError` if it is damaged."""
+    return read_json(store, path, ShardResult, "delete it: that shard is then checked again, which is quick")
 
 
 def after_losses(store: Store, folder: str) -> bool:
-    """Whether workers were lost before this phase, in an earlier one or in the run before, and may have left files."""
+    """Return whether workers were lost before this phase, in an earlier one or in the run before, and may have left
+    files.
+    """
     run, _, number = folder.rpartition("/phase-")
     for before in (phase_folder(run, one) for one in range(1, int(number))):
         done = sum(path.endswith(".done") for path in store.find(f"{before}/claims"))
@@ -220,17 +227,17 @@ def after_losses(store: Store, folder: str) -> bool:
 
 
 def failures_of(done: Sequence[ShardResult]) -> list[str]:
-    """In words, each once."""
+    """Describe the failures, each once."""
     return list(dict.fromkeys(f"{one['where']}: {one['error']}" for range_ in done for one in range_.failures))
 
 
 def last_errors(store: Store, folder: str) -> Iterator[str]:
-    """What the workers of a phase ended with, if not well."""
+    """Yield the errors that ended workers of a phase."""
     for path in store.listing(f"{folder}/workers"):
         if error := read_worker(store, path).last_error:
             yield error
 
 
 def read_worker(store: Store, path: str) -> WorkerReport:
-    """What a worker says of itself. Raises `CorpusError` if that is damaged."""
-    return read_json(store, path, WorkerReport, "delete it: only what that worker said of itself is lost")
+    """Read the report of a worker. Raises `CorpusError` if it is damaged."""
+    return read_json(store, path, WorkerReport, "delete it: only that worker's report is lost")

@@ -1,7 +1,7 @@
-"""The pilot, and the rows of it that a fit looks at.
+"""The pilot, and the rows of it that a fit uses.
 
-The pilot is the shortest run of chunks, in the (seeded, stratified random) order of the run, that holds `fit.rows`
-sentences. Of it, a fit looks at the finite rows whose u lies below the rate that gives the number it asks for.
+The pilot is the shortest sequence of chunks, in the (seeded, stratified random) order of the run, that holds `fit.rows`
+sentences. A fit uses its finite rows whose u lies below the rate that gives the number it asks for.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from stages.stage import NON_FINITE
 
-FIRST_CHUNKS = 8  # that are segmented before it is known how many sentences a chunk holds
+FIRST_CHUNKS = 8  # chunks to segment before it is known how many sentences a chunk holds
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """chunks: from the first of the run; `enough`: all segmented, and they hold the rows asked for, or are all."""
+    """The pilot. `chunks`: the first ones of the run; `enough`: all are segmented, and they hold enough rows, or are
+    all chunks.
+    """
 
     chunks: list[ChunkState]
     enough: bool
 
     @property
     def parts(self) -> list[PartState]:
-        """In the order of their names."""
+        """Return the parts in the order of their names."""
         return sorted((part for one in self.chunks for part in one.parts), key=lambda part: part.ref.part)
 
 
 def pilot_of(chunks: Sequence[ChunkState], rows: int) -> Pilot:
-    """The pilot; while too little is segmented, so many chunks as will probably be needed."""
+    """Return the pilot; while too little is segmented, as many chunks as will probably be needed."""
     held = 0
     for index, one in enumerate(chunks):
         if one.sentences is None:
@@ -62,7 +64,7 @@ class PilotSample:
         self._rate = min(1.0, wanted / max(1, self.rows))
 
     def batches(self, *columns: str) -> Iterator[pa.Table]:
-        """Row group after row group."""
+        """Yield one row group after the other."""
         for part in self._parts:
             purged = self._tombstones.of(part.chunk)
             with PartReader(self._store, part.ref.part, part.receipts, purged) as reader:
@@ -72,7 +74,7 @@ class PilotSample:
                     yield table.filter(pc.and_(below, pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
 
     def embeddings(self, *, above: float = 0.0) -> npt.NDArray[np.float16]:
-        """(rows, dim) of the sampled rows, in memory of their own; `above`: without those of u below this."""
+        """Return a copy of the sampled embeddings: (rows, dim); `above` leaves out those with u below it."""
         rows = sum(int((table["u"].to_numpy() >= above).sum()) for table in self.batches())
         found: npt.NDArray[np.float16] | None = None
         filled = 0
@@ -86,10 +88,10 @@ class PilotSample:
         return found
 
     def below(self, u: float, *columns: str) -> pa.Table:
-        """The rows with u below this."""
+        """Return the rows with u below `u`."""
         return pa.concat_tables(table.filter(pc.less(table["u"], u)) for table in self.batches(*columns))
 
     @property
     def rate(self) -> float:
-        """Rows with u below it are looked at."""
+        """Rows with u below this rate are used."""
         return self._rate

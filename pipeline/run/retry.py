@@ -1,9 +1,9 @@
-"""`pipeline retry --quarantined`: chunks with records in quarantine are segmented again, after the cause was mended.
+"""Implements `pipeline retry --quarantined`: segments chunks with quarantined records again, after the cause was fixed.
 
 Receipts are never changed, so those of such chunks and of the segmentation of their parts are deleted, and a run does
 the rest: parts that come out the same are recognised by the digests of their columns and keep their embeddings and
-scores, others get new ones. The chunk's receipt goes last: a retry that was cut off is taken up where it stopped. Cost:
-that of a plan, and of segmenting those chunks.
+scores, others get new ones. The chunk's receipt is deleted last: a retry that was interrupted is continued where it
+stopped. Cost: that of a plan, and of segmenting those chunks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.storage.store import Store
 
 
 def retry(console: Console, config: RunConfig, reason: str | None, options: RunOptions, backend: Backend) -> None:
-    """Segment chunks with quarantined records (of one reason) again, run, and show what became of them.
+    """Segment chunks with quarantined records (of one reason) again, run, and show the result.
 
     Raises `ConfigError` for a reason that no record has, `CorpusError` if a run is under way, or fails.
     """
@@ -61,9 +61,9 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
 
 
 def _receipts(store: Store, chunks: Sequence[ChunkState]) -> list[ChunkReceipt]:
-    """Of all chunks that have one, also where receipts of parts are gone already.
+    """Return the receipts of all chunks that have one, even if receipts of their parts are gone already.
 
-    Of a chunk that is to be segmented again, since documents of it were purged, the one that it had.
+    For a chunk that is to be segmented again because documents were purged, this is its previous receipt.
     """
     found = [one.receipt for one in chunks if one.receipt]
     left = {one.chunk.id: one for one in chunks if not one.receipt}

@@ -1,7 +1,7 @@
-"""What `pipeline run` does: the pilot, the fits, the main pass, shown on the screen; the accounting; the report.
+"""Implements `pipeline run`: the pilot, the fits, the main pass, progress on the screen; the accounting; the report.
 
 The accounting is done from what is on disk, not from what workers said. Cost beside the work itself: reading every
-receipt of the corpus once a phase, and the scores of up to 500 000 rows.
+receipt of the corpus once per phase, and the scores of up to 500 000 rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pipeline.storage.store import Store
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
 Submit = Callable[[RunRecord, Lease], None]
 SHOWN_ROWS = 500_000
-BEAT_SECONDS = 5.0  # between heartbeats, at most: they carry the progress, too
+BEAT_SECONDS = 5.0  # the longest pause between heartbeats, which also carry the progress
 TOLD_FAILURES = 20
 REPORT = "report/index.html"
 _STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster and "}
@@ -65,16 +65,19 @@ _SUBMITTED = """submitted; the corpus is complete when its last job says so
 
 @dataclass(frozen=True)
 class Backend:
-    """How a launcher does things. `launch`: does a plan here; `device`: where fits compute; `train`: trains, or hands
-    that over; `submit`: hands the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs;
-    `choose`: which launcher `auto` stands for, and why; `close`: ends what was started for launching."""
+    """What a launcher can do.
+
+    `launch`: do a plan here; `device`: where fits compute; `train`: train, or hand the training over; `submit`: hand
+    the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs; `choose`: which launcher
+    `auto` stands for, and why; `close`: end what was started for launching.
+    """
 
     launch: Launch
     device: Callable[[], str]
     train: Callable[[Console, RunConfig], object]
     submit: Submit | None = None
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
-    choose: Callable[[Plan], tuple[str, str]] = lambda plan: ("inline", "nothing else is at hand")
+    choose: Callable[[Plan], tuple[str, str]] = lambda plan: ("inline", "no other launcher is available")
     close: Callable[[], None] = lambda: None
 
 
@@ -87,12 +90,12 @@ class RunOptions:
     refit: Collection[str] = ()
     take_over: bool = False
     accept_removal: bool = False
-    ask: Callable[[str], bool] | None = None  # asks who sits at the terminal; None: nobody does
-    chunks: Sequence[Chunk] | None = None  # of the inputs, in the order of the run, if they are listed already
+    ask: Callable[[str], bool] | None = None  # asks the person at the terminal; None: there is nobody
+    chunks: Sequence[Chunk] | None = None  # chunks of the inputs, in the order of the run, if they are listed already
 
 
 def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
-    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if the section `train` is there."""
+    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if there is a section `train`."""
     submitted = bring_up_to_date(console, config, options, backend)
     if submitted is None and ends_with_training(config, options):
         backend.train(console, config)
@@ -100,15 +103,16 @@ def run(console: Console, config: RunConfig, options: RunOptions, backend: Backe
 
 
 def ends_with_training(config: RunConfig, options: RunOptions) -> bool:
-    """Whether a run ends with training."""
+    """Return whether a run ends with training."""
     return config.train is not None and options.only is None and options.until is None
 
 
 def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
-    """All but training. Raises `CorpusError` if some of it is not done, or does not balance.
+    """Do everything except training. Raises `CorpusError` if some of it is not done, or the accounting does not
+    balance.
 
-    Ctrl-C comes through as `KeyboardInterrupt`, after the run's record is closed. Where the work is handed to a
-    cluster this returns at once, with the run's folder, and the jobs hold the corpus's lock.
+    Ctrl-C raises `KeyboardInterrupt`, after the run's record is closed. If the work is handed to a cluster, this
+    returns at once with the run's folder, and the jobs hold the corpus's lock.
     """
     store = Store(config.output)
     if is_begun(store):
@@ -173,12 +177,16 @@ def _check_consent(console: Console, change: ViewChange | None, options: RunOpti
     if options.ask is None:
         raise ConfigError(change.refusal())
     show_change(console, change)
-    if not options.ask("Run it, though documents leave the corpus?" if change.documents else "Is it the same corpus?"):
-        raise ConfigError("Nothing was changed: put the inputs back, or give another `output`")
+    if not options.ask(
+        "Run it, although documents leave the corpus?" if change.documents else "Is it the same corpus?"
+    ):
+        raise ConfigError("Nothing was changed: restore the inputs, or give another `output`")
 
 
 def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[RunConfig, Plan, str]:
-    """The same with the launcher that `auto` stands for, which the run's record then has, and why in brackets."""
+    """Return the same with the launcher that `auto` stands for, which the run's record then names, and why in
+    brackets.
+    """
     if config.launcher.kind != "auto":
         return config, plan, ""
     kind, why = backend.choose(plan)
@@ -187,7 +195,7 @@ def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[Run
 
 
 def _kept(lease: Lease, config: RunConfig) -> Heartbeat:
-    """Keeps the corpus's lock while something else than the run's steps is under way."""
+    """Return a heartbeat for the corpus's lock during work other than the run's steps."""
     beat = min(BEAT_SECONDS, config.launcher.lease_seconds / BEATS)
     return Heartbeat(lambda: None if lease.beat() else "taken over by another run", beat)
 
@@ -195,10 +203,10 @@ def _kept(lease: Lease, config: RunConfig) -> Heartbeat:
 def plan_run(
     config: RunConfig, options: RunOptions, refit: Collection[str], chunks: Sequence[Chunk] | None = None
 ) -> tuple[Plan, View]:
-    """The plan, and the view that readers see until what is to be fitted anew stands.
+    """Return the plan, and the view that readers see until the fits that are to be repeated exist.
 
-    `refit`: what is still to be fitted anew; `chunks`: of the inputs, as they were found when the run began.
-    Raises `ConfigError` for a fit that the run has not.
+    `refit`: the fits that are still to be made again; `chunks`: those of the inputs, as found when the run began.
+    Raises `ConfigError` for a fit that the run does not have.
     """
     plan = make_plan(config, options.only, options.until, chunks=chunks)
     fits = [name for name in FITS if name in plan.stages]
@@ -212,23 +220,23 @@ def plan_run(
 def _nothing_to_do(console: Console, plan: Plan) -> None:
     store = Store(plan.config.output)
     older = not newest_is(store, plan.view, plan.config)
-    if older:  # another configuration was run last
+    if older:  # the last run had another configuration
         RunRecord(store, plan.config, plan.view).close({"done": True})
     console.print("Nothing to do.")
     if not _close_accounting(console, plan):
-        raise CorpusError("the corpus is not whole: what is wrong stands above")
+        raise CorpusError("the corpus is not complete: see above what is wrong")
     if older or not store.exists(REPORT):
         _report(console, plan)
 
 
 def _chunks(plan: Plan) -> Sequence[Chunk]:
-    """Of the inputs, as they were found when the run began."""
+    """Return the chunks of the inputs, as found when the run began."""
     return plan.view.listed.chunks
 
 
 @dataclass
 class _Run:
-    """One run under way in this process. `refit`: fits that are still to be made anew."""
+    """One run in this process. `refit`: the fits that are still to be made again."""
 
     console: Console
     config: RunConfig
@@ -237,11 +245,11 @@ class _Run:
     record: RunRecord
     refit: set[str]
     failures: list[str] = field(default_factory=list)
-    phases: list[dict[str, Any]] = field(default_factory=list)  # what each did, as `PhaseState` has it
-    progress: RunProgress | None = None  # of the present phase, if it launches something
+    phases: list[dict[str, Any]] = field(default_factory=list)  # what each phase did, as in `PhaseState`
+    progress: RunProgress | None = None  # progress of the present phase, if it launches something
 
     def all(self, plan: Plan, heart: Heartbeat) -> None:
-        """Step after step, and the end."""
+        """Do step after step, and end the run."""
         started = time.monotonic()
         try:
             plan = self._steps(plan)
@@ -256,7 +264,7 @@ class _Run:
         finish(self.console, plan, self.record, self.failures, time.monotonic() - started)
 
     def tell(self) -> None:
-        """How far it is, to those who watch from elsewhere."""
+        """Record the progress for those who watch from elsewhere."""
         phases, progress = [dict(one) for one in self.phases], self.progress
         if phases and progress:
             phases[-1] |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
@@ -284,7 +292,7 @@ class _Run:
                     phase["fitted"] = decide(self.console, step, self.refit, self.backend.device)
                 self.refit -= set(phase["fitted"])
                 _give_back_memory()
-                last = ""  # more was decided: the same parts have more to do
+                last = ""  # more was decided, so the same parts have more to do
             elif step.kind == "pilot":
                 assert step.pilot
                 of = "all" if len(step.pilot.chunks) == len(plan.chunks) else f"{len(step.pilot.chunks)} of"
@@ -332,21 +340,21 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     _compare_estimate(console, plan, record)
     complete = whole and not failures
     if not whole and not failures:
-        failures = ["the corpus is not whole; its books say why"]
+        failures = ["the corpus is not complete; its accounting says why"]
     record.close({"done": complete, "failures": failures, "seconds": round(seconds, 1)})
     try:
         _report(console, plan)
     except PipelineError as error:
         if complete:
             raise
-        console.print(Text(f"no report: {error}"))  # what stopped the run matters more
+        console.print(Text(f"no report: {error}"))  # the error that stopped the run matters more
     if not complete:
         raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
     console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
 
 
 def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
-    """Say how many sentences came, and how many were expected when the run began."""
+    """Say how many sentences there are, and how many were expected when the run began."""
     path = f"{record.folder}/{ESTIMATE}"
     if record.store.exists(path):
         sentences = Corpus(plan.config.output, plan.view).rows
@@ -355,7 +363,7 @@ def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
 
 
 def _show_duplicates(console: Console, plan: Plan) -> None:
-    """Say it if ids stand in several documents, unless the configuration says what to do with them."""
+    """Say that ids have several documents, unless the configuration says what to do with them."""
     config, corpus = plan.config, Corpus(plan.config.output, plan.view)
     if config.duplicate_ids or not any(one.id for one in config.input) or not 0 < len(corpus.parts) <= LISTED_PARTS:
         return
@@ -370,7 +378,7 @@ def _show_duplicates(console: Console, plan: Plan) -> None:
 
 
 def _give_back_memory() -> None:
-    """What a fit took of a GPU, to the workers that come."""
+    """Free the GPU memory of a fit for the workers that follow."""
     import torch
 
     gc.collect()
@@ -379,7 +387,7 @@ def _give_back_memory() -> None:
 
 
 def _report(console: Console, plan: Plan) -> None:
-    """The page, if the configuration asks for one and there is something to show."""
+    """Write the report, if the configuration asks for one and there is something to show."""
     if not plan.config.report:
         return
     from pipeline.quality.report import write_corpus_report  # imports matplotlib
@@ -394,7 +402,7 @@ def _report(console: Console, plan: Plan) -> None:
 
 
 def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
-    """Show the accounting and the quality. True if everything that the plan may do is on disk and balances."""
+    """Show the accounting and the quality. Returns True if everything that the plan may do is on disk and balances."""
     corpus = Corpus(plan.config.output, plan.view)
     with announced(console, "accounting for every document"):
         swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
@@ -417,7 +425,7 @@ def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
         fold(corpus.store, corpus.chunks)
         compact(corpus.store)
     if accounting.quarantined and not accounting.kept and not accounting.open_chunks:
-        console.print(Text("Not one document was kept.", "red"))
+        console.print(Text("No document was kept.", "red"))
         return False
     left = [stage for stage in plan.stages if accounting.open_parts.get(stage)]
     undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]

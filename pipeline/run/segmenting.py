@@ -1,9 +1,9 @@
-"""One chunk of input → parts of sentences on disk, and the chunk's books.
+"""Turns one chunk of input into parts of sentences on disk, and does the accounting of the chunk.
 
-Documents stream through in batches; a part closes at the document end that reaches `part_sentences`. Segmenting a chunk
-is deterministic, so after a crash it is done again from the chunk's start and the parts that are already there are
-recognised by their receipts. Memory: one part, and one batch of documents; a large document takes 9 to 15 times its
-bytes (50 MB: 0.5 to 0.7 GB).
+Documents are streamed in batches; a part closes at the end of the document that reaches `part_sentences`. Segmenting a
+chunk is deterministic, so after a crash it is repeated from the chunk's start, and the existing parts are recognised by
+their receipts. Memory: one part, and one batch of documents; a large document takes 9 to 15 times its bytes (50 MB: 0.5
+to 0.7 GB).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Segmentation:
 class _Part:
     """The open part: rows of documents and pieces of the sentence table, in order.
 
-    purged: rows that count towards its end but are not in it, so that other parts stay as they are.
+    `purged`: rows that count towards its end but are not in it, so that other parts stay as they are.
     """
 
     documents: dict[str, list[object]]
@@ -75,7 +75,7 @@ class _Part:
 
 
 class ChunkSegmenter:
-    """Segments chunks; holds the segmenter and its tokenizer, so make one a process. `device`: where SaT computes."""
+    """Segments chunks on `device`; holds the segmenter and its tokenizer, so make one per process."""
 
     def __init__(self, config: RunConfig, device: str = "cpu") -> None:
         self.keep = config.keep_columns()
@@ -83,7 +83,7 @@ class ChunkSegmenter:
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self.card = load_card(config.segment.model)
-        with starting("segment"), capture_warnings() as self._warned_loading:  # warnings are true of every part
+        with starting("segment"), capture_warnings() as self._warned_loading:  # warnings concern every part
             self.segmenter = Segmenter(config.segment, SonarTokenizer(self.card).count, device)
         self._device = device
         self._warned: list[str] = []  # since the last part
@@ -140,7 +140,7 @@ class ChunkSegmenter:
             for document, number, table, counts in self._segment(batch, accounting):
                 if document.doc_id in accounting.purged:
                     part.purged += table.num_rows
-                    part.counts = summed([part.counts, counts])  # of the whole batch
+                    part.counts = summed([part.counts, counts])  # counts of the whole batch
                 else:
                     self._add(part, document, number, table, counts)
                 if part.rows + part.purged >= self.config.part_sentences:
@@ -168,10 +168,10 @@ class ChunkSegmenter:
     def _segment(
         self, batch: list[Document], accounting: ChunkAccounting
     ) -> Iterator[tuple[Document, int, pa.Table, dict[str, float]]]:
-        """Documents of the batch that have text, with their sentences; the batch's counts go with the first one.
+        """Yield documents of the batch that have text, with their sentences; the batch's counts go with the first one.
 
-        A document of more than `max_document_sentences` comes as numbered sub-documents, which may be in several parts.
-        One that was purged comes too: its sentences count towards the ends of parts.
+        A document of more than `max_document_sentences` is yielded as numbered sub-documents, which may be in several
+        parts. A purged document is yielded too: its sentences count towards the ends of parts.
         """
         try:
             with capture_warnings() as warned:
@@ -278,7 +278,7 @@ class ChunkSegmenter:
 
 
 def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: str) -> None:
-    """Raises `CorpusError` if a part that was committed before came out differently now, on this device."""
+    """Raise `CorpusError` if a part that was committed before comes out differently now, on this device."""
     digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
     if not types_in(receipt.counts, 1):  # of a version that kept everything as text
         kept = {f"documents.{name}" for name in kept_names(digests)}
@@ -292,7 +292,7 @@ def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: s
         causes.append("the input changed during the run, or a library did")
     if not on_cpus:
         causes.append(
-            f"SaT cut the same text otherwise (on {receipt.device}, now on {device}): on GPUs a probability near the "
+            f"SaT cut the same text differently (on {receipt.device}, now on {device}): on GPUs a probability near the "
             "threshold depends in its last bits on the sizes of batches, which follow segment.batch_tokens, the memory "
             "that was free, and the kind of GPU"
         )
@@ -320,7 +320,7 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Sentences of a batch without `doc`, and the rows where each document begins."""
+    """Return the sentences of a batch without `doc`, and the rows where each document begins."""
     owner = np.asarray(segmented.document)
     edges = np.searchsorted(owner, np.arange(len(batch) + 1)).astype(np.int64)
     position = np.arange(len(owner)) - edges[owner] if len(owner) else np.empty(0, np.int64)

@@ -1,6 +1,8 @@
-"""What a run does next, decided from receipts alone: work on the pilot, fit, work on everything, or finish.
+"""Decides from receipts alone what a run does next: work on the pilot, fit, work on everything, or finish.
 
-The steps follow each other in one process, or as jobs of a cluster: each is decided anew from what is on disk.
+The steps follow each other in one process, or as jobs of a cluster: each step is decided from what is then on disk. For
+example, a run with a scaler first launches `pilot` over the first chunks, then does `fit`, and then launches `main`
+over all chunks, where parts of the pilot only get the stages that waited for the fit.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from pipeline.run.phases import todo_of
 from pipeline.run.pilot import Pilot, pilot_of
 from pipeline.storage.store import Store
 
-FEW_SCORED = 2000  # rows for the predictor to learn from
+FEW_SCORED = 2000  # rows that the predictor needs to learn well
 
 
 @dataclass(frozen=True)
 class Step:
-    """`pilot`, `main`: launch the plan, over the pilot's chunks or over all; `fit`: decide what can be decided."""
+    """The next step. `pilot`, `main`: launch the plan, over the pilot's chunks or over all; `fit`: make the
+    decisions.
+    """
 
     kind: Literal["pilot", "fit", "main", "finish"]
     plan: Plan
@@ -35,14 +39,15 @@ class Step:
 
     @property
     def todo(self) -> str:
-        """A digest of what it launches."""
+        """Return a digest of what the step launches."""
         return todo_of(self.plan)
 
 
 def next_step(plan: Plan, last: str) -> Step:
-    """`last`: `todo` of the step before, if that launched something; the same again would bring nothing.
+    """Return the next step. `last` is `todo` of the previous step if it launched something; repeating it would be
+    useless.
 
-    Raises `CorpusError` if what is to be fitted lacks something that this run may not do.
+    Raises `CorpusError` if what is to be fitted needs something that this run may not do.
     """
     if plan.missing_fits or plan.waiting:
         pilot = pilot_of(plan.chunks, plan.config.fit.rows)
@@ -50,7 +55,7 @@ def next_step(plan: Plan, last: str) -> Step:
         todo = of_pilot.plan.launches
         if todo and of_pilot.todo != last:
             return of_pilot
-        nothing_to_fit = pilot.enough and not pilot.parts  # no input gave a sentence: nothing needs what is fitted
+        nothing_to_fit = pilot.enough and not pilot.parts  # no input gave a sentence, so nothing needs the fits
         if not nothing_to_fit:
             if todo or not pilot.enough:
                 raise _stuck(plan)
@@ -61,7 +66,7 @@ def next_step(plan: Plan, last: str) -> Step:
 
 def _stuck(plan: Plan) -> CorpusError:
     left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
-    return CorpusError(f"{left}: what comes before is not done on the pilot; run without --only and --until")
+    return CorpusError(f"{left}: earlier stages are not done on the pilot; run without --only and --until")
 
 
 def decide(console: Console, step: Step, refit: Collection[str], device: Callable[[], str]) -> list[str]:
@@ -95,7 +100,7 @@ def decide(console: Console, step: Step, refit: Collection[str], device: Callabl
 
 
 def _doubt(record: FitRecord) -> str:
-    """What makes a fit doubtful, in words; empty if nothing does."""
+    """Say what makes a fit doubtful; empty if nothing does."""
     constant = record.numbers.get("constant_dimensions", 0.0)
     if record.name == "predictor" and record.rows < FEW_SCORED:
         return (

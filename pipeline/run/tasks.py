@@ -1,6 +1,7 @@
-"""The two functions that a launcher runs somewhere, and what they say: events. They never raise.
+"""The two functions that a launcher runs somewhere, which report events and never raise.
 
-Descriptors and events are small JSON texts; embeddings never travel, they go from the worker to storage.
+Descriptors and events are small JSON texts; embeddings never travel, they go from the worker to storage. A part that
+kills its worker is set aside, and not tried for ever.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from pipeline.inputs import Chunk
 from pipeline.storage.remote import without_credentials
 from pipeline.storage.store import Store
 
-if TYPE_CHECKING:  # imported where work is done: torch and spaCy take seconds
+if TYPE_CHECKING:  # imported where work is done, because torch and spaCy take seconds
     from pipeline.run.hosts import HostedWorker
     from pipeline.run.segmenting import ChunkSegmenter
     from pipeline.run.worker import PartWorker
 
 MAX_STARTS = 3
-ASIDE = "is set aside for this run"  # in the errors of parts and chunks that are
+ASIDE = "is set aside for this run"  # in the errors of parts and chunks that are set aside
 
 
 class SegmentTask:
-    """Chunk → events, one a part and one for the chunk. `folder`: the run's, where starts are marked.
+    """Chunk → events, one per part and one for the chunk. `folder`: the run's, which holds the marks of attempts.
 
-    `ordered`: the identity of the place that started the run, if this may be another one.
+    `ordered`: the identity of the machine that started the run, if this may be another one.
     """
 
     def __init__(self, config: RunConfig, folder: str, device: str, ordered: Identity | None = None) -> None:
@@ -74,11 +75,11 @@ class SegmentTask:
 
 
 class PartTask:
-    """A part → an event; makes the part up to date. May be called from several threads.
+    """Part → event; brings the part up to date. Several threads may call it.
 
-    A part that was on a worker when it died is tried alone, so that no other is blamed for what one of them did.
-    `ordered`: the identity of the place that started the run, if this may be another one. `hosted`: parts are visited
-    by processes of their own, which leave this one to the device.
+    A part that was in work when its worker died is tried alone, so that no other part is blamed. `ordered`: the
+    identity of the machine that started the run, if this may be another one. `hosted`: parts are visited by processes
+    of their own, which leave only the device to this one.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class PartTask:
         self._worker: PartWorker | HostedWorker | None = None
 
     def __call__(self, ref: PartRef) -> Event:
-        """Visit a part; again if its host dies, until it is set aside."""
+        """Visit a part; repeat it if its host dies, until it is set aside."""
         while True:
             try:
                 with self._stream.enter(alone=self._starts.died_in(ref.part) > 0), self._starts.marked(ref.part):
@@ -128,7 +129,7 @@ class PartTask:
             return self._worker
 
     def close(self) -> None:
-        """End the processes that visit parts; those of a process that ends do so by themselves."""
+        """End the processes that visit parts; they also end by themselves when this process does."""
         from pipeline.run.hosts import HostedWorker
 
         if isinstance(self._worker, HostedWorker):
@@ -136,9 +137,10 @@ class PartTask:
 
 
 class _Attempts:
-    """Marks of what is being worked on, in the run's folder; one that a worker finds at its start is of one that died.
+    """Marks of what is being worked on, in the run's folder; a mark that a worker finds at its start is of one that
+    died.
 
-    So a part that kills its worker is set aside, not tried for ever.
+    So a part that kills its worker is set aside, and not tried for ever.
     """
 
     def __init__(self, config: RunConfig, folder: str) -> None:
@@ -147,12 +149,12 @@ class _Attempts:
         self._deaths = Counter(path.rpartition("/")[2].rpartition("-")[0] for path in self._store.listing(self._folder))
 
     def died_in(self, name: str) -> int:
-        """How many workers had died in it when this one began."""
+        """Return how many workers had died in it when this one began."""
         return self._deaths[name]
 
     @contextmanager
     def marked(self, name: str) -> Iterator[None]:
-        """While a part or chunk is worked on. Raises `AsideError` if three workers have died in it."""
+        """Mark a part or chunk inside the `with` block. Raises `AsideError` if three workers have died in it."""
         for number in range(MAX_STARTS):
             mark = f"{self._folder}/{name}-{number}"
             if self._store.create(mark, secrets.token_bytes(8)):
@@ -170,20 +172,20 @@ class _Attempts:
         except BaseException:
             self._store.delete(mark)
             raise
-        self._store.delete(mark)  # it is over, well or not; only a process that dies leaves its mark
+        self._store.delete(mark)  # it has ended, well or not; only a process that dies leaves its mark
 
 
 class _SharedOrAlone:
-    """Lets many in at once, or one alone."""
+    """A lock that admits many at once, or one alone."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inside = 0
-        self._alone = 0  # inside or waiting
+        self._alone = 0  # how many are inside or waiting
 
     @contextmanager
     def enter(self, *, alone: bool) -> Iterator[None]:
-        """Wait until there is nobody else inside, or nobody who wants to be alone."""
+        """Wait until nobody else is inside (`alone`), or nobody wants to be alone."""
         with self._changed:
             if alone:
                 self._alone += 1
@@ -201,21 +203,21 @@ class _SharedOrAlone:
 
 
 def attempts_at(store: Store, run: str, chunks: Collection[str]) -> list[str]:
-    """Marks of these chunks and their parts: of what is being worked on, and of workers that died in it."""
+    """Return the marks of these chunks and their parts: of work in progress, and of workers that died."""
     return [path for path in store.listing(f"{run}/{STARTS}") if path.rpartition("/")[2].partition("-")[0] in chunks]
 
 
 def clear_attempts(store: Store, run: str, chunks: Collection[str]) -> None:
-    """Take away the marks of these chunks and their parts: whoever worked on them was stopped, and did not die."""
+    """Delete the marks of these chunks and their parts, whose workers were stopped and did not die."""
     for path in attempts_at(store, run, chunks):
         store.delete(path)
 
 
 def failed_event(where: str, error: BaseException) -> Event:
-    """An exception as an event."""
+    """Return an exception as an event."""
     lines = str(error).strip().splitlines() or [""]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} …"
-    if not isinstance(error, PipelineError):  # ours are sentences
+    if not isinstance(error, PipelineError):  # our own errors are sentences
         text = f"{type(error).__name__}: {text}"
     return Event(
         kind="failed",

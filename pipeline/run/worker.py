@@ -1,7 +1,7 @@
-"""Bring a part up to date through all row-wise stages in one visit, embeddings in memory.
+"""Brings a part up to date through all row-wise stages in one visit, with embeddings in memory.
 
-A worker holds every model of the run and may be called from several threads: while one part is on the device, the next
-is read and tokenised, and the last is compressed and written. Families that are already there are read, not redone.
+A worker holds every model of the run, and several threads may call it: while one part is on the device, the next is
+read and tokenised, and the last is compressed and written. Existing families are read, not computed again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PartVisit:
 
 
 class PartWorker:
-    """Make one a device. networks: by whom they are run, this process if not given."""
+    """Visits parts; make one per device. `networks` runs the networks, by default in this process."""
 
     def __init__(
         self, config: RunConfig, device: str, stages: tuple[str, ...], networks: Computes | None = None
@@ -53,7 +53,7 @@ class PartWorker:
         }
 
     def visit(self, ref: PartRef) -> PartVisit:
-        """Compute what is missing of a part. Raises `CorpusError` for what is damaged or does not fit."""
+        """Compute what is missing of a part. Raises `CorpusError` for data that is damaged or does not fit."""
         part = _OpenPart(self.store, read_receipt(self.store, layout.receipt_path(SEGMENT, ref.part, ref.fingerprint)))
         computed = []
         for settings in self.config.row_stages():
@@ -73,7 +73,7 @@ class PartWorker:
         return PartVisit(ref.part, part.rows, part.receipts, tuple(computed))
 
     def _compute(self, part: _OpenPart, settings: StageSettings, stage_print: str, inputs: dict[str, str]) -> None:
-        stage, loading = self.networks.stage(settings)  # warnings while it was loaded are true of every part
+        stage, loading = self.networks.stage(settings)  # warnings while a stage was loaded concern every part
         clock = _Clock()
         with capture_warnings() as warned:
             table = part.columns(settings.reads)
@@ -130,14 +130,14 @@ class _OpenPart:
         self.add(SEGMENT, segmented, {})
 
     def add(self, stage: str, receipt: Receipt, tables: dict[str, pa.Table]) -> None:
-        """Take note of a stage's result, with the tables that this very receipt vouches for, if they are in memory."""
+        """Add a stage's result, with the tables that its receipt vouches for, if they are in memory."""
         self.receipts[stage] = receipt
         self.digests |= receipt.columns
         self._files |= {file.family: file for file in receipt.files}
         self._tables |= tables
 
     def columns(self, names: tuple[str, ...]) -> pa.Table:
-        """The named columns ("family.column"), side by side."""
+        """Return the named columns ("family.column"), side by side."""
         columns = {}
         for name in names:
             family, column = name.split(".")
@@ -148,7 +148,7 @@ class _OpenPart:
 
 
 def read_file(store: Store, file: DataFile) -> pa.Table:
-    """A whole data file, verified against its receipt. Raises `CorpusError` if its bytes changed."""
+    """Read a whole data file, verified against its receipt. Raises `CorpusError` if its bytes changed."""
     data = store.read(file.path)
     if content_digest(data) != file.digest:
         raise CorpusError(

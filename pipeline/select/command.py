@@ -1,7 +1,7 @@
-"""What `pipeline select` does: the selection of a corpus.yaml, a corpus or the command line, and where sentences went.
+"""Implements `pipeline select`: the selection of a corpus.yaml, a corpus or the command line, and where sentences went.
 
 The rules come from the section `select` of the YAML file, or of the newest run of the corpus (`runs/…/corpus.yaml`);
-options of the command line go before them.
+options of the command line take precedence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.select.selection import Counts, Selection
 
 @dataclass(frozen=True)
 class SelectOptions:
-    """The options of the command line that replace single settings of the section."""
+    """Options of the command line that replace single settings of the section."""
 
     where: str | None = None
     broken: str | None = None
@@ -35,10 +35,10 @@ class SelectOptions:
 
 
 def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
-    """The selection of a corpus: the rules, and for what they leave open the section `select`.
+    """Return the selection of a corpus: the given rules, and the section `select` for everything that they leave open.
 
-    place: what the user named: a YAML file, whose section counts, or the corpus. Raises `ConfigError` for a value that
-    is not allowed, or a condition that the corpus cannot answer; `CorpusError` if no part is finished.
+    `place` is what the user named: a YAML file, whose section is used, or the corpus. Raises `ConfigError` for a value
+    that is not allowed, or a condition that the corpus cannot answer; `CorpusError` if no part is finished.
     """
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
@@ -63,7 +63,7 @@ def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
 
 
 def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions) -> None:
-    """Show what each clause removes, and what is left."""
+    """Show what each clause removes, and what remains."""
     selection = selection_of(place, corpus, rules)
     with RowProgress(console, corpus.rows) as progress:
         counts = selection.count(progress)
@@ -74,12 +74,12 @@ def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOpt
 
 
 def unfinished(corpus: Corpus) -> int:
-    """Chunks of the newest run that are not segmented yet."""
+    """Return the number of chunks of the newest run that are not segmented yet."""
     return int(corpus.chunks.total.get("segment/left", 0))
 
 
 def show_selection(console: Console, selection: Selection, counts: Counts) -> None:
-    """Where every sentence and document of the selection went."""
+    """Show where every sentence and document of the selection went."""
     settings = selection.settings
     least = f", at least {counted(settings.min_sentences, 'sentence')}" if settings.min_sentences > 1 else ""
     title = f"{selection.corpus.view.name}: {settings.where or 'every sentence'}; {settings.broken}{least}"

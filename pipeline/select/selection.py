@@ -1,4 +1,4 @@
-"""Which sentences of a corpus are used, and which of them belong together: the view of trainer and exporter.
+"""Which sentences of a corpus are used, and which of them belong together, for trainer and exporter.
 
     selection = Selection(corpus, SelectSettings(where="autobleu >= 30 and chars >= 10"))
     for part in corpus.parts:
@@ -6,9 +6,9 @@
 
 Nothing is copied or written: the same corpus and settings give the same rows again, and `selection.digest` names them.
 A sentence whose embedding is not finite is never used. Every sentence that is not used is counted once, under the first
-thing that removed it: not finite, a clause of the condition, its document, or too short a piece; books that do not
-balance raise. Cost: one pass over the small columns that the condition reads, row group by row group, 16 parts at a
-time; memory: a few bytes for each row of these.
+reason that removed it: not finite, a clause of the condition, its document, or a sequence that is too short. Counts
+that do not balance are an error. Cost: one pass over the small columns that the condition reads, row group by row
+group, 16 parts at a time; memory: a few bytes for each of their rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOO_SHORT = "in documents or pieces too short"
 
 @dataclass
 class Counts:
-    """Where every sentence and document went. `removed`: sentences by reason; `pieces`: what documents became."""
+    """Where every sentence and document went. `removed`: sentences by reason; `pieces`: the number of sequences."""
 
     sentences: int = 0
     kept: int = 0
@@ -55,14 +55,14 @@ class Counts:
     pieces: int = 0
 
     def add(self, other: Counts) -> None:
-        """Add those of another part."""
+        """Add the counts of another part."""
         for name in ("sentences", "kept", "documents", "whole", "shortened", "dropped", "pieces"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for reason, count in other.removed.items():
             self.removed[reason] = self.removed.get(reason, 0) + count
 
     def check(self, where: str) -> None:
-        """Raises `CorpusError` unless in = kept + removed, for sentences and for documents."""
+        """Raise `CorpusError` unless in = kept + removed, for sentences and for documents."""
         removed = sum(self.removed.values())
         if self.sentences != self.kept + removed or self.documents != self.whole + self.shortened + self.dropped:
             raise CorpusError(
@@ -74,10 +74,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class PartSelection:
-    """The rows that are used of one part, as runs without gaps, in the order of the part.
+    """The rows that are used of one part, as row ranges without gaps, in the order of the part.
 
-    doc: number of the document in the part; piece: which piece of that document. Runs of the same doc and piece follow
-    each other as one sequence: with `drop-sentences` a piece has several runs, otherwise one. All of length (runs).
+    `doc`: the number of the document in the part. `piece`: the number of the sequence in that document. Row ranges of
+    the same doc and piece follow each other as one sequence: with `drop-sentences` a sequence has several row ranges,
+    otherwise one. All arrays have one entry per row range.
     """
 
     part: str
@@ -89,23 +90,23 @@ class PartSelection:
 
     @cached_property
     def row_numbers(self) -> Ints:
-        """(sentences) The rows that are used, ascending."""
+        """(sentences,) The rows that are used, ascending."""
         before = np.cumsum(self.rows) - self.rows
         return np.repeat(self.first_row - before, self.rows) + np.arange(self.rows.sum())
 
     @cached_property
     def piece_starts(self) -> Ints:
-        """(pieces) The first run of every piece."""
+        """(sequences,) The first row range of every sequence."""
         return np.flatnonzero(_changes(self.doc) | _changes(self.piece))
 
     @cached_property
     def piece_rows(self) -> Ints:
-        """(pieces) Sentences of every piece."""
+        """(sequences,) The number of sentences of every sequence."""
         return _sums(self.rows, self.piece_starts)
 
 
 class Selection:
-    """What `settings` take from a corpus. Opens nothing until a part is asked for.
+    """What `settings` select from a corpus. Nothing is opened until a part is asked for.
 
     Raises `ExpressionError` for a condition that the corpus cannot answer; `origin` begins the message.
     """
@@ -122,7 +123,7 @@ class Selection:
 
     @cached_property
     def digest(self) -> str:
-        """32 hex digits of what decides the rows: the settings, and the digests of the columns that they look at."""
+        """32 hex digits of what decides the rows: the settings, and the digests of the columns that they use."""
         named = [self.corpus.catalogue[name] for name in self.columns]
         keys = sorted({"documents.rows", *(f"{column.family}.{column.name}" for column in named if column.family)})
         parts: dict[str, list[str]] = {}
@@ -135,15 +136,17 @@ class Selection:
         return fingerprint([self.settings.meaningful(), keys, parts])
 
     def reader(self, part: str) -> PartReader:
-        """Reads columns of a part; use it in a `with` statement."""
+        """Return a reader of a part's columns; use it in a `with` statement."""
         return self.corpus.reader(part)
 
     def part(self, part: str) -> PartSelection:
-        """Raises `ConfigError` if the condition leaves open what null means, where there is null."""
+        """Select from a part. Raises `ConfigError` if there is null of which the condition does not say what
+        it means.
+        """
         return self._opened(self.reader(part))
 
     def of(self, reader: PartReader) -> PartSelection:
-        """`part` of one that is open; different parts may be looked at in different threads."""
+        """Return `part` of an open reader; different parts may be processed in different threads."""
         documents = reader.documents(["rows", "first_row"])
         rows: Ints = documents["rows"].to_numpy().astype(np.int64)
         first: Ints = documents["first_row"].to_numpy().astype(np.int64)
@@ -187,7 +190,7 @@ class Selection:
             return self.of(reader)
 
     def count(self, progress: RowProgress) -> Counts:
-        """Counts of the whole corpus."""
+        """Count over the whole corpus."""
         total = Counts(removed=dict.fromkeys(self.reasons, 0))
         for chosen in self:
             total.add(chosen.counts)
@@ -196,7 +199,7 @@ class Selection:
         return total
 
     def _kept(self, reader: PartReader, removed: dict[str, int]) -> Bools:
-        """(rows) Which rows are finite and satisfy every clause; the others are counted."""
+        """Return (rows,) which rows are finite and satisfy every clause; the others are counted."""
         kept = np.zeros(reader.rows, np.bool_)
         for batch in reader.batches((*(name for name in self.columns if name != ROW), ROW)):
             left = batch.table.combine_chunks()
@@ -226,9 +229,9 @@ class Selection:
 
 
 def _runs(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints, Ints]:
-    """Runs of kept rows within a document: doc, first row, rows, and the number of the sequence that each belongs to.
+    """Return row ranges of kept rows within documents: doc, first row, rows, and the number of their sequence.
 
-    joined: all runs of a document are one sequence.
+    With `joined`, all row ranges of a document form one sequence.
     """
     new = _changes(doc)
     starts = np.flatnonzero(kept & (new | ~np.concatenate([[False], kept[:-1]])))
@@ -239,24 +242,26 @@ def _runs(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints, Ints]
 
 
 def _long_enough(doc: Ints, first: Ints, rows: Ints, sequence: Ints, least: int) -> tuple[Ints, Ints, Ints, int]:
-    """doc, first row and rows of the runs of sequences with `least` rows or more; how many rows the others have."""
+    """Return doc, first row and rows of the row ranges in sequences with at least `least` rows, and the rows of the
+    others.
+    """
     long = (np.bincount(sequence, weights=rows) >= least)[sequence] if len(sequence) else np.zeros(0, np.bool_)
     return doc[long], first[long], rows[long], int(rows[~long].sum())
 
 
 def _numbers(doc: Ints) -> Ints:
-    """0, 1, 2, … within every run of equal values."""
+    """Return 0, 1, 2, … within every stretch of equal values."""
     starts = np.flatnonzero(_changes(doc))
     return np.arange(len(doc)) - np.repeat(starts, np.diff(starts, append=len(doc)))
 
 
 def _changes(values: Ints) -> Bools:
-    """Where a value is not that before it; the first is not."""
+    """Return where a value differs from the one before it; False for the first."""
     return np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])
 
 
 def _sums(values: Ints, starts: Ints) -> Ints:
-    """Sums of the values from each start to the next."""
+    """Return the sums of the values from each start to the next."""
     before: Ints = np.concatenate([[0], np.cumsum(values)])
     sums: Ints = np.diff(before[np.append(starts, len(values))])
     return sums

@@ -1,1 +1,1 @@
-"""Files on any fsspec file system: whole-object writes, create-if-absent, retries; and a corpus's layout."""
+"""Files on any fsspec file system (whole-object writes, create-if-absent, retries), and the layout of a corpus."""

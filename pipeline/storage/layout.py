@@ -1,8 +1,9 @@
 """The corpus on disk: every path, schema and Parquet setting, and nothing that acts.
 
-Row families (one row = one sentence) of a part have the same rows in the same order and the same row groups, so putting
-columns side by side is free. Row groups of 8192 rows: a random document is read in about 20 ms. Embeddings are
-BYTE_STREAM_SPLIT + zstd level 1: the exponent bytes of neighbouring values compress, mantissas do not.
+The row families of a part (one row = one sentence) have the same rows in the same order and the same row groups, so
+joining their columns side by side is free. Row groups have 8192 rows: a random document is read in about 20 ms.
+Embeddings are stored as BYTE_STREAM_SPLIT + zstd level 1: the exponent bytes of neighbouring values compress, the
+mantissas do not.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("reason", pa.string()),
         ("error", pa.string()),
         ("payload", pa.binary()),  # its beginning
-        ("payload_bytes", pa.int64()),  # length of the whole record
+        ("payload_bytes", pa.int64()),  # length of the whole record in bytes
     ],
 }
 _NULLABLE = {"quarantine.doc_id", "documents.lang_confidence"} | {
@@ -104,21 +105,23 @@ def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataT
 
 
 def checked(family: str, table: pa.Table, expected: pa.Schema, rows: int | None) -> pa.Table:
-    """The table in its declared schema. Raises `CorpusError` on other columns, types, nulls or row counts."""
+    """Return the table in its declared schema. Raises `CorpusError` for wrong columns, types, nulls or row counts."""
     if rows is not None and table.num_rows != rows:
-        raise CorpusError(f"{family}: {table.num_rows} rows came out for {rows} rows that went in")
+        raise CorpusError(f"{family}: {table.num_rows} rows came out of {rows} rows that went in")
     if table.column_names != expected.names:
         raise CorpusError(f"{family}: columns {table.column_names} came out; its schema has {expected.names}")
     for column in expected:
         if not column.nullable and table[column.name].null_count:
-            raise CorpusError(f"{family}.{column.name}: {table[column.name].null_count} nulls where none is allowed")
+            raise CorpusError(f"{family}.{column.name}: {table[column.name].null_count} nulls where none are allowed")
     return table.cast(expected)
 
 
 def parquet_options(table: pa.Table) -> dict[str, Any]:
-    """Options of `pq.write_table` for a family's table; its first column tells vectors from the others.
+    """Return the options of `pq.write_table` for a family's table; the type of its first column tells vectors from
+    others.
 
-    Codes of 13 bits take 105 bytes a sentence at 64 codebooks, of 104 that they carry (dictionaries: 107 to 113).
+    At 64 codebooks, codes of 13 bits take 105 bytes per sentence, of which 104 are information (dictionaries: 107 to
+    113).
     """
     options: dict[str, Any] = {"row_group_size": ROW_GROUP_ROWS, "compression": "zstd", "compression_level": 1}
     if table.column_names[0] in ("embedding", "codes"):
@@ -134,53 +137,53 @@ def parquet_options(table: pa.Table) -> dict[str, Any]:
 
 
 def to_parquet(table: pa.Table) -> pa.Buffer:
-    """The bytes of a family's file."""
+    """Return the bytes of a family's file."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **parquet_options(table))
     return sink.getvalue()
 
 
 def data_path(family: str, part: str, fingerprint: str) -> str:
-    """A name for a data file that was never used before: the last six digits are this attempt's."""
+    """Return a name for a data file that was never used before: its last six digits are unique to this attempt."""
     return f"{family}/{part}.{fingerprint[:8]}-{secrets.token_hex(3)}.parquet"
 
 
 def data_owner(path: str) -> tuple[str, str]:
-    """(part or chunk, first eight digits of the fingerprint) of a data file's name."""
+    """Return (part or chunk, first eight digits of the fingerprint) from the name of a data file."""
     part, rest = path.rsplit("/", 1)[-1].split(".", 1)
     return part, rest[:8]
 
 
 def receipt_path(stage: str, part: str, fingerprint: str) -> str:
-    """Where the receipt of one stage for one part lies."""
+    """Return the path of the receipt of one stage for one part."""
     return f"receipts/{stage}/{part[:2]}/{part}.{fingerprint[:8]}.json"
 
 
 def chunk_receipt_path(chunk: str, fingerprint: str) -> str:
-    """Where the receipt of a chunk lies."""
+    """Return the path of the receipt of a chunk."""
     return f"chunks/{chunk[:2]}/{chunk}.{fingerprint[:8]}.json"
 
 
 def index_paths(digest: str) -> tuple[str, str]:
-    """Where the index of a digest lies: its spans and what it says of itself, written last, and its parts."""
+    """Return the paths of an index: its shuffle blocks and description, written last, and the files of its parts."""
     return f"{INDEXES}/{digest[:12]}.parquet", f"{INDEXES}/{digest[:12]}.parts.parquet"
 
 
 def index_runs_path(digest: str, split: str, number: int) -> str:
-    """Where some of its runs of rows lie."""
+    """Return the path of one file with row ranges of a split."""
     return f"{INDEXES}/{digest[:12]}.{split}-{number:05d}.runs"
 
 
 def part_name(chunk: str, number: int) -> str:
-    """`<chunk>-00000`: parts sort in the order of their documents."""
+    """Return the name `<chunk>-00000`: parts sort in the order of their documents."""
     return f"{chunk}-{number:05d}"
 
 
 def part_number(part: str) -> int:
-    """Which part of its chunk it is."""
+    """Return the number of a part within its chunk."""
     return int(part.partition("-")[2])
 
 
 def part_owner(part: str) -> str:
-    """The chunk of a part, or of a chunk itself."""
+    """Return the chunk of a part; the name of a chunk itself stays as it is."""
     return part.partition("-")[0]

@@ -1,7 +1,8 @@
-"""Paths that files of a corpus name: none of them is believed before it is known to lie where such files lie.
+"""Checks paths that files of a corpus name: no path is trusted before it is known to lie where such files lie.
 
-A marker, a receipt, a ledger, a view or an index may be damaged, or come from somebody else. What they name is read,
-and sometimes deleted; so each path goes through `named`, and `Store` refuses whatever leaves the corpus all the same.
+A marker, a receipt, a ledger, a view or an index may be damaged, or come from somebody else. The files that they name
+are read, and sometimes deleted; so each path goes through `named`, and `Store` also refuses any path that leaves the
+corpus.
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ _SHOWN = 120  # characters of a path in a message
 
 
 def leaves(path: str) -> bool:
-    """Whether a path may lie outside of the folder that it is relative to."""
+    """Return whether a path may lie outside of the folder that it is relative to."""
     return path.startswith("/") or "\0" in path or ".." in path.split("/")
 
 
 def named(path: str, folder: str, name: str | re.Pattern[str], *, by: str, remedy: str) -> str:
-    """A path that a file of the corpus names, if it lies right in `folder` and its name matches the pattern `name`.
+    """Return a path that a file of the corpus names, after checking it.
 
-    by: the file that names it. Raises `CorpusError` with the file, the path and the remedy.
+    Args:
+        path: the path.
+        folder: the folder in which the named file must lie directly.
+        name: the pattern that the file's name must match.
+        by: the file that names the path.
+        remedy: what to do if the path is wrong; it ends the message.
+
+    Raises:
+        CorpusError: if the path lies elsewhere or its name does not match.
     """
     head, _, tail = path.rpartition("/")
     if head == folder and re.fullmatch(name, tail) and not leaves(path) and tail not in ("", "."):

@@ -1,8 +1,8 @@
-"""The records of a corpus: small JSON, YAML and Parquet files, read as what they are declared to be, or not at all.
+"""Reads the records of a corpus (small JSON, YAML and Parquet files) as their declared type, or fails.
 
-Every reader of such a file goes through here, so that damage has one error, `DamagedError`: which file, what is wrong
-with it, and what to do. A record that was *sealed* ends with a digest of itself, so that a changed digit is found as
-well as a missing bracket; records of earlier versions have none and are checked by their types alone.
+Every such file is read here, so that damage leads to one error, `DamagedError`: which file, what is wrong with it, and
+what to do. A *sealed* record ends with a digest of itself, so that a changed digit is found as well as a missing
+bracket. Records of earlier versions have no seal, and only their types are checked.
 """
 
 from __future__ import annotations
@@ -31,31 +31,39 @@ _YAML_SEAL = "# seal: "
 
 
 def read_json(store: Store, path: str, kind: type[T], remedy: str) -> T:
-    """A file as `kind`: a pydantic model, a dataclass, `Values` for any object.
+    """Read a JSON file.
 
-    Raises `MissingError` if it is not there, `DamagedError` with the remedy if it is no such thing.
+    Args:
+        store: the corpus.
+        path: the file.
+        kind: the type to read: a pydantic model, a dataclass, or `Values` for any object.
+        remedy: what to do if the file is damaged; it ends the message.
+
+    Raises:
+        MissingError: if the file does not exist.
+        DamagedError: if its content is not of this type.
     """
     return parse_json(store.read(path), kind, f"{store.url}/{path}", remedy)
 
 
 def parse_json(data: bytes | str, kind: type[T], where: str, remedy: str) -> T:
-    """`read_json` of what was read already. where: names it in messages."""
+    """Parse data as `read_json` does; `where` names the data in messages."""
     try:
         value: T = _adapter(cast(Hashable, kind)).validate_json(_unsealed(data))
-    except (ValueError, RecursionError) as error:  # of pydantic, and of text that is none
+    except (ValueError, RecursionError) as error:  # of pydantic, and of bytes that are not text
         raise DamagedError(where, said_of(error), remedy) from error
     return value
 
 
 def read_lines(store: Store, path: str, kind: type[T], remedy: str) -> list[T]:
-    """The lines of a JSONL file, each as `kind`; empty ones are left out. Raises as `read_json` does."""
+    """Read the lines of a JSONL file, each as `kind`, without empty lines. Raises the errors of `read_json`."""
     where = f"{store.url}/{path}"
     lines = store.read(path).split(b"\n")
     return [parse_json(line, kind, f"line {number} of {where}", remedy) for number, line in enumerate(lines, 1) if line]
 
 
 def read_yaml(store: Store, path: str, remedy: str) -> Values:
-    """A YAML file that holds a mapping. Raises as `read_json` does."""
+    """Read a YAML file that holds a mapping. Raises the errors of `read_json`."""
     where = f"{store.url}/{path}"
     try:
         text = store.read(path).decode()
@@ -92,7 +100,7 @@ def read_table(
 
 @contextlib.contextmanager
 def needed(store: Store, path: str, remedy: str) -> Iterator[None]:
-    """A file without which the corpus cannot be read: that it is missing is damage."""
+    """Report a missing file inside the `with` block as damage, for files without which the corpus cannot be read."""
     try:
         yield
     except MissingError as error:
@@ -100,19 +108,19 @@ def needed(store: Store, path: str, remedy: str) -> Iterator[None]:
 
 
 def sealed(text: str) -> bytes:
-    """A JSON object of at least one key with a digest of itself as the last one."""
+    """Return a JSON object, which has at least one key, with a digest of itself as its last key."""
     data = text.encode()
     body = data.rstrip().removesuffix(b"}").rstrip()
     return body + b', "seal": "' + _digest(body).encode() + b'"}'
 
 
 def sealed_yaml(text: str) -> bytes:
-    """YAML with a digest of itself in a comment before it."""
+    """Return YAML text after a comment with its digest."""
     return f"{_YAML_SEAL}{_digest(text.encode())}\n{text}".encode()
 
 
 def _unsealed(data: bytes | str) -> bytes:
-    """A record without its seal. Raises ValueError if it is not what was sealed."""
+    """Return a record without its seal. Raises ValueError if the seal does not match."""
     data = data.encode() if isinstance(data, str) else data
     found = _SEAL.search(data, max(0, len(data) - 80))
     if not found:
@@ -128,7 +136,7 @@ def _digest(data: bytes) -> str:
 
 
 def said_of(error: Exception) -> str:
-    """What is wrong, in a line."""
+    """Return one line that says what is wrong."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))

@@ -1,6 +1,6 @@
-"""What went wrong in an object store, in words: every failure names the URL and says what to do.
+"""Reports failures of an object store in plain words: every message names the URL and says what to do.
 
-The clients that fsspec uses (botocore, gcsfs, adlfs, aiohttp) raise errors of their own that name neither.
+The clients that fsspec uses (botocore, gcsfs, adlfs, aiohttp) raise errors of their own that do neither.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ADVICE = {
     "DefaultCredentialsError": "log in: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
     "ClientAuthenticationError": "check the account's name and key (AZURE_STORAGE_ACCOUNT_NAME and …_KEY)",
     "ProfileNotFound": "set AWS_PROFILE to a profile of ~/.aws/config, or unset it",
-    "EndpointConnectionError": "check the network, and AWS_ENDPOINT_URL if it is no Amazon store",
+    "EndpointConnectionError": "check the network, and AWS_ENDPOINT_URL if it is not an Amazon store",
     "ParamValidationError": "correct the name of the bucket",
-    "PermissionError": "let these credentials list, read and write there, or give others (these may have run out)",
+    "PermissionError": "let these credentials list, read and write there, or give others (these may have expired)",
     "FileNotFoundError": "make the bucket, or correct its name",
     "ValueError": "correct the address of the store",
 }
@@ -36,27 +36,27 @@ _SECRETS = (
 
 
 class RemoteError(PipelineError):
-    """An object store refused, did not answer, or has no such bucket."""
+    """An object store refused a request, did not answer, or has no such bucket."""
 
 
 class CorpusStoreError(RemoteError, StorageError):
-    """The corpus's own store refused (credentials that ran out, say), or gave no answer for as long as we wait.
+    """The corpus's own store refused a request (expired credentials, say), or did not answer within the retry limit.
 
-    Whatever is tried next fails too, so a run stops.
+    The next request would fail too, so a run stops.
     """
 
 
 def is_remote(url: str) -> bool:
-    """Whether a URL is of another machine's files."""
+    """Return whether the files of a URL are on another machine."""
     return "://" in url and not url.startswith(("file://", "local://", "memory://"))
 
 
 @contextmanager
 def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterator[None]:
-    """Turn what a store's client raises while it works on `url` into a `RemoteError`.
+    """Turn errors that a store's client raises while it works on `url` into a `RemoteError`.
 
-    A client that is not installed, or a protocol that no one knows, becomes `ConfigError`. Errors of local files and of
-    this program itself pass as they are.
+    A missing client, or an unknown protocol, becomes a `ConfigError`. Errors of local files and of this program itself
+    pass unchanged.
     """
     try:
         yield
@@ -79,7 +79,9 @@ def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterato
 
 
 def _of_a_client(error: Exception) -> bool:
-    """Whether it is a client's own kind of error, or was raised by its code (a ValueError for a wrong endpoint)."""
+    """Return whether the error is of a client's own class, or was raised by its code (a ValueError for a wrong
+    endpoint).
+    """
     last = error.__traceback__
     while last and last.tb_next:
         last = last.tb_next
@@ -94,10 +96,12 @@ def _first_line(error: Exception) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Text whose URLs have no `user:password@` and no query, which can hold a signature."""
+    """Remove `user:password@` and queries, which can hold a signature, from the URLs in a text."""
     return re.sub(r"(//[^\s'\"?]+)\?[^\s'\"]+", r"\1?…", re.sub(r"//[^\s/@:]*:[^\s/@]+@", "//", text))
 
 
 def holds_credentials(text: str) -> bool:
-    """Whether there is `user:password@`, a signature, token or key in a URL, or one in a shell's assignment."""
+    """Return whether a URL holds `user:password@`, a signature, a token or a key, or a shell assignment holds one of
+    these.
+    """
     return any(pattern.search(text) for pattern in _SECRETS)

@@ -1,4 +1,4 @@
-"""A file that a person asked for, at any URL: it appears under its name when it is whole, or not at all."""
+"""Writes a file that a person asked for, at any URL: it appears under its name when it is complete, or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from pipeline.storage.remote import translate_errors
 
 @contextlib.contextmanager
 def replacing_file(url: str) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when all went well. Any fsspec URL; folders are made."""
+    """Open a file for writing that gets its name only if the block succeeds. Takes any fsspec URL and creates
+    folders.
+    """
     with translate_errors(url):
         fs, path = fsspec.core.url_to_fs(url)
         if fs.isdir(path):
@@ -39,5 +41,5 @@ def replacing_file(url: str) -> Iterator[IO[bytes]]:
                 fs.rm_file(temporary)
             if local and isinstance(error, OSError):
                 why = error.strerror or error
-                raise PipelineError(f"{url} cannot be written: {why}; mend that, or give another place") from error
+                raise PipelineError(f"{url} cannot be written: {why}; fix that, or give another place") from error
             raise

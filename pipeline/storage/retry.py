@@ -1,14 +1,14 @@
-"""Requests to object stores are repeated until they are answered, and each repetition is counted.
+"""Repeats requests to object stores until they are answered, and counts each repetition.
 
-Who repeats what. On S3, s3fs and botocore would each repeat a request up to five times, aiohttp once, and tell no one.
-s3fs and aiohttp are told to ask once, botocore to ask four times with its `standard` backoff (exponential, random, with
-a budget that an outage uses up), and an event of botocore counts. That is the level where it must happen: a listing of
-millions of files is thousands of requests, and one refused page must not begin it anew. Above that, `with_retries`
-repeats a whole operation of a store: bodies that break off while they are read, outages longer than botocore's retries,
-and other stores. gcsfs repeats each request up to six times, and Azure's client three times, on their own and not
-counted; what they give up is repeated and counted here.
+On S3, s3fs and botocore would each repeat a request up to five times, and aiohttp once, without telling anyone. So s3fs
+and aiohttp are told to send a request once; botocore is told to try four times with its `standard` backoff
+(exponential, random, with a budget that an outage uses up), and an event of botocore counts. Repeating at that level
+matters: a listing of millions of files takes thousands of requests, and one refused page must not restart it. Above
+botocore, `with_retries` repeats a whole operation of a store: for bodies that break off while they are read, for
+outages longer than botocore's retries, and for other stores. gcsfs repeats each request up to six times, and Azure's
+client three times, on their own and uncounted; when they give up, the operation is repeated and counted here.
 
-Cost: nothing while a store answers; a store that is down is waited for two minutes, then it is an error.
+Cost: nothing while a store answers. A store that is down is retried for two minutes; then the error is raised.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pipeline.base.errors import PipelineError
 R = TypeVar("R")
 
 RETRY_SECONDS = 120.0  # seconds from the first failure of an operation to its last try
-FIRST_RETRY_SECONDS = 10.0  # until a store has answered once: more likely its address is wrong
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 20.0  # seconds between two tries: doubled each time, half of it random
+FIRST_RETRY_SECONDS = 10.0  # until a store has answered once: its address is probably wrong
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 20.0  # seconds between two tries: doubled each time, and half of it random
 S3_ATTEMPTS = 4  # of each request by botocore, the first one included
 
 _STATUSES = {408, 429, 500, 502, 503, 504}
-_CODES = {  # of S3, with other statuses: damaged on the way, or in each other's way
+_CODES = {  # of S3, with other statuses: damaged in transit, or in conflict with each other
     "BadDigest",
     "ConditionalRequestConflict",
     "IncompleteBody",
@@ -63,13 +63,13 @@ _repeated: Counter[str] = Counter()
 
 
 def count_retry(operation: str) -> None:
-    """Note one repetition."""
+    """Count one repetition of an operation."""
     with _counting:
         _repeated[operation] += 1
 
 
 def take_retry_counts() -> Counter[str]:
-    """What this process repeated since it was last asked, by operation: each repetition is told once."""
+    """Return how often this process repeated each operation since the last call; each repetition is reported once."""
     with _counting:
         taken = _repeated.copy()
         _repeated.clear()
@@ -77,7 +77,16 @@ def take_retry_counts() -> Counter[str]:
 
 
 def with_retries(operation: str, ask: Callable[[], R], seconds: float) -> R:
-    """What `ask` returns, asked again while the store fails in a way that may pass. Raises its last error."""
+    """Call `ask` until it succeeds.
+
+    Args:
+        operation: the name under which repetitions are counted.
+        ask: the call.
+        seconds: how long to retry while the store fails in a way that may pass.
+
+    Raises:
+        Exception: the last error of `ask`.
+    """
     waited, pause, started = 0.0, SHORTEST_PAUSE, time.monotonic()
     while True:
         try:
@@ -91,10 +100,10 @@ def with_retries(operation: str, ask: Callable[[], R], seconds: float) -> R:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later: the store was busy, or the connection broke."""
-    if isinstance(error, PipelineError):  # a judgement of ours already, after all patience
+    """Return whether the same request may succeed later: the store was busy, or the connection broke."""
+    if isinstance(error, PipelineError):  # our own error, raised after all retries
         return False
-    for one in (error, error.__cause__):  # s3fs makes OSError of many, and keeps what it was
+    for one in (error, error.__cause__):  # s3fs turns many errors into OSError and keeps the cause
         if one is None:
             continue
         response = getattr(one, "response", None)
@@ -110,7 +119,9 @@ def is_transient(error: BaseException) -> bool:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The filesystem of a store and the path in it: it remembers no listings, and counts what it repeats on S3."""
+    """Return the filesystem of a URL and the path in it, without a cache of listings; on S3, repetitions are
+    counted.
+    """
     if url.startswith(("gs://", "gcs://", "az://", "abfs://", "abfss://")):
         fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     elif url.startswith(("s3://", "s3a://")):
@@ -118,16 +129,16 @@ def filesystem(url: str) -> tuple[Any, str]:
         config = {"retries": retries, "http_session_cls": _asking_once()}
         fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False, config_kwargs=config)
         fs.retries = 1
-        # fsspec shares clients that are made alike, so it may be there already
+        # fsspec shares clients with equal options, so the handler may be registered already
         fs.s3.meta.events.register("needs-retry.s3", _count_repeated, unique_id="counted")
     else:
         fs, path = fsspec.core.url_to_fs(url)
     return fs, str(path)
 
 
-@functools.cache  # one class, by which fsspec knows clients that are made alike
+@functools.cache  # one class, so that fsspec recognises clients with equal options
 def _asking_once() -> type:
-    """Connections of the S3 client that leave it to botocore to repeat a request when they break."""
+    """Return a class of S3 connections that leave it to botocore to repeat a request whose connection broke."""
     from aiobotocore.httpsession import AIOHTTPSession
 
     class AskingOnce(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore has no types
@@ -140,6 +151,6 @@ def _asking_once() -> type:
 
 
 def _count_repeated(attempts: int, operation: Any, **_: Any) -> None:
-    """Called by botocore after each answer, and each failure; answers nothing, so that botocore decides."""
+    """Count a repetition: botocore calls this after each attempt; returning None leaves the decision to it."""
     if attempts > 1:
         count_retry(operation.name)

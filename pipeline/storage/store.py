@@ -1,18 +1,18 @@
 """Files of a corpus on any fsspec filesystem: whole-object writes and create-if-absent, nothing else.
 
 Every data file gets a name that was never used before, so a file that is half written by a killed process is never
-mistaken for a whole one: readers open only what a receipt names. A receipt is made by `create`, which succeeds for one
-writer only, by the means that each store has:
+mistaken for a complete one: readers open only what a receipt names. A receipt is made by `create`, which succeeds for
+one writer only, by the means that each store offers:
 
-| store | a whole file | only the first creates |
+| store | a file is complete or absent | only the first writer creates |
 |---|---|---|
-| local disk, NFS | written and synced beside its place, then renamed | hard link (NFS: the count of links tells too) |
+| local disk, NFS | written and synced beside its target, then renamed | hard link (NFS: checked by the link count) |
 | S3 | one PUT, or a multipart upload from 100 MB | PUT with If-None-Match: * |
 | Google Cloud Storage | one upload, resumable from 50 MB | ifGenerationMatch=0 |
 | Azure | one blob upload | overwrite=False, which is If-None-Match: * |
 
-An answer can be lost after the request was carried out, and the request is then repeated (`patience.py`) and refused;
-what stands there is then compared with what was to be written. Cost: one request a write, one listing a folder.
+An answer can be lost after the request was carried out. The request is then repeated (`retry.py`) and refused, and the
+existing file is compared with what was to be written. Cost: one request per write, one listing per folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ R = TypeVar("R")
 
 
 def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """What fails in a way that may pass is asked again; errors name the corpus and say what to do."""
+    """Repeat a method of a remote `Store` while it fails in a way that may pass; errors name the corpus and the
+    remedy.
+    """
 
     @functools.wraps(method)
     def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,7 +66,7 @@ def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[St
 class Store:
     """The folder of one corpus. All paths given to it are relative, with forward slashes.
 
-    local: whether it is on a mounted file system.
+    `local` says whether the folder is on a mounted file system.
     """
 
     def __init__(self, url: str) -> None:
@@ -93,7 +95,7 @@ class Store:
 
     @_asks
     def read(self, path: str) -> bytes:
-        """The bytes of a file. Raises `MissingError` if it is not there."""
+        """Return the bytes of a file. Raises `MissingError` if it does not exist."""
         try:
             return bytes(self._fs.cat_file(self._full(path)))
         except FileNotFoundError:
@@ -101,7 +103,7 @@ class Store:
 
     @_asks
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`. Raises `MissingError` if the file is not there."""
+        """Return the bytes from `start` to before `end`. Raises `MissingError` if the file does not exist."""
         try:
             return bytes(self._fs.cat_file(self._full(path), start=start, end=end)) if end > start else b""
         except FileNotFoundError:
@@ -109,7 +111,7 @@ class Store:
 
     @_asks
     def open(self, path: str) -> Any:
-        """A seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
+        """Open a seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
         try:
             if self.local:
                 return pa.memory_map(self._full(path))
@@ -119,7 +121,7 @@ class Store:
 
     @_asks
     def exists(self, path: str) -> bool:
-        """Whether a file is there now."""
+        """Return whether a file exists now."""
         if self.local:
             return Path(self._full(path)).exists()
         self._fs.invalidate_cache(self._full(path).rpartition("/")[0])
@@ -127,18 +129,19 @@ class Store:
 
     @_asks
     def write(self, path: str, data: bytes | memoryview) -> None:
-        """Write a whole file under a name that no one else uses; on local disks it is synced when this returns."""
+        """Write a whole file under a name that no other writer uses; local files are synced when this returns."""
         if self.local:
-            # a sweep takes away what is written for a part that someone else finished: our receipt will not stand
+            # cleaning up deletes files of a part that another worker finished: our receipt will not count
             with self._writing(path, data) as temporary, contextlib.suppress(FileNotFoundError):
                 temporary.rename(self._full(path))
         else:
             self._fs.pipe_file(self._full(path), bytes(data))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a whole file unless the name exists. True for the one writer that made it.
+        """Write a whole file unless the name exists. Returns True for the one writer that created it.
 
-        Give data that no other writer has: on object stores, one whose answer was lost knows its own file by that.
+        The data must differ from any other writer's: on object stores, a writer whose answer was lost recognises its
+        own file by its content.
         """
         if self.local:
             with self._writing(path, data) as temporary:
@@ -157,7 +160,7 @@ class Store:
             return False
         except (
             OSError
-        ) as error:  # stores word a refused condition differently: what counts is whether the file is there
+        ) as error:  # stores report a refused condition differently: what counts is whether the file exists
             if retry.is_transient(error) or not self._fs.exists(self._full(path)):
                 raise
             return False
@@ -172,7 +175,7 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
-        """A temporary file of the data beside the target, to be renamed or linked. Raises `StorageError`."""
+        """Write the data to a temporary file beside the target, to be renamed or linked. Raises `StorageError`."""
         target = Path(self._full(path))
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
@@ -187,7 +190,7 @@ class Store:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            todo = _REMEDIES.get(error.errno or 0, "mend that")
+            todo = _REMEDIES.get(error.errno or 0, "fix that")
             raise StorageError(
                 f"{self.url}: cannot write {path} ({len(data)} bytes): {error.strerror}; {todo}, then run the same "
                 "command again: what is finished is kept"
@@ -195,12 +198,12 @@ class Store:
 
     @_asks
     def delete(self, path: str) -> None:
-        """Remove a file; nothing happens if it is gone already."""
+        """Delete a file; a file that does not exist is not an error."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
     def delete_folder(self, folder: str) -> None:
-        """Remove every file below a folder; on disks also the folders. A link goes, what it points to stays."""
+        """Delete every file below a folder; on disks also the folders. A link is deleted, but not its target."""
         if self.local and Path(self._full(folder)).is_symlink():
             self.delete(folder)
             return
@@ -212,9 +215,9 @@ class Store:
 
     @_asks
     def modified(self, path: str) -> float:
-        """When a file was last written or touched: seconds since the epoch by the store's own clock.
+        """Return when a file was last written or touched, in seconds since the epoch by the store's own clock.
 
-        Raises `MissingError` if it is not there.
+        Raises `MissingError` if it does not exist.
         """
         full = self._full(path)
         try:
@@ -227,7 +230,7 @@ class Store:
 
     @_asks
     def size(self, path: str) -> int:
-        """Bytes of a file; 0 if it is not there."""
+        """Return the size of a file in bytes; 0 if it does not exist."""
         full = self._full(path)
         try:
             return Path(full).stat().st_size if self.local else int(self._fs.info(full)["size"] or 0)
@@ -236,10 +239,10 @@ class Store:
 
     @_asks
     def touch(self, path: str) -> None:
-        """Make a small file's modification time now, by the store's own clock; its content stays.
+        """Set a small file's modification time to now, by the store's own clock; its content stays.
 
-        On an object store it is read and written again: for files that only one process writes. Raises `MissingError`
-        if it is not there.
+        On an object store the file is read and written again, so this is for files that only one process writes. Raises
+        `MissingError` if it does not exist.
         """
         if not self.local:
             self._fs.pipe_file(self._full(path), self.read(path))
@@ -251,7 +254,7 @@ class Store:
 
     @_asks
     def folders(self, folder: str) -> list[str]:
-        """Names of the folders right below a folder, sorted; empty if there is no such folder."""
+        """Return the sorted names of the folders directly below a folder; empty if there is no such folder."""
         full = self._full(folder)
         if not self.local:
             self._fs.invalidate_cache()
@@ -260,15 +263,18 @@ class Store:
 
     @_asks
     def find(self, folder: str, prefix: str = "") -> list[str]:
-        """Files below a folder whose path in it begins with a prefix, sorted, as paths relative to the corpus.
+        """Return the sorted paths, relative to the corpus, of files below a folder whose path in it begins with a
+        prefix.
 
-        Empty if there is no such folder. Stores list nothing but what has the prefix.
+        The result is empty if there is no such folder. Object stores list only what has the prefix.
         """
         return sorted(self._below(folder, prefix))
 
     @_asks
     def find_any(self, folder: str, prefixes: Collection[str]) -> list[str]:
-        """Files in a folder whose names begin with one of `prefixes`: a listing each, on local disks one for all."""
+        """Find files in a folder whose names begin with one of `prefixes`: one listing each, on local disks one for
+        all.
+        """
         if not self.local:
             return sorted(path for prefix in prefixes for path in self._below(folder, prefix))
         full, cut, wanted = self._full(folder), len(self._root) + 1, tuple(prefixes)
@@ -280,9 +286,9 @@ class Store:
 
     @_asks
     def listing(self, folder: str) -> dict[str, float]:
-        """All whole files below a folder by one listing: path → modification time by the store's own clock.
+        """List all complete files below a folder at once: path → modification time by the store's own clock.
 
-        Empty if there is no such folder. A file that goes meanwhile may be left out.
+        The result is empty if there is no such folder. A file that is deleted meanwhile may be missing.
         """
         if not self.local:
             return {path: _time_of(info) for path, info in self._below(folder, "").items()}
@@ -294,7 +300,7 @@ class Store:
         return found
 
     def _below(self, folder: str, prefix: str) -> dict[str, Any]:
-        """Files below a folder: path → what the store says of it (nothing on local disks)."""
+        """Return the files below a folder: path → the store's description (empty on local disks)."""
         full, cut = self._full(folder), len(self._root) + 1
         if self.local:
             return {path[cut:]: None for path in _walk(full, prefix)}
@@ -303,12 +309,14 @@ class Store:
             found: dict[str, Any] = self._fs.find(full, prefix=prefix, detail=True)
         except FileNotFoundError:
             return {}
-        wanted = f"{full}/{prefix}"  # some stores do not heed a prefix
+        wanted = f"{full}/{prefix}"  # some stores ignore a prefix
         return {str(path)[cut:]: info for path, info in found.items() if str(path).startswith(wanted)}
 
 
 class _Ranges(io.RawIOBase):
-    """A file of an object store that reads what it is asked for and nothing ahead; Parquet knows what it needs."""
+    """A file of an object store that reads exactly what is asked for, without reading ahead; Parquet knows what it
+    needs.
+    """
 
     def __init__(self, store: Store, path: str, size: int) -> None:
         self._store, self._path, self._size, self._at = store, path, size, 0
@@ -334,9 +342,10 @@ class _Ranges(io.RawIOBase):
 
 
 def _walk(folder: str, prefix: str) -> Iterator[str]:
-    """Files below a local folder whose path in it begins with a prefix; folders without it are not opened.
+    """Yield files below a local folder whose path in it begins with a prefix; folders without the prefix are not
+    opened.
 
-    A folder itself may be a link (to another disk); links to folders below it are not followed.
+    The folder itself may be a link (to another disk); links to folders below it are not followed.
     """
     try:
         entries = list(os.scandir(folder))
@@ -352,7 +361,7 @@ def _walk(folder: str, prefix: str) -> Iterator[str]:
 
 
 def _time_of(info: dict[str, Any]) -> float:
-    """The modification time in a store's description of a file, which each store names in its own way."""
+    """Return the modification time in a store's description of a file, which each store names in its own way."""
     names = ("LastModified", "last_modified", "mtime", "updated", "created")
     when = next(info[name] for name in names if info.get(name))
     if isinstance(when, str):

@@ -1,1 +1,1 @@
-"""Training Large Concept Models on a corpus, and what a trained one is worth."""
+"""Trains Large Concept Models on a corpus, and evaluates them."""

@@ -1,13 +1,13 @@
-"""Checkpoints of a training: each process writes its shares, and a small file that is created last makes them count.
+"""Checkpoints of a training: each process writes its shares, and a small marker file, created last, makes them valid.
 
     checkpoints/step-00000100.json              the marker: which folder, how many steps, of what, digests of its files
     checkpoints/step-00000100.3fa9c1/…          model and optimizer, in safetensors files with a plan (`shares.py`)
 
-A folder that no marker names was interrupted: it is never read, and removed when processes start again. Shares are
-written straight to their place, also on object stores: no copy on a local disk is needed, which a checkpoint of 7
-billion parameters, 84 GB, might not fit on. A checkpoint is read by any number of processes, DDP or FSDP; random
-numbers are seeded by the step, so it needs none. Nothing of it is believed unchecked: a marker names a folder beside
-it, and the digest of every file that is read. Cost: 12 bytes a parameter; training waits for it.
+A folder that no marker names is from an interrupted checkpoint: it is never read, and removed when processes start
+again. Shares are written straight to their place, also on object stores: no copy on a local disk is needed, which a
+checkpoint of 7 billion parameters, 84 GB, might not fit on. A checkpoint can be read by any number of processes, DDP or
+FSDP; random numbers are seeded by the step, so it contains none. Nothing in it is trusted unchecked: a marker names a
+folder beside it, and the digest of every file that is read. Cost: 12 bytes per parameter; training waits for it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from pipeline.training.shares import PLAN, SHARE, ShareReader, ShareWriter
 from pipeline.training.status import CHECKPOINTS, MARKER
 
 _OURS = re.compile(r"step-[0-9]{8,}\.[0-9a-f]{6}")
-_OLDER = {"step", "folder", "pinned", "processes", "torch"}  # what markers of checkpoints with pickles hold
+_OLDER = {"step", "folder", "pinned", "processes", "torch"}  # fields of markers of checkpoints with pickles
 
 
 class Marker(BaseModel):
-    """What makes a checkpoint count. pinned: digest of what the run of training is pinned to."""
+    """The file that makes a checkpoint valid. `pinned`: digest of what the training is pinned to."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    step: int  # optimizer steps that were done
-    folder: str  # of the shares, in the corpus
+    step: int  # number of optimizer steps done
+    folder: str  # folder of the shares, in the corpus
     pinned: str
     processes: int
     torch: str
@@ -57,25 +57,25 @@ class Marker(BaseModel):
 
 
 def name_of(step: int) -> str:
-    """`step-00000100`: names sort as steps do."""
+    """Return `step-00000100`: names sort as steps do."""
     return f"step-{step:08d}"
 
 
 def markers(store: Store, run: str) -> list[Marker]:
-    """Whole checkpoints of a run of training, the oldest first. Raises `CorpusError` for a damaged marker."""
+    """Return the complete checkpoints of a training, the oldest first. Raises `CorpusError` for a damaged marker."""
     return sorted((read_marker(store, path) for path in marker_paths(store, run)), key=lambda marker: marker.step)
 
 
 def marker_paths(store: Store, run: str) -> list[str]:
-    """Where the markers of a run of training lie, whatever is in them."""
+    """Return the paths of a training's markers, whatever they contain."""
     folder = f"{run}/{CHECKPOINTS}/"
     return [path for path in store.find(f"{run}/{CHECKPOINTS}", "step-") if MARKER.fullmatch(path.removeprefix(folder))]
 
 
 def read_marker(store: Store, path: str) -> Marker:
-    """A marker. Raises `CorpusError` if it is damaged, of an older version, or names what is not its own."""
+    """Read a marker. Raises `CorpusError` if it is damaged, of an older version, or names what is not its own."""
     where, folder = f"{store.url}/{path}", path.rpartition("/")[0]
-    remedy = "delete it to go on from the checkpoint before it, or begin anew with --fresh"
+    remedy = "delete it to go on from the checkpoint before it, or start over with --fresh"
     data = store.read(path)
     try:
         marker = Marker.model_validate_json(data)
@@ -83,7 +83,7 @@ def read_marker(store: Store, path: str) -> Marker:
         if _is_older(data):
             raise CorpusError(
                 f"{where} is a checkpoint of an earlier version of this program, whose files can run code when they "
-                "are read, so they are not: end that training with the version that began it, or begin anew with "
+                "are read, so they are not: end that training with the version that began it, or start over with "
                 "--fresh"
             ) from error
         raise CorpusError(f"{where} is damaged ({error}); {remedy}") from error
@@ -96,7 +96,7 @@ def read_marker(store: Store, path: str) -> Marker:
 
 
 def damage(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
-    """Files of a checkpoint that are not what its marker says: (path, what is wrong). Reads all of them."""
+    """Yield files of a checkpoint that differ from its marker: (path, what is wrong). Reads all of them."""
     for name, digest in marker.files.items():
         path = f"{marker.folder}/{name}"
         try:
@@ -116,21 +116,21 @@ def _is_older(data: bytes) -> bool:
 
 
 def interrupted(store: Store, run: str) -> list[str]:
-    """Folders of checkpoints that were not finished; folders of other names are not ours."""
+    """Return folders of checkpoints that were not finished; folders with other names are not ours."""
     there = [f"{run}/{CHECKPOINTS}/{name}" for name in store.folders(f"{run}/{CHECKPOINTS}") if _OURS.fullmatch(name)]
-    whole = {marker.folder for marker in markers(store, run)}  # looked at last: its marker is younger than a folder
+    whole = {marker.folder for marker in markers(store, run)}  # listed last: a marker is younger than its folder
     return [folder for folder in there if folder not in whole]
 
 
 def forget(store: Store, run: str) -> None:
-    """Delete all checkpoints of a run of training, markers first, also damaged ones."""
+    """Delete all checkpoints of a training, markers first, also damaged ones."""
     for path in marker_paths(store, run):
         store.delete(path)
     delete_folders(store, interrupted(store, run))
 
 
 def delete_folders(store: Store, folders: list[str]) -> None:
-    """Every file in them, and on disks the folders."""
+    """Delete every file in the folders, and on disks the folders themselves."""
     for folder in folders:
         store.delete_folder(folder)
 
@@ -139,7 +139,21 @@ def save(
     store: Store, run: str, step: int, pinned: str, losses: nn.Module, optimizer: torch.optim.Optimizer,
     processes: Processes, keep: int,
 ) -> None:  # fmt: skip
-    """Write a checkpoint, all processes together, and delete those older than the newest `keep`."""
+    """Write a checkpoint, all processes together, and delete those older than the newest `keep`.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        step: the number of steps done.
+        pinned: the digest of what the training is pinned to.
+        losses: the wrapped model.
+        optimizer: its optimizer.
+        processes: the processes of the training.
+        keep: how many checkpoints to keep.
+
+    Raises:
+        CorpusError: if another training wrote the same checkpoint.
+    """
     folder = processes.told(f"{run}/{CHECKPOINTS}/{name_of(step)}.{secrets.token_hex(3)}")[0]
     writer = ShareWriter(store, folder)
     try:
@@ -155,7 +169,7 @@ def save(
         path = f"{run}/{CHECKPOINTS}/{name_of(step)}.json"
         if not store.create(path, marker.model_dump_json(indent=1).encode()):
             delete_folders(store, [folder])
-            raise CorpusError(f"{store.url}/{path} is there already: another training goes on with {run}; end one")
+            raise CorpusError(f"{store.url}/{path} exists already: another training continues {run}; end one of them")
         for old in markers(store, run)[:-keep]:
             store.delete(f"{run}/{CHECKPOINTS}/{name_of(old.step)}.json")
             delete_folders(store, [old.folder])
@@ -164,27 +178,29 @@ def save(
 
 
 def load(store: Store, marker: Marker, losses: nn.Module, optimizer: torch.optim.Optimizer, one: bool) -> None:
-    """Put a checkpoint into a model and its optimizer, which are those that it was made of. one: process."""
+    """Load a checkpoint into a model and its optimizer, which must be like those that were saved. `one`: a single
+    process.
+    """
     state = _state(losses, optimizer)
     _read(store, marker, _tensors(state), one)
     set_state_dict(losses, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
 def load_weights(store: Store, marker: Marker, losses: nn.Module) -> None:
-    """The model alone, in one process that trains nothing."""
+    """Load the model alone, in one process that trains nothing."""
     state = {"model": losses.state_dict()}
     _read(store, marker, state, True)
     losses.load_state_dict(state["model"])
 
 
 def is_local(url: str) -> bool:
-    """Whether a corpus lies on a file system of this machine."""
+    """Return whether a corpus is on a file system of this machine."""
     return isinstance(fsspec.core.url_to_fs(url)[0], LocalFileSystem)
 
 
 @contextlib.contextmanager
 def _alone(one: bool) -> Iterator[bool]:
-    """Without PyTorch's warning that there is one process."""
+    """Suppress PyTorch's warning that there is only one process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
         yield one
@@ -196,15 +212,15 @@ def _state(losses: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Any]:
-    """What of a state is kept: groups of the optimizer have nothing that the settings of the training do not say."""
+    """Return what of a state is saved: the groups of the optimizer follow from the settings of the training."""
     return {"model": state["model"], "optimizer": state["optimizer"]["state"]}
 
 
 def _read(store: Store, marker: Marker, state: dict[str, Any], one: bool) -> None:
-    remedy = f"delete {name_of(marker.step)}.json beside it to go on with an older one, or train anew with --fresh"
+    remedy = f"delete {name_of(marker.step)}.json beside it to go on with an older one, or start over with --fresh"
     reader = ShareReader(store, marker.folder, marker.files)
     try:
-        reader.read_metadata()  # what is wrong with it is said here in fewer words
+        reader.read_metadata()  # a shorter message follows
         with _alone(one) as alone:
             load_shares(state, storage_reader=reader, no_dist=alone)
     except (CheckpointException, RuntimeError, ValueError, OSError, KeyError, CorpusError) as error:
@@ -213,5 +229,5 @@ def _read(store: Store, marker: Marker, state: dict[str, Any], one: bool) -> Non
 
 
 def _first_of(error: CheckpointException) -> BaseException:
-    """What failed in one of the processes."""
+    """Return the error of one of the processes."""
     return next(iter(error.failures.values()))[0]

@@ -1,9 +1,9 @@
 """Processes of a training: how they find each other, and how they share a model.
 
-Each is told by torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) who it is; without them
-there is only this one. Gradients are float32 wherever they are added up. With `ddp` micro-batches before the last of a
-step send nothing; with `fsdp` each micro-batch's gradients are reduced at once, so that no process ever holds more than
-its share of them.
+torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) tell each process who it is; without them
+there is only one. Gradients are added up in float32. With `ddp`, micro-batches before the last of a step send nothing;
+with `fsdp`, each micro-batch's gradients are reduced at once, so that no process ever holds more than its share of
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that writes and talks."""
+        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     def add_up(self, numbers: Tensor) -> None:
@@ -51,7 +51,7 @@ class Processes:
             dist.all_reduce(numbers)
 
     def told(self, said: str) -> list[str]:
-        """What every process says, for all to know."""
+        """Return what every process says; all processes must call this."""
         found = [said]
         if self.world > 1:
             found = [""] * self.world
@@ -61,7 +61,7 @@ class Processes:
 
 @contextlib.contextmanager
 def joined(timeout_seconds: int) -> Iterator[Processes]:
-    """Join the others. Whoever waits for a lost process for longer than the timeout fails."""
+    """Join the other processes. A process that waits for a lost one longer than the timeout fails."""
     local, on_gpu = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
     device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -79,29 +79,29 @@ def joined(timeout_seconds: int) -> Iterator[Processes]:
 
 
 class WrappedModel(nn.Module):
-    """A model whose `forward` is its `losses`: what DDP and FSDP want to wrap."""
+    """A model whose `forward` is its `losses`, which DDP and FSDP can wrap."""
 
     def __init__(self, model: Lcm) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, batch: Batch) -> Tensor:
-        """(sentences,) float32."""
+        """Return the losses: (sentences,) float32."""
         return self.model.losses(batch)
 
 
 def is_sharded(model: Lcm, settings: TrainSettings, processes: Processes) -> bool:
-    """Whether each process has a share of the model only."""
+    """Return whether each process holds only a share of the model."""
     if settings.parallel == "auto":
         return processes.world > 1 and sum(one.numel() for one in model.parameters()) >= SHARDED_FROM
     return settings.parallel == "fsdp"
 
 
 def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: torch.dtype) -> nn.Module:
-    """The model on its device, as all processes train it together: a module from batches to losses.
+    """Return the model on its device, as all processes train it together: a module from batches to losses.
 
-    Its parameters stay float32; with FSDP they travel in `dtype`. Order: compiled blocks, which are computed again in
-    the backward pass, which are sharded.
+    Its parameters stay float32; with FSDP they are sent in `dtype`. The wrapping order: blocks are compiled, then
+    recomputed in the backward pass, then sharded.
     """
     model.to(processes.device)
     compiled = settings.compile == "always" or (settings.compile == "auto" and processes.device.type == "cuda")
@@ -126,7 +126,7 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
 
 
 def unwrapped(losses: nn.Module) -> WrappedModel:
-    """What `parallel` wrapped."""
+    """Return what `parallel` wrapped."""
     inner = losses.module if isinstance(losses, DistributedDataParallel) else losses
     assert isinstance(inner, WrappedModel)
     return inner
@@ -134,13 +134,13 @@ def unwrapped(losses: nn.Module) -> WrappedModel:
 
 @contextlib.contextmanager
 def accumulating(losses: nn.Module, last: bool) -> Iterator[None]:
-    """Around the forward and backward pass of a micro-batch; `last`: of its step."""
+    """Surround the forward and backward pass of a micro-batch; `last`: it is the last of its step."""
     with losses.no_sync() if isinstance(losses, DistributedDataParallel) and not last else contextlib.nullcontext():
         yield
 
 
 def own_gradients(losses: nn.Module) -> list[Tensor]:
-    """Gradients that this process holds: all, or its shares."""
+    """Return the gradients that this process holds: all, or its shares."""
     found = []
     for one in losses.parameters():
         if one.grad is not None:
@@ -149,5 +149,5 @@ def own_gradients(losses: nn.Module) -> list[Tensor]:
 
 
 def sharded(losses: nn.Module) -> bool:
-    """Whether `own_gradients` are shares."""
+    """Return whether `own_gradients` are shares."""
     return isinstance(losses, FSDPModule)

@@ -1,7 +1,7 @@
-"""Processes of a training on this machine: one a GPU, or as many as asked for on CPUs.
+"""Processes of a training on this machine: one per GPU, or as many as asked for on CPUs.
 
-One process trains right here. More are started and watched by PyTorch's elastic agent: when one dies the others are
-ended within seconds, and which it was is reported; starting again goes on from the newest checkpoint.
+A single process trains right here. Several are started and watched by PyTorch's elastic agent: when one dies, the
+others are ended within seconds, and the failed one is reported; starting again resumes from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.storage.store import Store
 from pipeline.training.worker import progress, work
 
-SHUTDOWN_SECONDS = 300  # for the step under way and its checkpoint, when somebody asks to stop
+SHUTDOWN_SECONDS = 300  # seconds for the present step and its checkpoint, when somebody asks to stop
 
 
 def here(console: Console, url: str, run: str, processes: int | None) -> None:
     """Train on this machine; returns when the training is done, or saved after somebody asked to stop."""
     gpus = torch.cuda.device_count()
     if gpus and processes and processes > gpus:
-        raise ConfigError(f"train.processes is {processes}, but this machine has {gpus} GPUs; leave it out: one each")
+        raise ConfigError(
+            f"train.processes is {processes}, but this machine has {gpus} GPUs; leave it out for one per GPU"
+        )
     count = processes or gpus or 1
     if count == 1:
         work(console, url, run)

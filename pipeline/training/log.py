@@ -1,7 +1,7 @@
-"""Numbers of a training: to the terminal, to metrics.jsonl and to TensorBoard, all in the run's folder.
+"""Logs numbers of a training to the terminal, to metrics.jsonl and to TensorBoard, all in the folder of the training.
 
-A training that goes on drops what was logged behind the checkpoint that it goes on from, so that each step stands there
-once. Files are written whole, at most every few seconds (object stores cannot append).
+A training that resumes drops what was logged after its checkpoint, so that each step is logged once. Files are written
+whole, at most every few seconds (object stores cannot append).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pipeline.training.status import METRICS, Numbers, read_metrics
 BOARD = "tensorboard"
 WRITE_SECONDS = 10.0
 LINE_SECONDS = 5.0
-WIDE = 150  # columns that everything about a step needs beside a bar
+WIDE = 150  # columns that the numbers of a step need beside a bar
 
 
 class Log:
-    """Of the process that talks; use it in a `with` statement. done: steps that are done already, of `steps`."""
+    """The log of the first process; use it in a `with` statement. `done`: steps that are done already, of `steps`."""
 
     def __init__(self, console: Console, store: Store, run: str, done: int, steps: int) -> None:
         self._console, self._store, self._run, self._steps = console, store, run, steps
@@ -56,7 +56,7 @@ class Log:
         self._folder.cleanup()
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
-        """Log numbers after `step` steps. kind: `train` or `validation`."""
+        """Log numbers after `step` steps. `kind`: `train` or `validation`."""
         self._lines.append({"kind": kind, "step": step} | numbers)
         for name, value in numbers.items():
             if value is not None:

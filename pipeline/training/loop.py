@@ -1,7 +1,7 @@
-"""The loop of training: steps, validation, checkpoints, and the numbers that are logged.
+"""The training loop: steps, validation, checkpoints, and the numbers that are logged.
 
-On GPUs, what a step said is looked at when the next one has been begun, by all processes at the same place, so that
-they stop, fail and save together. A step that is not finite is then noticed one step late, but never saved.
+On GPUs, the result of a step is read after the next one has begun, by all processes at the same place, so that they
+stop, fail and save together. A step that is not finite is therefore noticed one step late, but never saved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stages.lcm.batch import Batch
 
 @dataclass
 class Interval:
-    """Steps between two lines of the log."""
+    """The steps between two lines of the log."""
 
     steps: int = 0
     loss: float = 0.0
@@ -36,7 +36,7 @@ class Interval:
     norm: float = 0.0  # the largest
     sentences: int = 0
     flops: float = 0.0
-    waited: tuple[float, ...] = ()  # seconds for micro-batches, of each process
+    waited: tuple[float, ...] = ()  # seconds of waiting for micro-batches, by process
     began: float = field(default_factory=time.perf_counter)
 
     def add(self, result: Result) -> None:
@@ -52,11 +52,11 @@ class Interval:
 
 @dataclass
 class Loop:
-    """Training under way in this process.
+    """A training in this process.
 
-    stepper: takes steps; micros: this process's micro-batches, in order, from those of step `done` on. validation:
-    batches, the same in all processes. save: writes a checkpoint after so many steps. names: of pieces, in words.
-    log: of the first process.
+    `stepper`: takes steps; `micros`: this process's micro-batches, in order, from those of step `done` on.
+    `validation`: batches, the same in all processes. `save`: writes a checkpoint. `names`: describes sequences in
+    words. `log`: that of the first process.
     """
 
     store: Store
@@ -73,9 +73,9 @@ class Loop:
     _interval: Interval = field(default_factory=Interval)
 
     def train(self, done: int) -> tuple[int, float | None]:
-        """Steps from `done` on. Returns how many are done at the end, and the last loss on the validation split.
+        """Take steps from `done` on. Returns how many are done at the end, and the last loss on the validation split.
 
-        Fewer than `settings.steps` if it was asked to stop; all are saved. Raises `NotFiniteError`.
+        These are fewer than `settings.steps` if the training was asked to stop; all are saved. Raises `NotFiniteError`.
         """
         settings, share = self.settings, self.settings.per_step // self.processes.world
         pending: Pending | None = None
@@ -90,7 +90,7 @@ class Loop:
             done += 1
             stopping = self._poll(pending) > 0
             pending = begun
-            if begun.arrived is None:  # it is done already
+            if begun.arrived is None:  # the training is done already
                 stopping, pending = self._poll(pending) > 0 or stopping, None
             due = stopping or done == settings.steps or done % settings.checkpoint_every == 0
             check = settings.validate_every > 0 and done % settings.validate_every == 0
@@ -100,18 +100,18 @@ class Loop:
             if self.validation and (check or done == settings.steps):
                 validation, validated = self._validate(done), done
             if due:
-                if self._interval.steps:  # so that whoever goes on from here logs the same
+                if self._interval.steps:  # so that a training that resumes from here logs the same
                     self._tell(done)
                 self._save(done)
                 saved = done
         if saved < done:
             self._save(done)
         if self.validation and done == settings.steps and validated < done:
-            validation = self._validate(done)  # everything was done before
+            validation = self._validate(done)  # all steps were done before
         return done, validation
 
     def _poll(self, pending: Pending | None) -> int:
-        """At what a step said. Returns how many processes were asked to stop before it."""
+        """Read the result of a step. Returns how many processes were asked to stop before it."""
         if pending is None:
             return 0
         result = pending.result()
@@ -138,7 +138,7 @@ class Loop:
             "concepts_per_second": over.sentences / seconds,
             "tflops": tflops,  # of one process
             "mfu": tflops / peak if peak else None,
-            "loader_wait": max(over.waited) / seconds,  # of the process that waited most
+            "loader_wait": max(over.waited) / seconds,  # of the process that waited longest
             "seconds_left": (self.settings.steps - done) * seconds / over.steps,
         }
         self.log.see("train", done, numbers)
@@ -148,7 +148,7 @@ class Loop:
             self.save(done)
 
     def _validate(self, done: int) -> float:
-        """The loss on the validation split, with the same noise each time. Every process computes all of it."""
+        """Return the loss on the validation split, with the same noise each time. Every process computes all of it."""
         stepper = self.stepper
         with self._apart():
             loss = validation_loss(
@@ -160,7 +160,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
-        """Time that is no training does not count in its rates."""
+        """Exclude the time inside the `with` block from the rates."""
         began = time.perf_counter()
         yield
         self._interval.began += time.perf_counter() - began
@@ -169,7 +169,7 @@ class Loop:
 def validation_loss(
     losses: nn.Module, batches: Sequence[Batch], seed: int, device: torch.device, dtype: torch.dtype
 ) -> float:
-    """Σ weight·loss / Σ weight, without dropout."""
+    """Return Σ weight·loss / Σ weight, without dropout."""
     total = torch.zeros(2, dtype=torch.float64, device=device)
     losses.eval()
     with torch.no_grad(), products(dtype, device):

@@ -1,10 +1,10 @@
-"""A trained model in a folder of a corpus, train/NAME: what `evaluate`, `generate` and fine-tuning load.
+"""A trained model in a folder of a corpus, train/NAME, which `evaluate`, `generate` and fine-tuning load.
 
     model.json           what it is: card, dimension, how it was trained; written last
     model.safetensors    weights, float32
     scaler.safetensors   its robust scaler, from the beginning; codebooks of a quantised model stay with the corpus
 
-A run of training that is not finished has no model.json yet: then the newest checkpoint is read.
+An unfinished training has no model.json yet: then the newest checkpoint is read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ VERSION = 1
 
 
 class ModelHeader(BaseModel):
-    """What a trained model says of itself. weights: digest of their file, "" while it is not trained to the end.
+    """The description of a trained model. `weights`: digest of their file, "" before the end of the training.
 
-    scaler: digest of its file, "" in models of earlier versions.
+    `scaler`: digest of its file, "" in models of earlier versions.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -54,12 +54,12 @@ class ModelHeader(BaseModel):
 
     @property
     def card(self) -> LcmCard:
-        """Its architecture."""
+        """The model's architecture."""
         return LcmCard.model_validate_json(json.dumps(self.pinned.card))
 
 
 def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: ModelHeader) -> None:
-    """Write what a model's folder lacks. weights: its `state_dict`, whole and on the host."""
+    """Write what a model's folder lacks. `weights`: its `state_dict`, complete and on the host."""
     data = save({name: one.contiguous() for name, one in weights.items()}, {"format": "pt"})
     store.write(f"{run}/{WEIGHTS}", data)
     about = about.model_copy(update={"weights": content_digest(data)})
@@ -67,9 +67,9 @@ def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: 
 
 
 def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, ModelHeader]:
-    """The model in a folder …/train/NAME, at any fsspec URL, for inference.
+    """Load the model in a folder …/train/NAME, at any fsspec URL, for inference.
 
-    Raises `CorpusError` if there is none, or it does not fit to what it says of itself.
+    Raises `CorpusError` if there is none, or it does not match its description.
     """
     prepare_cuda(device)
     store, run = located(place)
@@ -92,7 +92,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
 
 
 def check_model(store: Store, run: str) -> None:
-    """Raises `CorpusError` if a model that is trained to the end is not what it says of itself. Reads its files."""
+    """Raise `CorpusError` if a finished model does not match its description. Reads its files."""
     about = model_header(store, run)
     for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
         if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
@@ -102,31 +102,31 @@ def check_model(store: Store, run: str) -> None:
 def _changed(store: Store, run: str, path: str) -> CorpusError:
     return CorpusError(
         f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or delete "
-        f"{MODEL} and run pipeline train, which writes both anew from the newest checkpoint"
+        f"{MODEL} and run pipeline train, which writes both again from the newest checkpoint"
     )
 
 
 def located(place: str) -> tuple[Store, str]:
-    """A model's folder …/train/NAME, at any fsspec URL, as a corpus and a run of training in it."""
+    """Split a model's folder …/train/NAME, at any fsspec URL, into a corpus and a training in it."""
     url, _, name = place.rstrip("/").rpartition("/")
     url, _, folder = url.rpartition("/")
     return Store(url), f"{folder}/{name}"
 
 
 def model_header(store: Store, run: str) -> ModelHeader:
-    """What a model says of itself; what its newest checkpoint does, if it is not trained to the end.
+    """Return the description of a model; before the end of the training, that of its newest checkpoint.
 
     Raises `CorpusError` if there is none.
     """
     if store.exists(f"{run}/{MODEL}"):
-        remedy = "delete it and run pipeline train, which writes it anew from the newest checkpoint, or restore it"
+        remedy = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it"
         return read_json(store, f"{run}/{MODEL}", ModelHeader, remedy)
     steps, started = newest(store, run).step, read_started(store, run)
     return ModelHeader(steps=steps, pinned=started.pinned, scaler=started.scaler)
 
 
 def newest(store: Store, run: str) -> checkpoint.Marker:
-    """Its newest checkpoint. Raises `CorpusError` if it has none."""
+    """Return the newest checkpoint. Raises `CorpusError` if there is none."""
     there = checkpoint.markers(store, run)
     if not there:
         have = [one.run for one in training_statuses(store) if one.holds_model]
@@ -138,17 +138,17 @@ def newest(store: Store, run: str) -> checkpoint.Marker:
 
 
 def put_weights(model: Lcm, data: bytes, where: str) -> None:
-    """Weights of a file into a model. Raises `CorpusError` if they are of another architecture."""
+    """Load weights of a file into a model. Raises `CorpusError` if they are of another architecture."""
     try:
         model.load_state_dict(load(data))
     except (SafetensorError, RuntimeError) as error:
         raise CorpusError(
-            f"{where} is no file of weights of this model ({error}); restore it, or train anew"
+            f"{where} is not a file of weights of this model ({error}); restore it, or train from scratch"
         ) from error
 
 
 def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
-    """The scaler of a run of training. digest: of its file, "" if nobody knows. Raises `CorpusError` if damaged."""
+    """Read the scaler of a training. `digest`: of its file, "" if unknown. Raises `CorpusError` if it is damaged."""
     path = f"{run}/{SCALER}"
     data = store.read(path)
     remedy = "delete it and run pipeline train, which writes it again, or restore it"
@@ -161,7 +161,7 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
 
 
 def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:
-    """The codebooks that a training of a quantised model is pinned to."""
+    """Return the codebooks that a training of a quantised model is pinned to."""
     if pinned.codebooks is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A loss or a gradient that is not finite: which documents it came from, and the batch itself on disk."""
+"""Reports a loss or a gradient that is not finite: which documents it came from, and the batch itself on disk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipeline.training.distributed import Processes
 from pipeline.training.step import Micro, Pending, Result
 
 FOLDER = "not-finite"
-SHOWN = 5  # documents of a process
+SHOWN = 5  # documents that are named per process
 
 
 class NotFiniteError(CorpusError):
-    """Training stopped: a loss or a gradient is not finite."""
+    """Training stopped because a loss or a gradient is not finite."""
 
 
 def stop(
@@ -29,10 +29,10 @@ def stop(
     processes: Processes,
     names: Callable[[Sequence[int]], list[str]],
 ) -> None:
-    """Save this process's batches at fault, and raise `NotFiniteError` that names documents of all processes.
+    """Save this process's faulty batches, and raise `NotFiniteError` that names documents of all processes.
 
-    Where no embedding and no loss of any process is at fault, the gradient of any batch may be: all are saved.
-    names: of pieces of the index, in words. To be called by all processes.
+    If no embedding and no loss of any process is at fault, the gradient of any batch may be: all are saved. `names`
+    describes sequences of the index in words. All processes must call this.
     """
     faults = [_at_fault(micro) for micro in pending.micros]
     anybody = any(processes.told("".join(why for _, why in faults)))
@@ -51,19 +51,20 @@ def stop(
     raise NotFiniteError(
         f"{store.url}/{run}: in step {pending.step} the loss is {result.loss}, the gradient's norm {result.norm}\n"
         + "\n".join(lines)
-        + "\nLeave those documents out (select) or lower train.lr, in a training of another train.name: what one began "
-        + f"with does not change. To begin it with the newest checkpoint of this one: train.init_from={store.url}/{run}"
+        + "\nLeave those documents out (select) or lower train.lr, in a training with another train.name: the settings "
+        + "that a training began with do not change. To start it from the newest checkpoint of this one: "
+        + f"train.init_from={store.url}/{run}"
     )
 
 
 def _pieces(micro: Micro) -> torch.Tensor:
-    """(documents,) Numbers of the pieces that they are of."""
+    """Return (documents,) the numbers of the sequences that they are from."""
     batch = micro.batch
     return batch.pieces if batch.pieces is not None else torch.arange(len(batch.lengths))
 
 
 def _at_fault(micro: Micro) -> tuple[list[int], str]:
-    """Pieces, and what is not finite in them: their embeddings, or their losses; all of them and "" if nothing is."""
+    """Return sequences, and what is not finite in them: embeddings, or losses; all of them and "" if nothing is."""
     batch = micro.batch
     document = torch.repeat_interleave(torch.arange(len(batch.lengths)), batch.lengths)
     pieces = _pieces(micro)
@@ -77,7 +78,7 @@ def _at_fault(micro: Micro) -> tuple[list[int], str]:
 
 
 def _saved(micro: Micro, documents: list[str]) -> bytes:
-    """safetensors; its metadata has `documents`, a JSON list that is aligned with `pieces` and `lengths`."""
+    """Return safetensors, whose metadata has `documents`, a JSON list aligned with `pieces` and `lengths`."""
     batch = micro.batch
     tensors = {
         "embeddings": batch.embeddings,

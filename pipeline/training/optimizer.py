@@ -1,4 +1,4 @@
-"""AdamW and its learning rate, LCM 3.1."""
+"""AdamW and its learning rate (LCM 3.1)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pipeline.config.train import TrainSettings
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
-    """Of a step, counted from 0: linearly up to `lr`, which the last step of the warm-up has, then half a cosine down.
+    """Return the rate of a step, counted from 0: linearly up to `lr` at the end of the warm-up, then half a cosine
+    down.
 
-    It would be at `last_lr` in the step after the last one.
+    The step after the last one would have `last_lr`.
     """
     warmup, last = settings.warmup, settings.last_lr
     if step < warmup:
@@ -23,12 +24,12 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
 
 
 def decays(name: str, parameter: nn.Parameter, embeddings: frozenset[str]) -> bool:
-    """Whether weights decay: matrices do; norms, biases and other vectors do not, nor do tables of embeddings."""
+    """Return whether weights decay: matrices do; norms, biases, other vectors, and tables of embeddings do not."""
     return parameter.ndim >= 2 and name not in embeddings
 
 
 def adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """Over all parameters of `model`, in two groups: with weight decay and without."""
+    """Return the optimizer of all parameters of `model`, in two groups: with weight decay and without."""
     tables = frozenset(f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding))
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     groups = [

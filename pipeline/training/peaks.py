@@ -1,6 +1,6 @@
-"""What GPUs can do at most, for the MFU: dense products, from NVIDIA's data sheets, in TFLOP/s.
+"""The peak rates of GPUs, for the MFU: dense products, from NVIDIA's data sheets, in TFLOP/s.
 
-Where a sheet names a number "with sparsity", half of it stands here. What is not known here gives no MFU.
+If a sheet gives a number "with sparsity", half of it is used. Without a known peak there is no MFU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PEAKS = (
 
 
 def peak_tflops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Of one device, for products of `dtype`; None for CPUs and GPUs that are not in the table."""
+    """Return the peak of one device for products of `dtype`; None for CPUs and GPUs that are not in the table."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)

@@ -1,4 +1,4 @@
-"""What a run of training is pinned to, so that it goes on with exactly what it began with. No torch."""
+"""What a training is pinned to, so that it continues with exactly what it began with. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipeline.storage.store import Store
 from stages.lcm.card import LcmCard
 
 RECORD = "run.json"
-BROKEN = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
+BROKEN = "restore it from a copy, or start the training over: pipeline train corpus.yaml --fresh"
 _SHOWN = 120  # characters of a value in a message
 Fit = dict[str, str]  # the fields of a `FitRef`
 
 
 class PinnedIndex(BaseModel):
-    """An index of the mix. url: of its corpus; "" for the corpus that the training belongs to."""
+    """An index of the mix. `url`: of its corpus; "" for the corpus that the training belongs to."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -31,7 +31,7 @@ class PinnedIndex(BaseModel):
 
 
 class PinnedDecoder(BaseModel):
-    """The decoder that a model learns through: its card, and the digest of its files."""
+    """The decoder through which a model learns: its card, and the digest of its files."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -74,9 +74,9 @@ class Pinned(BaseModel):
 
 
 class Started(BaseModel):
-    """The record of a run of training, run.json: what it is pinned to, and the settings of its latest start.
+    """The record of a training, run.json: what it is pinned to, and the settings of its latest start.
 
-    scaler: digest of scaler.safetensors beside it, "" in records of earlier versions.
+    `scaler`: digest of scaler.safetensors beside it, "" in records of earlier versions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,37 +87,37 @@ class Started(BaseModel):
 
 
 def read_started(store: Store, run: str) -> Started:
-    """The record of a run of training. Raises `CorpusError` if it is missing or damaged."""
+    """Read the record of a training. Raises `CorpusError` if it is missing or damaged."""
     return read_json(store, f"{run}/{RECORD}", Started, BROKEN)
 
 
 def write_started(store: Store, run: str, started: Started) -> None:
-    """Write the record of a run of training."""
+    """Write the record of a training."""
     store.write(f"{run}/{RECORD}", sealed(started.model_dump_json(indent=1)))
 
 
 def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raises `ConfigError` that names every key whose value is another: old → new."""
+    """Raise `ConfigError` that names every key with another value: old → new."""
     changed = list(changes(old, new))
     if changed:
         raise ConfigError(
             f"{folder} was begun with other settings: {'; '.join(changed)}. Set them back to go on with it; give "
-            "train.name another name for a second run beside it, or begin it anew with --fresh"
+            "train.name another name for a second run beside it, or start it over with --fresh"
         )
 
 
 def changed_since(store: Store, config: RunConfig) -> list[str]:
-    """`key old → new` for what is another since the training of the section train was begun: it could not go on."""
+    """Return `key old → new` for what has changed since the training was begun, so that it could not continue."""
     assert config.train
     old = read_started(store, config.train.folder).pinned.model_dump(mode="json")
     wanted = asked(config, config.train, config.train.card)
     if "own_attention" not in old["card"]:
-        wanted["card"].pop("own_attention", None)  # it goes on with full attention, as it began
+        wanted["card"].pop("own_attention", None)  # it continues with full attention, as it began
     return changes(compared(old), compared(wanted))
 
 
 def asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
-    """What a configuration asks of a training."""
+    """Return what a configuration asks of a training."""
     return {
         "card": card.recorded(),
         "settings": settings.pinned(),
@@ -126,13 +126,13 @@ def asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str
 
 
 def compared(pinned: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same to go on; the words of a card need not. A setting that came later has its default."""
+    """Return what must be the same to continue; descriptions in a card need not. A newer setting has its default."""
     card = {key: value for key, value in pinned["card"].items() if key not in ("description", "licence")}
     return {"model": card, "train": TrainSettings().pinned() | pinned["settings"], "select": pinned["select"]}
 
 
 def changes(old: Any, new: Any, at: str = "") -> list[str]:
-    """`key old → new` for every value that is another."""
+    """Return `key old → new` for every value that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(dict.fromkeys([*old, *new]))
         return [one for key in keys for one in changes(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))]

@@ -1,7 +1,7 @@
-"""What `pipeline train` does: check, pin the run of training down, start its processes, and say what came of it.
+"""Implements `pipeline train`: checks, pins the training, starts its processes, and reports the result.
 
-Running again goes on from the newest checkpoint. A training stays with the index, the scaler and the codebooks that it
-began with, whatever is added to the corpus; other settings of meaning are refused.
+Running again resumes from the newest checkpoint. A training keeps the index, the scaler and the codebooks that it began
+with, whatever is added to the corpus; changes of other meaning settings are refused.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from pipeline.training.record import (
 from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
 from stages.lcm.card import LcmCard
 
-Spread = Callable[[Console, str, str, int | None], None]  # console, corpus, run, processes: trains
+Spread = Callable[[Console, str, str, int | None], None]  # (console, corpus, run, processes): trains
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
-    """Train the model of `config.train` until it is done. spread: starts processes; default: on this machine.
+    """Train the model of `config.train` until it is done. `spread` starts processes, by default on this machine.
 
-    Raises `CorpusError` if somebody trains it already, `KeyboardInterrupt` if it was asked to stop; what was trained is
-    then saved.
+    Raises `CorpusError` if another process trains it already, `KeyboardInterrupt` if it was asked to stop; what was
+    trained is then saved.
     """
     from pipeline.training.local import here
     from pipeline.training.model_file import check_model
@@ -61,7 +61,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
         run = prepare(console, config, fresh)
         if progress(store, run).finished:
             check_model(store, run)
-            console.print(f"{run} is trained: nothing to do (--fresh begins anew)", markup=False, highlight=False)
+            console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
             say_purged(console, store, run)
             return
         (spread or here)(console, config.output, run, settings.processes)
@@ -73,7 +73,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
 
 
 def say_purged(console: Console, store: Store, run: str) -> None:
-    """Say of a trained model whether documents that it learned from were purged since."""
+    """Say whether documents that a trained model learned from were purged since."""
     pinned = {one.digest[:12] for one in read_started(store, run).pinned.indexes if not one.url}
     if pinned & purged_from(store):
         console.print(
@@ -85,7 +85,7 @@ def say_purged(console: Console, store: Store, run: str) -> None:
 
 
 def _learned(store: Store, run: str) -> str:
-    """How far the loss fell."""
+    """Say how far the loss fell."""
     lines = read_metrics(store, run)
     steps, held_out = ([one for one in lines if one["kind"] == kind] for kind in ("train", "validation"))
     first = f"{steps[0]['loss']:.4f} → " if len(steps) > 1 else ""
@@ -94,21 +94,21 @@ def _learned(store: Store, run: str) -> str:
 
 
 def settings_of(config: RunConfig) -> TrainSettings:
-    """The section train. Raises `ConfigError` if there is none."""
+    """Return the section train. Raises `ConfigError` if there is none."""
     if config.train is None:
         raise ConfigError("there is no section train: add `train: {model: lcm-two-tower-tiny, steps: 300}`")
     return config.train
 
 
 def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]:
-    """While nobody else may train it. Raises `CorpusError` if somebody does; jobs of SLURM are known elsewhere."""
+    """Hold the lock of a training. Raises `CorpusError` if another process has it; SLURM jobs are checked elsewhere."""
     return locked(store, "training", training=settings.folder)
 
 
 def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     """Check what is asked for, and write the record that processes of the training read. Returns its folder.
 
-    fresh: forget what was trained under that name. Raises `ConfigError` or `CorpusError`.
+    `fresh` deletes what was trained under that name. Raises `ConfigError` or `CorpusError`.
     """
     settings = settings_of(config)
     run, corpus, card = settings.folder, Corpus(config.output), settings.card
@@ -123,7 +123,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         pinned, digest = started.pinned, started.scaler
         wanted = asked(config, settings, card)
         if "own_attention" not in pinned.card and wanted["card"].pop("own_attention", None):
-            console.print(f"{run} goes on with own_attention: full, as it began", markup=False, highlight=False)
+            console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
         check_same(run, compared(pinned.model_dump(mode="json")), compared(wanted))
         if not store.exists(f"{run}/{MODEL}"):
             _make_again(config, settings, corpus, pinned)
@@ -138,20 +138,19 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
 
 
 def _write_scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> str:
-    """Put the scaler beside the model; its digest. Raises `CorpusError` if that is not the one that is wanted."""
+    """Write the scaler beside the model, and return its digest. Raises `CorpusError` if it is not the wanted one."""
     data = _scaler(store, settings, pinned)
     digest, path = content_digest(data), f"{settings.folder}/{SCALER}"
     if wanted not in ("", digest):
         raise CorpusError(
-            f"{store.url}/{path} is gone, and the one that it was made from is another now; restore it, or begin anew "
-            "with --fresh"
+            f"{store.url}/{path} is gone, and its source has changed since; restore it, or start over with --fresh"
         )
     store.write(path, data)
     return digest
 
 
 def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
-    """What makes the index of every corpus of the mix, or finds it; the training's own comes first."""
+    """Return functions that make or find the index of every corpus of the mix; the training's own comes first."""
     own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers)
     others = [
         partial(
@@ -167,7 +166,7 @@ def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list
 
 
 def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinned: Pinned) -> None:
-    """Make indexes that somebody deleted. Raises `CorpusError` if a corpus would give another one now."""
+    """Make deleted indexes again. Raises `CorpusError` if a corpus would give another one now."""
     for one, make in zip(pinned.indexes, _indexed(config, settings, corpus), strict=True):
         there = Corpus(one.url) if one.url else corpus
         if is_present(there, one.digest):
@@ -175,7 +174,7 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
         elif make().digest != one.digest:
             raise CorpusError(
                 f"the index {one.digest[:12]} of {there.url}, to which {settings.folder} is pinned, is gone, and the "
-                "corpus has changed since; restore its files in train/index, or begin anew with --fresh"
+                "corpus has changed since; restore its files in train/index, or start over with --fresh"
             )
 
 
@@ -227,7 +226,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
 
 
 def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
-    """The corpus's, or that of the model whose weights it begins with. Raises `ConfigError` if these do not fit."""
+    """Return the corpus's scaler, or that of the initial weights. Raises `ConfigError` if these do not fit."""
     if not settings.init_from:
         return read_artifact(store, FitRef(**pinned.scaler))
     from pipeline.training.model_file import (
@@ -239,7 +238,7 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
     theirs = model_header(*place).pinned
     ours = _as_begun(pinned)
     if "own_attention" not in theirs.card:
-        ours["model"].pop("own_attention", None)  # of full attention, the values are taken
+        ours["model"].pop("own_attention", None)  # of full attention, only the values are used
     other = changes(_as_begun(theirs), ours)
     if other:
         raise ConfigError(
@@ -291,7 +290,7 @@ def _check_split(index: Index, split: str) -> None:
 
 
 def _fit(corpus: Corpus, name: str) -> Fit | None:
-    """The fit in force. Raises `CorpusError` if it is one of other embeddings."""
+    """Return the present fit. Raises `CorpusError` if it was made on other embeddings."""
     path = corpus.view.fits.get(name)
     if path is None:
         return None

@@ -1,12 +1,12 @@
-"""Tensors of a checkpoint in safetensors files, and a plan in JSON that says where each lies: nothing is unpickled.
+"""Tensors of a checkpoint in safetensors files, and a plan in JSON that says where each is: nothing is unpickled.
 
     plan.json                     every tensor: its type, its shape, its pieces with their places and files
     00003-0000.safetensors …      pieces that process 3 wrote, in files of about 512 MB
 
-PyTorch's own storage of checkpoints keeps its plan as a pickle, which can run any code when it is read. This one takes
-its place in `torch.distributed.checkpoint`, which decides who writes what, and who reads which piece of which file.
-Every file has a digest that the marker of the checkpoint holds; what is read is compared with it first.
-Cost: a process holds one file in memory; SHA-256 takes about a second a GB.
+PyTorch's own storage of checkpoints keeps its plan as a pickle, which can run any code when it is read. This one
+replaces it in `torch.distributed.checkpoint`, which decides who writes what, and who reads which piece of which file.
+The marker of the checkpoint holds a digest of every file; what is read is compared with it first. Cost: a process holds
+one file in memory; SHA-256 takes about a second per GB.
 """
 
 from __future__ import annotations
@@ -79,24 +79,24 @@ class _Written:
 
 
 class ShareWriter(StorageWriter):
-    """Writes a checkpoint into a folder. digests: of every file by its name, in the first process, in the end."""
+    """Writes a checkpoint into a folder. In the end, `digests` of the first process has every file by its name."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store, self._folder = store, folder
         self.digests: dict[str, str] = {}
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept between two checkpoints."""
+        """Do nothing: no state is kept between two checkpoints."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Folders are made by writing."""
+        """Do nothing: folders are created by writing."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Every process is told its number, which its files have."""
+        """Give every process its number, which its files have in their names."""
         return [dataclasses.replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -112,7 +112,7 @@ class ShareWriter(StorageWriter):
         return _done(results)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the plan. Called in the first process, with what all have written."""
+        """Write the plan. The first process calls this, with what all processes have written."""
         files = {one.index: one.storage_data for some in results for one in some}
         tensors = {}
         for name, tensor in metadata.state_dict_metadata.items():
@@ -134,26 +134,26 @@ class ShareWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """PyTorch chooses no storage: it is given one."""
+        """Return True: PyTorch does not choose the storage."""
         return False
 
 
 class ShareReader(StorageReader):
-    """Reads a checkpoint of a folder. digests: of every file, by its name."""
+    """Reads a checkpoint of a folder. `digests`: of every file, by its name."""
 
     def __init__(self, store: Store, folder: str, digests: Mapping[str, str]) -> None:
         self._store, self._folder, self._digests = store, folder, digests
         self._files: Mapping[MetadataIndex, str] = {}
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept between two checkpoints."""
+        """Do nothing: no state is kept between two checkpoints."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The plan. Raises `CorpusError` if it is not the one that was written, or no plan."""
+        """Read the plan. Raises `CorpusError` if it is not the one that was written, or not a plan."""
         try:
             plan = SharePlan.model_validate_json(self._bytes(PLAN))
         except ValidationError as error:
-            raise CorpusError(f"{self._store.url}/{self._folder}/{PLAN} is no plan of a checkpoint: {error}") from error
+            raise CorpusError(f"{self._store.url}/{self._folder}/{PLAN} is not a checkpoint plan: {error}") from error
         tensors, files = {}, {}
         for name, one in plan.tensors.items():
             if sum(math.prod(piece.sizes) for piece in one.pieces) != math.prod(one.size):
@@ -165,19 +165,19 @@ class ShareReader(StorageReader):
         return Metadata(dict(tensors), storage_data=files)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Know where everything lies."""
+        """Remember where everything is."""
         self._files = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Put what this process holds into its tensors, file after file. Raises `CorpusError` for what is damaged."""
+        """Read this process's tensors, file after file. Raises `CorpusError` for damaged data."""
         by_file: dict[str, list[ReadItem]] = defaultdict(list)
         for item in plan.items:
             by_file[self._files[item.storage_index]].append(item)
@@ -202,16 +202,16 @@ class ShareReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """PyTorch chooses no storage: it is given one."""
+        """Return True: PyTorch does not choose the storage."""
         return False
 
 
 def _by_file(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
-    """Items of each file, those of one tensor in different ones; what is empty is left out."""
+    """Yield the items of each file, those of one tensor in different ones; empty ones are left out."""
     held: list[WriteItem] = []
     size = 0
     for item in items:
-        assert item.tensor_data is not None, f"{item.index.fqn} is no tensor"
+        assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
         bytes_of = math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
         if held and (size + bytes_of > FILE_BYTES or any(one.index.fqn == item.index.fqn for one in held)):
             yield held
@@ -224,7 +224,7 @@ def _by_file(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
 
 
 def _on_host(tensor: torch.Tensor | io.BytesIO) -> torch.Tensor:
-    assert isinstance(tensor, torch.Tensor), "nothing but tensors is kept"
+    assert isinstance(tensor, torch.Tensor), "only tensors can be saved"
     return tensor.detach().to("cpu").contiguous()
 
 

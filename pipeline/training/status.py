@@ -1,7 +1,7 @@
-"""How runs of training stand, by what is on disk: for those who start them, watch them and stop them. No torch.
+"""The state of trainings as it is on disk, for those who start, watch or stop them. Imports no torch.
 
-A run of training is a folder train/NAME of a corpus. Beside what its processes write lie the record of the SLURM job
-that it was given to (`job.json`), and what its processes said when they gave up (`failed.txt`).
+A training is a folder train/NAME of a corpus. Beside the files of its processes are the record of the SLURM job that it
+was given to (`job.json`), and what its processes said when they gave up (`failed.txt`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METRICS, MODEL = "metrics.jsonl", "model.json"
 SCALER, WEIGHTS = "scaler.safetensors", "model.safetensors"
 CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
 MARKER = re.compile(r"step-(?P<step>[0-9]+)\.json")
-_REMEDY = "restore it from a copy, or begin the training anew: pipeline train corpus.yaml --fresh"
+_REMEDY = "restore it from a copy, or start the training over: pipeline train corpus.yaml --fresh"
 
 Numbers = dict[str, Any]
 
@@ -36,7 +36,7 @@ class _Begun(BaseModel):
 
 
 class _Line(BaseModel):
-    """Of the log; `loss` and `seconds_left` are what is shown."""
+    """A line of the log; `loss` and `seconds_left` are shown."""
 
     kind: str
     step: int
@@ -45,7 +45,7 @@ class _Line(BaseModel):
 
 
 class Job(BaseModel):
-    """A SLURM job that trains. folder: of its script and log; code: digest of ours, where it was submitted."""
+    """A SLURM job that trains. `folder`: of its script and log; `code`: digest of our code where it was submitted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,9 +56,10 @@ class Job(BaseModel):
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """steps: in the newest checkpoint, of how many; finished: the model is written; failed: what made it give up.
+    """The state of a training.
 
-    damaged: what is wrong with its record, in words; then nothing else is known.
+    `steps`: in the newest checkpoint, of how many; `finished`: the model is written; `failed`: what made it give up.
+    `damaged`: what is wrong with its record; then nothing else is known.
     """
 
     run: str
@@ -71,12 +72,12 @@ class TrainingStatus:
 
     @property
     def holds_model(self) -> bool:
-        """Whether there is one to look at, trained to the end or not."""
+        """Whether there is a model, from a finished or an unfinished training."""
         return self.finished or self.steps > 0
 
 
 def training_status(store: Store, run: str) -> TrainingStatus:
-    """How a run of training stands. Raises `MissingError` if it was never begun, `CorpusError` if it is damaged."""
+    """Return the state of a training. Raises `MissingError` if it was never begun, `CorpusError` if it is damaged."""
     folder = f"{run}/{CHECKPOINTS}/"
     there = (MARKER.fullmatch(path.removeprefix(folder)) for path in store.find(f"{run}/{CHECKPOINTS}", "step-"))
     steps = [int(found["step"]) for found in there if found]
@@ -87,7 +88,7 @@ def training_status(store: Store, run: str) -> TrainingStatus:
 
 
 def training_statuses(store: Store) -> list[TrainingStatus]:
-    """Of all runs of training of a corpus, by name; one that is damaged says so and hides no other."""
+    """Return the state of all trainings of a corpus, by name; a damaged one says so and hides no other."""
     runs = [f"{FOLDER}/{name}" for name in store.folders(FOLDER)]
     return [_stands(store, run) for run in runs if store.exists(f"{run}/{RECORD}")]
 
@@ -100,14 +101,14 @@ def _stands(store: Store, run: str) -> TrainingStatus:
 
 
 def last_metrics(store: Store, run: str) -> Numbers:
-    """What a run of training logged last of its steps; empty if nothing."""
+    """Return what a training logged last of its steps; empty if nothing."""
     return next((line for line in reversed(read_metrics(store, run)) if line["kind"] == "train"), {})
 
 
 def read_metrics(store: Store, run: str) -> list[Numbers]:
-    """Everything that a run of training logged, by step: `kind` is `train` or `validation`.
+    """Return everything that a training logged, by step: `kind` is `train` or `validation`.
 
-    Raises `CorpusError` if the file is damaged; nothing but the log is lost with it.
+    Raises `CorpusError` if the file is damaged; only the log is lost with it.
     """
     path = f"{run}/{METRICS}"
     lines = store.read(path).split(b"\n") if store.exists(path) else []
@@ -121,23 +122,23 @@ def read_metrics(store: Store, run: str) -> list[Numbers]:
 
 
 def read_job(store: Store, run: str) -> Job | None:
-    """The SLURM job that a run of training was given to last."""
+    """Return the SLURM job that a training was last given to."""
     path = f"{run}/{JOB}"
     remedy = "delete it, if SLURM runs no job of that training (squeue)"
     return read_json(store, path, Job, remedy) if store.exists(path) else None
 
 
 def write_job(store: Store, run: str, job: Job) -> None:
-    """Record it."""
+    """Record the SLURM job of a training."""
     store.write(f"{run}/{JOB}", job.model_dump_json(indent=1).encode())
 
 
 def record_failure(store: Store, run: str, why: str) -> None:
-    """Say why a run of training ended before its time; starting again takes it back."""
+    """Record why a training ended early; starting it again deletes the record."""
     store.write(f"{run}/{FAILED}", why.encode())
 
 
 def clear_failure(store: Store, run: str) -> None:
-    """Whatever made it give up before, it is tried again."""
+    """Delete the record of a failure, because the training is tried again."""
     if store.exists(f"{run}/{FAILED}"):
         store.delete(f"{run}/{FAILED}")

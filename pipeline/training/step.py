@@ -1,7 +1,7 @@
-"""One optimizer step over the micro-batches of all processes, and what it said.
+"""One optimizer step over the micro-batches of all processes, and its result.
 
 The loss of a step is Σ weight·loss / Σ weight over all its sentences, whichever process had them; gradients are those
-of that. Numbers come back to the host while the next step is computed, so that a GPU is never waited for.
+of this loss. Numbers are copied to the host while the next step is computed, so that a GPU never waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOSS, WEIGHT, SQUARES, STOPS, SENTENCES, FLOPS, WAITED = range(7)  # of the numb
 
 @dataclass(frozen=True)
 class Micro:
-    """A micro-batch that was computed here. batch: on the host; losses: (sentences,) on the device."""
+    """A micro-batch that was computed here. `batch`: on the host; `losses`: (sentences,) on the device."""
 
     number: int
     batch: Batch
@@ -35,9 +35,9 @@ class Micro:
 
 @dataclass(frozen=True)
 class Result:
-    """What a step said. norm: length of the gradient before it was cut; stops: processes that were asked to stop.
+    """The result of a step. `norm`: length of the gradient before clipping; `stops`: processes that were asked to stop.
 
-    waited: seconds for its micro-batches, of each process.
+    `waited`: seconds that each process waited for its micro-batches.
     """
 
     loss: float
@@ -50,13 +50,13 @@ class Result:
 
     @property
     def finite(self) -> bool:
-        """Whether loss and gradient are."""
+        """Whether loss and gradient are finite."""
         return abs(self.loss) < float("inf") and abs(self.norm) < float("inf")
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A step whose numbers are on their way to the host."""
+    """A step whose numbers are being copied to the host."""
 
     step: int
     micros: list[Micro]
@@ -64,7 +64,7 @@ class Pending:
     arrived: torch.cuda.Event | None
 
     def result(self) -> Result:
-        """Waits for this step, not for what was begun after it."""
+        """Wait for this step, but not for those begun after it, and return its result."""
         if self.arrived:
             self.arrived.synchronize()
         loss, weight, squares, stops, sentences, flops, *waited = self.numbers.tolist()
@@ -73,19 +73,19 @@ class Pending:
 
 
 def seed_of(*what: int | str) -> int:
-    """A seed for PyTorch that depends on what it is for: (seed, step, number of the micro-batch)."""
+    """Return a seed for PyTorch that depends on its purpose: (seed, step, number of the micro-batch)."""
     return int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:8], "little") >> 1
 
 
 @contextlib.contextmanager
 def products(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Matrix products in `dtype`; float32: as they are."""
+    """Compute matrix products in `dtype`; float32 changes nothing."""
     with torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext():
         yield
 
 
 class Stepper:
-    """Takes steps. losses: as `parallel` made it; dtype: of products."""
+    """Takes steps. `losses`: the result of `parallel`; `dtype`: of products."""
 
     def __init__(
         self, losses: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, processes: Processes,
@@ -96,15 +96,15 @@ class Stepper:
         self._model = unwrapped(losses).model
 
     def begin(self, step: int) -> None:
-        """Prepare the model for step number `step`; also before anything is computed with a model that was loaded."""
+        """Prepare the model for step number `step`; also before anything is computed with a loaded model."""
         if isinstance(self.losses, FSDPModule):
-            self.losses.reshard()  # after validation: what changes are the shares
+            self.losses.reshard()  # after validation, because the shares change
         self._model.begin_step(step, self.settings.steps)
 
     def step(self, step: int, micros: Sequence[tuple[int, Batch]], stop: bool = False, waited: float = 0.0) -> Pending:
-        """Step number `step` on this process's (number, batch on the host).
+        """Take step number `step` on this process's (number, batch on the host).
 
-        stop: whether it was asked to stop; waited: seconds for these batches.
+        `stop`: whether the training was asked to stop; `waited`: seconds for these batches.
         """
         device, world = self.processes.device, self.processes.world
         self.begin(step)
@@ -128,17 +128,17 @@ class Stepper:
             totals[FLOPS] += self._model.flops(batch)
             done.append(Micro(number, batch, each.detach()))
         gradients = own_gradients(self.losses)
-        if sharded(self.losses) or self.processes.first:  # with DDP all have the same
+        if sharded(self.losses) or self.processes.first:  # with DDP all processes have the same
             norms = torch.stack(torch._foreach_norm(gradients)).double()
             totals[SQUARES] = (norms * world).square().sum()
         totals[STOPS] = float(stop)
-        totals[WAITED + self.processes.rank] = waited  # a place for each, so that sums leave them apart
+        totals[WAITED + self.processes.rank] = waited  # one place for each, so that adding up keeps them apart
         self.processes.add_up(totals)
         # DDP and FSDP give means over processes: × world makes sums, / Σ weight the gradients of the loss.
         weighed = totals[WEIGHT].clamp(min=torch.finfo(torch.float32).tiny)
         norm = totals[SQUARES].sqrt() / weighed
         cut = (self.settings.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        scale = torch.where(totals[WEIGHT] > 0, cut * world / weighed, 0.0)  # of prompts alone: nothing is learned
+        scale = torch.where(totals[WEIGHT] > 0, cut * world / weighed, 0.0)  # only prompts: nothing is learned
         torch._foreach_mul_(gradients, scale.float())
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.settings)

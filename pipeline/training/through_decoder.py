@@ -19,9 +19,9 @@ HERE = "train.sonar_llm.decoder"
 
 
 def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder | None:
-    """The decoder that a model of a card learns through; None: it needs none.
+    """Return the decoder through which a model of a card learns; None if it needs none.
 
-    Raises `ConfigError` for one that does not fit to the corpus's encoder.
+    Raises `ConfigError` for a decoder that does not fit the corpus's encoder.
     """
     if card.objective != "sonar-llm":
         return None
@@ -42,7 +42,7 @@ def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder
 
 
 def card_of(pinned: Pinned) -> ModelCard:
-    """The card of a training's decoder. Raises `ConfigError` if it is another by now."""
+    """Return the card of a training's decoder. Raises `ConfigError` if it has changed."""
     assert pinned.decoder is not None
     try:
         card = load_card(pinned.decoder.model)
@@ -50,15 +50,17 @@ def card_of(pinned: Pinned) -> ModelCard:
         raise ConfigError(f"{HERE}: {error}") from error
     if card.decoder_digest != pinned.decoder.digest:
         raise ConfigError(
-            f"{HERE}: {pinned.decoder.model} is another decoder than the one that the training began "
-            f"with ({card.decoder_digest[:8]}, not {pinned.decoder.digest[:8]}): bring its files back, or begin "
-            "anew: --fresh"
+            f"{HERE}: {pinned.decoder.model} is not the decoder that the training began "
+            f"with ({card.decoder_digest[:8]}, not {pinned.decoder.digest[:8]}): restore its files, or start "
+            "over: --fresh"
         )
     return card
 
 
 def decoder_of(pinned: Pinned) -> SonarTextDecoder:
-    """The decoder that a training is pinned to, in float32, on the host. Raises `ConfigError` if it is not here."""
+    """Return the decoder that a training is pinned to, in float32, on the host. Raises `ConfigError` if it is
+    missing.
+    """
     card = card_of(pinned)
     try:
         return load_decoder(card, torch.float32)

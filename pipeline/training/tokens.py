@@ -80,6 +80,6 @@ def tokenizer_card(pinned: PinnedTokenizer) -> ModelCard:
     if card.tokenizer_digest != pinned.digest:
         raise ConfigError(
             f"{HERE}: the tokenizer of {pinned.model} is another than the one that the training began with "
-            f"({card.tokenizer_digest[:8]}, not {pinned.digest[:8]}): bring its file back, or begin anew: --fresh"
+            f"({card.tokenizer_digest[:8]}, not {pinned.digest[:8]}): restore its file, or start over: --fresh"
         )
     return card

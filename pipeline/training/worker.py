@@ -1,9 +1,9 @@
-"""One process of a training: joins the others, goes on from the newest checkpoint, trains, saves.
+"""One process of a training: joins the others, resumes from the newest checkpoint, trains, saves.
 
     python -m pipeline.training.worker CORPUS train/NAME      # started by torchrun, or alone
 
-Its command is the same on one machine, on SLURM and on Ray; what to do stands in the run's folder (`prepare`). SIGTERM,
-SIGINT and SIGUSR2 ask all processes to finish the step, save and end, with code 0: `progress` says whether it is done.
+Its command is the same on one machine, on SLURM and on Ray; the training's folder says what to do (`prepare`). SIGTERM,
+SIGINT and SIGUSR2 ask all processes to finish the step, save and end with code 0: `progress` says whether it is done.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class TrainingProgress:
 
 
 def progress(store: Store, run: str) -> TrainingProgress:
-    """How far a run of training is, by what is on disk."""
+    """Return how far a training is, by what is on disk."""
     there = checkpoint.markers(store, run)
     steps = read_started(store, run).settings.steps
     return TrainingProgress(there[-1].step if there else 0, steps, store.exists(f"{run}/{MODEL}"))
 
 
 def work(console: Console, url: str, run: str) -> None:
-    """Train, until all is done or somebody asks to stop. Raises `PipelineError`."""
+    """Train until all is done or somebody asks to stop. Raises `PipelineError`."""
     store = Store(url)
     record = read_started(store, run)
     try:
@@ -97,7 +97,7 @@ class _Work:
         if newest:
             done = newest.step
             checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
-            self._say(f"going on from step {done} of {self.settings.steps}")
+            self._say(f"resuming from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
         self.say_who_reads(loader.lanes)
         log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
@@ -127,7 +127,7 @@ class _Work:
             self._write_model(losses, validation)
 
     def newest(self) -> checkpoint.Marker | None:
-        """The checkpoint to go on from, as the first process sees it: caches of NFS may show others another one.
+        """Return the checkpoint to resume from, as the first process sees it, because caches of NFS may differ.
 
         Raises `CorpusError` if it is one of another training.
         """
@@ -140,13 +140,13 @@ class _Work:
             folder = f"{self.run}/{CHECKPOINTS}"
             raise CorpusError(
                 f"{self.store.url}/{folder}/{checkpoint.name_of(marker.step)}.json is a checkpoint of another training "
-                f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete what lies in {folder}, or begin "
-                "anew with --fresh"
+                f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete the content of {folder}, or start "
+                "over with --fresh"
             )
         return marker
 
     def say_who_reads(self, lanes: int) -> None:
-        """If several processes read the same files. lanes: that the corpora have."""
+        """Say if several processes read the same files. `lanes`: how many the corpora have."""
         world, wanted = self.processes.world, self.settings.lanes
         readers = share_of_files(lanes, world)
         if readers == 1:
@@ -163,7 +163,9 @@ class _Work:
         )
 
     def _remove_interrupted(self) -> None:
-        """By the first process; the others wait, so that what it takes for interrupted is none that they write."""
+        """Remove interrupted checkpoints in the first process; the others wait, so that none of theirs is taken for
+        one.
+        """
         for folder in checkpoint.interrupted(self.store, self.run) if self.processes.first else []:
             self._say(f"{folder} was interrupted and does not count: removed")
             checkpoint.delete_folders(self.store, [folder])
@@ -216,7 +218,7 @@ class _Work:
         return Tokeniser(tokenizer_card(pinned.tokenizer), TOKENIZER, own=True) if pinned.tokenizer else None
 
     def _validation(self) -> list[Batch]:
-        """The first documents of the validation split, in memory: at most `validation_concepts`, at least a batch."""
+        """Return the first documents of the validation split: at most `validation_concepts`, at least a batch."""
         found: list[Batch] = []
         if self.settings.validation_concepts:
             batches = iter(self._loader("validation", 0))
@@ -242,7 +244,7 @@ class _Work:
 
 
 def _stream(loader: Loader) -> Generator[tuple[int, Batch]]:
-    """Its micro-batches; closing it ends the loader's threads."""
+    """Yield the micro-batches; closing the generator ends the loader's threads."""
     yield from loader
 
 
@@ -253,7 +255,7 @@ def _dtype(settings: TrainSettings, device: torch.device) -> torch.dtype:
 
 
 class _Heeding:
-    """Signals only note that somebody asks to stop, until the step is done; the handlers before come back after."""
+    """Makes signals only note that somebody asks to stop, until the step is done; restores the handlers afterwards."""
 
     def __enter__(self) -> Callable[[], bool]:
         self._asked = threading.Event()
@@ -268,7 +270,7 @@ class _Heeding:
 
 
 def main() -> None:
-    """Entry point of `python -m`."""
+    """Run `python -m pipeline.training.worker`."""
     console = Console(width=160)
     try:
         work(console, *sys.argv[1:])

@@ -7,7 +7,7 @@ both, as that of SaT's newline does, by a low threshold and a high one. The toke
 `<pad>`, `</s>`, `<unk>`, pieces), and weights and configuration lie as Hugging Face's `xlm-token` checkpoints do, so
 wtpsplit reads the folder too.
 
-Cost: two CPU cores see about 20 000 tokens/s. A stopped run starts anew, but for its tokenizer and tokens in --out.
+Cost: two CPU cores see about 20 000 tokens/s. A stopped run starts over, but for its tokenizer and tokens in --out.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def main(
     dim: Annotated[int, typer.Option(help="width of the network")] = 160,
     layers: Annotated[int, typer.Option(help="Transformer layers")] = 3,
     heads: Annotated[int, typer.Option(help="attention heads")] = 4,
-    batch_tokens: Annotated[int, typer.Option(help="tokens a step")] = 8192,
+    batch_tokens: Annotated[int, typer.Option(help="tokens per step")] = 8192,
     learning_rate: Annotated[float, typer.Option(help="lower it if the loss jumps")] = 3e-3,
     seed: Annotated[int, typer.Option(help="decides weights and data")] = 1,
 ) -> None:

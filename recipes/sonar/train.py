@@ -71,7 +71,7 @@ def main(
     thinned: Annotated[
         int, typer.Option(help="take part of the sentences with fewer tokens only, in proportion to their length")
     ] = SonarRecipe.thinned,
-    batch_tokens: Annotated[int, typer.Option(help="target tokens a step, at most")] = SonarRecipe.batch_tokens,
+    batch_tokens: Annotated[int, typer.Option(help="target tokens per step, at most")] = SonarRecipe.batch_tokens,
     aligned_share: Annotated[
         float, typer.Option(help="share of examples from aligned records")
     ] = SonarRecipe.aligned_share,

@@ -154,7 +154,7 @@ class Trainer:
         loss = cross_entropy(self.encoder, self.decoder, batch, self.recipe.dtype)
         loss.backward()
         if not math.isfinite(loss.item()):
-            raise ValueError(f"the loss is {loss.item()} at step {self.progress.step}; start anew with a lower rate")
+            raise ValueError(f"the loss is {loss.item()} at step {self.progress.step}; start over with a lower rate")
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for optimizer in self.optimizers:
             optimizer.step()

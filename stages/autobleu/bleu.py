@@ -25,7 +25,7 @@ STATISTICS = 10  # hypothesis length, reference length, 4 matches, 4 totals
 
 
 def tokenisation(lang: str) -> str:
-    """sacrebleu's tokenizer for a language: `13a`, `zh` or `char`."""
+    """Return sacrebleu's tokenizer for a language: `13a`, `zh` or `char`."""
     return "zh" if lang in CHINESE else "char" if lang in BY_CHARACTER else "13a"
 
 
@@ -35,7 +35,7 @@ def _metric(tokenize: str) -> Any:
 
 
 def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str], lang: str) -> npt.NDArray[np.int64]:
-    """(sentences, 10) n-gram statistics; summing rows gives corpus BLEU."""
+    """Return (sentences, 10) n-gram statistics; adding up rows gives corpus BLEU."""
     if not hypotheses:
         return np.zeros((0, STATISTICS), np.int64)
     rows = _metric(tokenisation(lang))._extract_corpus_statistics(list(hypotheses), [list(references)])
@@ -43,13 +43,13 @@ def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str], la
 
 
 def sentence_bleu(statistics: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """BLEU of each row of statistics, 0–100, as sacrebleu's `sentence_score` gives it."""
+    """Return BLEU of each row of statistics, 0–100, like sacrebleu's `sentence_score`."""
     scores = (_score(row.tolist(), effective_order=True) for row in statistics)
     return np.fromiter(scores, np.float32, len(statistics))
 
 
 def corpus_bleu(statistics: Sequence[float]) -> float:
-    """BLEU of summed statistics, 0–100, as sacrebleu's `corpus_score` gives it."""
+    """Return BLEU of summed statistics, 0–100, like sacrebleu's `corpus_score`."""
     return _score([int(value) for value in statistics], effective_order=False)
 
 

@@ -25,7 +25,7 @@ from stages.stage import Computed
 
 @dataclass(frozen=True)
 class PreparedDecoding:
-    """The distinct sentences to decode. `row[i]`: place of part row `rows[i]` among them."""
+    """The distinct sentences to decode. `row[i]`: the place of part row `rows[i]` among them."""
 
     part_rows: int
     rows: Indices
@@ -39,7 +39,7 @@ class PreparedDecoding:
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """ids: what came back of each distinct sentence; counts: what decoding took."""
+    """`ids`: the decoding of each distinct sentence; `counts`: the cost of decoding."""
 
     prepared: PreparedDecoding
     ids: list[list[int]]
@@ -77,7 +77,7 @@ class Autobleu:
         )
 
     def compute(self, prepared: PreparedDecoding) -> DecodedRows:
-        """Decode, sentences of like length together."""
+        """Decode, with sentences of similar length together."""
 
         def embeddings(batch: Indices) -> torch.Tensor:
             return torch.from_numpy(prepared.embeddings[batch]).to(self.decoder.device)
@@ -85,7 +85,7 @@ class Autobleu:
         return DecodedRows(prepared, *self.decoder.decode(embeddings, prepared.prefixes, prepared.max_new))
 
     def finish(self, computed: DecodedRows) -> Computed:
-        """Text of the decodings, their BLEU, and the statistics of corpus BLEU by language."""
+        """Return the text of the decodings, their BLEU, and the statistics of corpus BLEU by language."""
         prepared, ids = computed.prepared, computed.ids
         texts = self.decoder.tokenizer.decode(ids)
         langs = np.asarray(prepared.langs, dtype=object)

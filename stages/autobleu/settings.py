@@ -1,4 +1,4 @@
-"""Settings of the AutoBLEU stage (no torch here, so that a plan is quick)."""
+"""Settings of the AutoBLEU stage. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class AutobleuSettings(DecodingSettings):
     )
 
     def meaningful(self) -> dict[str, Any]:
-        """As for all settings; a length penalty means nothing to greedy decoding."""
+        """Return the meaning settings; a length penalty does not affect greedy decoding."""
         return {key: value for key, value in super().meaningful().items() if self.beam > 1 or key != "length_penalty"}

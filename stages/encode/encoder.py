@@ -30,7 +30,7 @@ CPU_TOKENS, GPU_TOKENS = 16_384, 32_768  # of a batch, where the settings do not
 
 @dataclass(frozen=True)
 class PreparedSentences:
-    """Tokens of the distinct sentences, and which of them lost their end."""
+    """Tokens of the distinct sentences, and which of them were truncated."""
 
     distinct: Distinct
     tokens: Tokens
@@ -39,7 +39,7 @@ class PreparedSentences:
 
 @dataclass(frozen=True)
 class Encoded:
-    """embeddings: (distinct sentences, dim) float16 on the host; counts: what computing them took."""
+    """`embeddings`: (distinct sentences, dim) float16 on the host; `counts`: the cost of computing them."""
 
     prepared: PreparedSentences
     embeddings: npt.NDArray[np.float16]
@@ -86,13 +86,15 @@ class Encode:
         return PreparedSentences(distinct, tokens, truncated)
 
     def compute(self, prepared: PreparedSentences) -> Encoded:
-        """The network over all batches."""
+        """Run the network over all batches."""
         dim = self.card.dim
         embeddings, failures = embed(self.network, prepared.tokens, self._budget, dim=dim, device=self.device)
         return Encoded(prepared, embeddings, self._budget.counts(failures))
 
     def finish(self, computed: Encoded) -> Computed:
-        """Back to the rows of the part: embeddings, statuses, counts. What is not finite becomes zeros and a status."""
+        """Return the rows of the part: embeddings, statuses, counts. Embeddings that are not finite become zeros with a
+        status.
+        """
         prepared, embeddings = computed.prepared, computed.embeddings
         finite = np.isfinite(embeddings).all(axis=1)
         embeddings[~finite] = 0

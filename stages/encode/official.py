@@ -1,8 +1,8 @@
-"""The encoder of the official package, sonar-space on fairseq2, in place of our own: the same weights, the same stage.
+"""The encoder of the official package, sonar-space on fairseq2, instead of our own: the same weights, the same stage.
 
-Tokens, batches, statuses and counts stay ours (the tokens are the official ones, but for texts over the longest length,
-which keep their `</s>`); the network is the package's. For checks, and for whoever must have it: expect the same
-embeddings up to rounding, at a lower speed.
+Tokens, batches, statuses and counts stay ours (the tokens are the official ones, except for texts over the longest
+length, which keep their `</s>`); the network is the package's. It is meant for comparisons: expect the same embeddings
+up to rounding, at a lower speed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ INSTALL = (
 
 
 class BackendError(RuntimeError):
-    """The official package is not here, or does not work here."""
+    """The official package is not installed, or does not work here."""
 
 
 class OfficialEncoder(nn.Module):
-    """Token ids → one embedding per sentence, as `SonarTextEncoder`."""
+    """Token ids → one embedding per sentence, like `SonarTextEncoder`."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class OfficialEncoder(nn.Module):
 
 
 def load_official_encoder(card: ModelCard, dtype: torch.dtype, device: str) -> OfficialEncoder:
-    """The card's encoder in the official package, ready for inference.
+    """Return the card's encoder in the official package, ready for inference.
 
     Raises BackendError if the package cannot be imported, CardError if it cannot read the card's layout.
     """

@@ -1,4 +1,4 @@
-"""Settings of the encode stage (no torch here, so that a plan is quick)."""
+"""Settings of the encode stage. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class EncodeSettings(StageSettings):
     batch_tokens: int | None = execution(
         None,
         ge=1,
-        description="tokens a batch; left out: 16 384 on CPUs, 32 768 on GPUs; halved if a GPU runs out of memory",
+        description="tokens per batch; left out: 16 384 on CPUs, 32 768 on GPUs; halved if a GPU runs out of memory",
     )
 
     def meaningful(self) -> dict[str, Any]:
-        """As for all settings; the native backend goes without saying, so older corpora stay up to date."""
+        """Return the meaning settings; the native backend is left out, so that older corpora stay up to date."""
         return {key: value for key, value in super().meaningful().items() if (key, value) != ("backend", "native")}
 
     def artifacts(self) -> dict[str, str]:
-        """The encoder's and the tokenizer's weights."""
+        """Return the digests of the encoder's and the tokenizer's weights."""
         card = load_card(self.model)
         return {"encoder": card.encoder_digest, "tokenizer": card.tokenizer_digest}

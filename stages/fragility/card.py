@@ -1,4 +1,6 @@
-"""Cards of external text encoders, for similarities that SONAR has no part in. The ones that ship: `conf/external/`."""
+"""Cards of external text encoders, for similarities that are independent of SONAR. `conf/external/` has those that
+ship.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from stages.hub_card import HubCard
 
 
 class ExternalCard(HubCard):
-    """One text encoder. Frozen; made by `load_external_card`."""
+    """The card of one text encoder. Frozen; made by `load_external_card`."""
 
     setting: ClassVar[str] = "fragility.external"
 
@@ -28,18 +30,18 @@ class ExternalCard(HubCard):
 
     @property
     def digest(self) -> str:
-        """Changes whenever embeddings could."""
+        """A digest that changes whenever embeddings could."""
         described = [self.place, self.sha256, self.config, self.pooling, self.max_tokens]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def shipped_external_cards() -> dict[str, Path]:
-    """Name → card file, for every external encoder's card that ships with the package."""
+    """Return name → card file, for every external encoder's card that ships with the package."""
     return shipped("external")
 
 
 def load_external_card(name_or_path: str) -> ExternalCard:
-    """The card of a shipped external encoder by its name, or of any by the path of its `.yaml` file.
+    """Return the card of a shipped external encoder by its name, or of any by the path of its `.yaml` file.
 
     Raises CardError if there is no such card or it is not valid.
     """

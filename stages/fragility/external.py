@@ -38,7 +38,7 @@ class ExternalTokenizer:
 
 
 class ExternalEncoder:
-    """The encoder of a card, loaded. Raises CardError if its files cannot be had or do not fit."""
+    """The loaded encoder of a card. Raises CardError if its files cannot be fetched or do not fit."""
 
     def __init__(self, card: ExternalCard, *, dtype: torch.dtype, device: str, batch_tokens: int) -> None:
         from transformers import AutoModel
@@ -76,7 +76,7 @@ class ExternalEncoder:
 
 
 def _config(card: ExternalCard, content: dict[str, Any]) -> Any:
-    """The model's configuration, with what the card replaces."""
+    """Return the model's configuration, with what the card replaces."""
     from transformers import AutoConfig
 
     described = {key: value for key, value in (content | card.config).items() if card.config.get(key, ...) is not None}

@@ -1,4 +1,4 @@
-"""Noise on embeddings, LCM eq. 27; each row's noise depends on its `u`, the seed, the level and nothing else.
+"""Noise on embeddings, LCM eq. 27; each row's noise depends only on its `u`, the seed and the level.
 
 So it is the same in any batch, part or corpus that holds the row, and a level's noise is the same whatever the other
 levels are: Philox is a function of a key and a counter. Cost: 25 µs of one core for a vector of 1024.
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def noise(u: Floats, levels: Floats, seed: int, dim: int) -> npt.NDArray[np.float32]:
-    """u, levels: (rows,) → (rows, dim), standard normal."""
+    """Return standard normal noise: u, levels (rows,) → (rows, dim)."""
     found = np.empty((len(u), dim), np.float32)
     bits = np.random.Philox(0)
     normal = np.random.Generator(bits)
@@ -32,10 +32,10 @@ def noise(u: Floats, levels: Floats, seed: int, dim: int) -> npt.NDArray[np.floa
 
 
 def perturbed(embeddings: Tensor, eps: Tensor, levels: Tensor, scaler: RobustScaler) -> Tensor:
-    """embeddings, eps: (rows, dim); levels: (rows,) α in [0, 1] → (rows, dim) float32.
+    """Add noise: embeddings, eps (rows, dim); levels (rows,) α in [0, 1] → (rows, dim) float32.
 
-    Constant dimensions keep their values: their scale is unknown, and noise of variance α in absolute units would
-    drown an embedding.
+    Constant dimensions keep their values: their scale is unknown, and noise of variance α in absolute units would drown
+    an embedding.
     """
     x, alpha = embeddings.to(torch.float32), levels.to(torch.float32).unsqueeze(1)
     noisy = (1 - alpha).sqrt() * scaler.normalize(x) + alpha.sqrt() * eps  # LCM eq. 27

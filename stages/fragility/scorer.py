@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PreparedNoise:
-    """The sampled rows of a part; `rows`: where they stand in it."""
+    """The sampled rows of a part; `rows`: their places in it."""
 
     part_rows: int
     rows: Indices
@@ -64,7 +64,7 @@ class EncodedTexts:
 
 
 class Fragility:
-    """The fragility stage; see `FragilitySettings`. scaler: the bytes of the fitted robust scaler."""
+    """The fragility stage; see `FragilitySettings`. `scaler`: the bytes of the fitted robust scaler."""
 
     def __init__(self, settings: FragilitySettings, scaler: bytes) -> None:
         self.settings = settings
@@ -77,7 +77,7 @@ class Fragility:
         if len(self.scaler.median) != dim:
             raise ValueError(
                 f"the scaler was fitted on {len(self.scaler.median)} dimensions, the decoder of {settings.model} takes "
-                f"{dim}; set fragility.model to the decoder of encode.model, or fit the scaler anew (--refit)"
+                f"{dim}; set fragility.model to the decoder of encode.model, or fit the scaler again (--refit)"
             )
 
     def setup(self, device: str) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the fragility stage (no torch here, so that a plan is quick)."""
+"""Settings of the fragility stage. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 
@@ -52,9 +52,13 @@ class FragilitySettings(DecodingSettings):
         return levels
 
     def meaningful(self) -> dict[str, Any]:
-        """As for all settings; where the external encoder's card lies means nothing, its digest is an artifact."""
+        """Return the meaning settings; the path of the external encoder's card is left out, because its digest is an
+        artifact.
+        """
         return super().meaningful() | {"external": load_external_card(self.external).name}
 
     def artifacts(self) -> dict[str, str]:
-        """The weights of decoder, tokenizer and external encoder; from the cards, no file is read."""
+        """Return digests of the weights of decoder, tokenizer and external encoder; from the cards, without reading a
+        file.
+        """
         return super().artifacts() | {"external": load_external_card(self.external).digest}

@@ -85,7 +85,7 @@ class Batch:
 
 
 def of_documents(documents: list[Tensor], weight: float = 1.0) -> Batch:
-    """A batch of (sentences, dim) tensors, one a document."""
+    """A batch of (sentences, dim) tensors, one per document."""
     lengths = torch.tensor([len(one) for one in documents])
     embeddings = torch.cat(documents)
     return Batch(embeddings, lengths, torch.full((len(embeddings),), weight, device=embeddings.device))

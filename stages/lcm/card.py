@@ -106,7 +106,7 @@ class SonarLlmSettings(Settings):
     targets_per_document: int | None = meaning(
         None,
         ge=1,
-        description="so many sentences of a document, drawn anew each step, go through the decoder, which costs most "
+        description="so many sentences of a document, drawn again each step, go through the decoder, which costs most "
         "(default: all)",
     )
 

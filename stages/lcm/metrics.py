@@ -1,4 +1,4 @@
-"""How good predicted embeddings are, LCM 2.4.1: tensors of sentences in, a number a sentence or a document out.
+"""How good predicted embeddings are, LCM 2.4.1: tensors of sentences in, a number per sentence or a document out.
 
 Sentences are packed as in a `Batch`: those of a document follow each other, documents follow each other. Every metric
 is a tensor, so that whoever averages it also knows its spread. NaN stands where it is not defined: the first sentence

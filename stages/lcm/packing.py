@@ -128,7 +128,10 @@ def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Pa
 
 
 def last(packing: Packing, lengths: Tensor) -> Packing:
-    """Queries at the last position of each document of a packing with one document a row: (documents, …), one a row."""
+    """Queries at the last position of each document of a packing with one document a row:
+
+    (documents, …), one per row.
+    """
     rows = torch.arange(len(lengths), device=packing.gather.device)
     ends = (lengths - 1).to(rows.device)
     return Packing(rows[:, None], rows, ends[:, None], ends[:, None], packing.mask[rows, :, ends][:, :, None])

@@ -1,8 +1,8 @@
-"""Fit the predictor of fragility on rows that have been decoded and scored, LCM 2.4.4.
+"""Fits the predictor of fragility on rows that have been decoded and scored, LCM 2.4.4.
 
-Rows are held out by a hash of their embedding, so that copies of a sentence are on one side: a share for the reported
-correlations, and one to choose the epoch by. Embeddings stay where they are (float16, memory-mapped if they are); a
-batch at a time is normalised on the device. Cost: 6 · weights · rows operations an epoch.
+Rows are held out by a hash of their embedding, so that copies of a sentence are on one side: one share for the reported
+correlations, and one to choose the epoch. Embeddings stay where they are (float16, possibly memory-mapped); one batch
+at a time is normalised on the device. Cost: 6 · weights · rows operations per epoch.
 """
 
 from __future__ import annotations
@@ -38,10 +38,21 @@ def fit_predictor(
     device: str = "cpu",
     progress: Progress = lambda done, of: None,
 ) -> tuple[Predictor, dict[str, float]]:
-    """embeddings: (rows, dim); targets: (rows, 2) measured fragility by BLEU and by cosine, each in [−1, 0].
+    """Fit the predictor.
 
-    Returns what was fitted, and numbers: rows, held-out rows, their Pearson and Spearman correlations. Raises
-    ValueError if there are too few rows, or nothing to tell them apart by.
+    Args:
+        embeddings: (rows, dim).
+        targets: (rows, 2) measured fragility by BLEU and by cosine, each in [−1, 0].
+        settings: the section predictor.
+        scaler: normalises embeddings.
+        device: where the network is trained.
+        progress: is told of the steps done.
+
+    Returns:
+        The predictor, and numbers: rows, held-out rows, their Pearson and Spearman correlations.
+
+    Raises:
+        ValueError: if there are too few rows, or the rows do not differ.
     """
     if len(embeddings) < LEAST_ROWS:
         raise ValueError(
@@ -70,13 +81,13 @@ def fit_predictor(
 
 
 def _moments(values: Single) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of (rows, 2), each (2,); 1 for one that is 0."""
+    """Return mean and standard deviation of (rows, 2), each (2,); a deviation of 0 becomes 1."""
     mean, std = (torch.from_numpy(one(values, axis=0, dtype=np.float64)).float() for one in (np.mean, np.std))
     return mean, torch.where(std == 0, 1.0, std)
 
 
 def split_numbers(embeddings: Half, seed: int) -> npt.NDArray[np.float64]:
-    """(rows,) in [0, 1) by a hash of each row: equal embeddings have equal numbers."""
+    """Return (rows,) in [0, 1) by a hash of each row: equal embeddings have equal numbers."""
     salt = seed.to_bytes(8, "little")
     hashes = (hashlib.blake2b(row.tobytes(), digest_size=8, salt=salt).digest() for row in embeddings)
     whole = np.frombuffer(b"".join(hashes), "<u8")
@@ -84,7 +95,7 @@ def split_numbers(embeddings: Half, seed: int) -> npt.NDArray[np.float64]:
 
 
 def correlations(predicted: Single, measured: Single) -> dict[str, float]:
-    """Pearson and Spearman by score, of (rows, 2) each; left out where all values are equal."""
+    """Return Pearson and Spearman by score, of (rows, 2) each; left out if all values are equal."""
     found = {}
     for at, score in enumerate(SCORES):
         ours, theirs = predicted[:, at].astype(np.float64), measured[:, at].astype(np.float64)
@@ -95,7 +106,7 @@ def correlations(predicted: Single, measured: Single) -> dict[str, float]:
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Places in ascending order; equal values share the mean of theirs."""
+    """Return places in ascending order; equal values share the mean of theirs."""
     _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(count)
     return np.asarray((ends - (count - 1) / 2)[inverse])
@@ -111,7 +122,7 @@ def _train(
     device: str,
     progress: Progress,
 ) -> PredictorNetwork:
-    """The network of the epoch that is best on the rows set aside for choosing it."""
+    """Return the network of the epoch that is best on the rows set aside for choosing it."""
 
     def rows(at: Indices) -> tuple[Tensor, Tensor]:
         return scaler.normalize(torch.from_numpy(embeddings[at]).to(device)), targets[torch.from_numpy(at)].to(device)

@@ -1,6 +1,6 @@
-"""The predictor of fragility, F in LCM 2.4.4: an MLP of three layers over a normalised embedding, one output a score.
+"""The predictor of fragility, F in LCM 2.4.4: an MLP of three layers over a normalised embedding, one output per score.
 
-6 · 10⁵ products an embedding of 1024 with 512 hidden values: a ten-thousandth of encoding it.
+It takes 6 · 10⁵ products per embedding of 1024 with 512 hidden values: a ten-thousandth of encoding it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class PredictorNetwork(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
+        """Compute the outputs; see the class for shapes."""
         y: Tensor = self.layers(x)
         return y
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """What was fitted. center, scale: (2,) of the measured scores, by which the network's outputs are meant.
+    """A fitted predictor. `center`, `scale`: (2,) of the measured scores, which standardise the network's outputs.
 
-    mean, std: (2,) of the predictions over the sample, by which weights are standardised.
+    `mean`, `std`: (2,) of the predictions over the sample, which standardise weights.
     """
 
     scaler: RobustScaler
@@ -61,12 +61,12 @@ class Predictor:
 
     @property
     def dim(self) -> int:
-        """Of the embeddings."""
+        """The dimension of the embeddings."""
         return len(self.scaler.median)
 
     @torch.inference_mode()
     def predict(self, embeddings: npt.NDArray[np.float16], device: str) -> npt.NDArray[np.float32]:
-        """(rows, dim) → (rows, 2) fragility as in eq. 26, in [−1, 0]; by blocks from the first row on."""
+        """Predict fragility as in eq. 26, in [−1, 0]: (rows, dim) → (rows, 2); by blocks from the first row on."""
         found = np.empty((len(embeddings), len(SCORES)), np.float32)
         for start in range(0, len(embeddings), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
@@ -75,7 +75,8 @@ class Predictor:
         return found
 
     def weight(self, predicted: npt.NDArray[np.float32], score: str, a: float, b: float) -> npt.NDArray[np.float32]:
-        """ω of the chosen score's predictions, (rows, 2) → (rows,): LCM eq. 25 over F standardised on the sample.
+        """Return ω of the chosen score's predictions, (rows, 2) → (rows,): LCM eq. 25 over F standardised on the
+        sample.
 
         Eq. 26 gives F in [−1, 0], for which the paper's a = −4, b = 3.5 would give every row a weight of 0.97 to 1.
         Standardised, z = 2, very fragile, has 0.01, z = 1 has 0.38 and z = 0 has 0.97, as in Figure 12.
@@ -85,7 +86,7 @@ class Predictor:
         return (1 / (1 + np.exp(-(a * z + b)))).astype(np.float32)
 
     def to_bytes(self, provenance: Mapping[str, Any]) -> bytes:
-        """The artifact's file."""
+        """Return the artifact's file."""
         tensors = {_NETWORK + name: value for name, value in self.network.state_dict().items()}
         tensors |= {"median": self.scaler.median, "iqr": self.scaler.iqr}
         tensors |= {"center": self.center, "scale": self.scale, "mean": self.mean, "std": self.std}
@@ -96,7 +97,7 @@ class Predictor:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The predictor of a file. Raises ValueError if it is none."""
+        """Read the predictor of a file. Raises ValueError if it is not one."""
         tensors, about = from_bytes("predictor", data)
         settings = dict(about["settings"])
         scaler = RobustScaler(tensors["median"], tensors["iqr"], settings.pop("clip"))

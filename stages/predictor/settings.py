@@ -1,4 +1,4 @@
-"""Settings of the predictor of fragility (no torch here, so that a plan is quick)."""
+"""Settings of the predictor of fragility. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class PredictorSettings(FitSettings, StageSettings):
     seed: int = meaning(0, ge=0, lt=1 << 63, description="of the first weights, the order of rows and who is held out")
 
     def artifacts(self) -> dict[str, str]:
-        """Nothing but the fit."""
+        """Return no digests: the result depends only on the fit."""
         return {}

@@ -1,4 +1,4 @@
-"""Predicted fragility and sample weight of every row, LCM 2.4.4, from embeddings alone."""
+"""Predicts fragility and sample weight of every row, LCM 2.4.4, from embeddings alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PreparedPrediction:
-    """embeddings: (rows, dim) float16; broken: rows that have none."""
+    """`embeddings`: (rows, dim) float16; `broken`: rows without an embedding."""
 
     embeddings: npt.NDArray[np.float16]
     broken: npt.NDArray[np.bool_]
@@ -33,7 +33,7 @@ class Predicted:
 
 
 class Predict:
-    """The predictor stage; see `PredictorSettings`. predictor: the bytes of what was fitted."""
+    """The predictor stage; see `PredictorSettings`. `predictor`: the bytes of the fit."""
 
     def __init__(self, settings: PredictorSettings, predictor: bytes) -> None:
         self.settings = settings
@@ -46,21 +46,21 @@ class Predict:
         self.predictor.network.to(device)
 
     def prepare(self, part: pa.Table) -> PreparedPrediction:
-        """Raises ValueError if the embeddings are not of the kind that the predictor was fitted on."""
+        """Take the embeddings. Raises ValueError if they are not of the kind that the predictor was fitted on."""
         embeddings = embedding_matrix(part["embeddings.embedding"])
         if embeddings.shape[1] != self.predictor.dim:
             raise ValueError(
                 f"the predictor was fitted on embeddings of {self.predictor.dim} dimensions, these have "
-                f"{embeddings.shape[1]}; fit it anew on this corpus (--refit)"
+                f"{embeddings.shape[1]}; fit it again on this corpus (--refit)"
             )
         return PreparedPrediction(embeddings, part["status.status"].to_numpy() == NON_FINITE)
 
     def compute(self, prepared: PreparedPrediction) -> Predicted:
-        """The network, by blocks from the part's first row on."""
+        """Run the network by blocks from the part's first row on."""
         return Predicted(prepared, self.predictor.predict(prepared.embeddings, self.device))
 
     def finish(self, computed: Predicted) -> Computed:
-        """The columns; rows without an embedding have no prediction, and weight 0."""
+        """Return the columns; rows without an embedding have no prediction, and weight 0."""
         settings, broken = self.settings, computed.prepared.broken
         weight = self.predictor.weight(computed.fragility, settings.score, settings.a, settings.b)
         weight[broken] = 0

@@ -1,10 +1,8 @@
-"""Work on blocks of rows whose results do not depend on the number of threads.
+"""Works on blocks of rows such that results do not depend on the number of threads; and what a fit of codebooks needs.
 
-A matrix product that is shared out over threads may round differently with another number of them, and then a row
-between two centroids changes sides. So on a CPU each block is computed by one thread, several blocks at once; on a GPU
-one block after the other. Blocks have fixed borders and results come in their order.
-
-What a fit of codebooks needs to know.
+A matrix product that is divided among threads may round differently with another number of them, and then a row between
+two centroids changes sides. So on a CPU each block is computed by one thread, several blocks at once; on a GPU one
+block after the other. Blocks have fixed borders, and results come in order.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ T = TypeVar("T")
 
 
 class Blocks(Protocol):
-    """What `blocks` gives: a function that runs `work(start, stop)` on blocks of `size` of `rows` rows."""
+    """The result of `blocks`: a function that runs `work(start, stop)` on blocks of `size` of `rows` rows."""
 
     def __call__(self, work: Callable[[int, int], T], rows: int, size: int) -> list[T]: ...
 
 
 @contextmanager
 def blocks(device: str) -> Iterator[Blocks]:
-    """Within it PyTorch computes with one thread a block. Not for use within itself."""
+    """Make PyTorch compute with one thread per block inside the `with` statement. It cannot be nested."""
 
     def borders(rows: int, size: int) -> list[tuple[int, int]]:
         return list(pairwise([*range(0, rows, size), rows]))

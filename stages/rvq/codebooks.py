@@ -1,14 +1,14 @@
 """Residual vector quantisation, LCM 2.3.5: a vector becomes one code per codebook, coarse to fine.
 
-Each codebook quantises what those before it left over, with beam 1: the nearest centroid is taken. The sum of the
+Each codebook quantises what the previous ones left, with beam 1: the nearest centroid is taken. The sum of the
 centroids of the first k codes approximates the vector, the better the larger k. Vectors are raw embeddings, as in the
 paper, not normalised ones.
 
-Cost: 2 · units · dim operations per row and codebook, 1.1 GFLOP a row at 64 × 8192 and dim 1024, nearly all of it in
+Cost: 2 · units · dim operations per row and codebook, 1.1 GFLOP per row at 64 × 8192 and dim 1024, nearly all of it in
 one matrix product; memory: the centroids (1.07 GB there) and a few blocks.
 
-Centroids are float16, as fine as the embeddings themselves, and half the size of float32. What rounds off is not lost:
-residuals are taken from the stored centroids, so the next codebook sees it.
+Centroids are float16, as fine as the embeddings themselves, and half the size of float32. Rounding loses nothing:
+residuals are computed with the stored centroids, so the next codebook sees the difference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHUNK = 1 << 16  # rows whose residuals are held in float32
 
 
 def block_rows(units: int, device: str | torch.device) -> int:
-    """Rows whose distances to all units are computed at once."""
+    """Return the number of rows whose distances to all units are computed at once."""
     if torch.device(device).type == "cuda":
         return min(GPU_ROWS, max(1, GPU_SCORES // units))
     return min(ROWS, max(1, SCORES // units))
@@ -41,8 +41,8 @@ def block_rows(units: int, device: str | torch.device) -> int:
 class Nearest:
     """Finds the nearest centroid: argmin |x − c|² = argmax x·c − |c|²/2.
 
-    centroids: (units, dim); dtype: of the product. Everything is scaled by a power of two so that scores are around 1,
-    where float16 neither overflows nor loses digits.
+    `centroids`: (units, dim); `dtype`: of the product. Everything is scaled by a power of two so that scores are around
+    1, where float16 neither overflows nor loses digits.
     """
 
     def __init__(self, centroids: torch.Tensor, dtype: torch.dtype) -> None:
@@ -65,9 +65,10 @@ class Nearest:
 def take_nearest(
     residual: torch.Tensor, centroids: torch.Tensor, dtype: torch.dtype, each_block: Blocks
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Subtract from every row, in place, its nearest centroid; indices (rows,) int64, squares of what is left (rows,).
+    """Subtract from every row, in place, its nearest centroid; return indices (rows,) int64, squared norms of the rest
+    (rows,).
 
-    The residual may lie on the host and the centroids on a GPU: blocks then travel there and back.
+    The residual may be on the host and the centroids on a GPU: blocks then travel there and back.
     """
     nearest = Nearest(centroids, dtype)
     # Made beforehand: small results between freed blocks would keep glibc from using the memory of the blocks again.
@@ -87,26 +88,28 @@ def take_nearest(
 
 @dataclass(frozen=True)
 class Codebooks:
-    """centroids: (codebooks, units, dim) float16. settings, numbers: what they were fitted with, and how well."""
+    """Fitted codebooks. `centroids`: (codebooks, units, dim) float16; `settings`, `numbers`: of the fit, and its
+    quality.
+    """
 
     centroids: torch.Tensor
     settings: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[str, float | list[float]] = field(default_factory=dict)
 
     def to(self, device: str) -> Self:
-        """The same on a device."""
+        """Return the same on a device."""
         return replace(self, centroids=self.centroids.to(device))
 
     def encode(self, embeddings: npt.NDArray[np.float16], precision: str = "auto") -> npt.NDArray[np.uint16]:
-        """(rows, dim) → codes (rows, codebooks)."""
+        """Quantise: (rows, dim) → codes (rows, codebooks)."""
         return self.quantise(embeddings, precision)[0]
 
     def quantise(
         self, embeddings: npt.NDArray[np.float16], precision: str = "auto"
     ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]:
-        """(rows, dim) → codes (rows, codebooks), and the squared error of each row (rows,).
+        """Quantise: (rows, dim) → codes (rows, codebooks), and the squared error of each row (rows,).
 
-        On a CPU the codes do not depend on the number of threads. precision: of distances, see `compute_dtype`.
+        On a CPU the codes do not depend on the number of threads. `precision`: of distances, see `compute_dtype`.
         """
         count, _, dim = self.centroids.shape
         if embeddings.ndim != 2 or embeddings.shape[1] != dim:
@@ -128,7 +131,9 @@ class Codebooks:
         return codes, errors
 
     def decode(self, codes: npt.NDArray[np.uint16], first: int | None = None) -> torch.Tensor:
-        """Codes (rows, codebooks) → (rows, dim) float32 on the centroids' device: the sum over the first `first`."""
+        """Dequantise: codes (rows, codebooks) → (rows, dim) float32 on the centroids' device, from the first `first`
+        codes.
+        """
         count, _, dim = self.centroids.shape
         first = count if first is None else first
         if not 1 <= first <= count or codes.ndim != 2 or codes.shape[1] < first:
@@ -140,7 +145,7 @@ class Codebooks:
         return x
 
     def to_bytes(self, provenance: Mapping[str, Any]) -> bytes:
-        """The artifact's file."""
+        """Return the artifact's file."""
         from stages.artifact import to_bytes  # here, so that fits are timed where safetensors is missing
 
         about = {"settings": dict(self.settings), "numbers": dict(self.numbers), "provenance": provenance}
@@ -148,7 +153,7 @@ class Codebooks:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The codebooks of a file. Raises ValueError if it is none."""
+        """Read the codebooks of a file. Raises ValueError if there are none."""
         from stages.artifact import from_bytes
 
         tensors, about = from_bytes("rvq", data)

@@ -1,12 +1,12 @@
-"""Fit RVQ codebooks to a sample: level by level, each on what the codebooks before it left over (LCM 2.3.5).
+"""Fits RVQ codebooks to a sample: level by level, each on what the previous codebooks left (LCM 2.3.5).
 
-Cost for n rows: per codebook k-means on at most points_per_unit · units rows (`fit_faiss`, `fit_torch`), then one
-pass that assigns all n: 2 · n · units · dim operations. Memory: the residuals of all rows in 16 bits, on the device if
-they fit into half of what is free there, else in place of the embeddings on the host, from where blocks are streamed;
+Cost for n rows: per codebook k-means on at most points_per_unit · units rows (`fit_faiss`, `fit_torch`), then one pass
+that assigns all n: 2 · n · units · dim operations. Memory: the residuals of all rows in 16 bits, on the device if they
+fit into half of what is free there, otherwise in place of the embeddings on the host, from where blocks are streamed;
 and the points that a codebook is clustered on, which faiss takes in 32 bits.
 
-On a CPU the result does not depend on the number of threads. This module needs no pydantic, so that a bare machine
-with a GPU can run it.
+On a CPU the result does not depend on the number of threads. This module needs no pydantic, so that a bare machine with
+a GPU can run it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,20 @@ Progress = Callable[[int, int], None]  # codebooks done, of how many
 def fit_codebooks(
     embeddings: npt.NDArray[np.float16], settings: RvqRecipe, device: str, progress: Progress
 ) -> tuple[Codebooks, dict[str, float | list[float]]]:
-    """Codebooks of (rows, dim) float16, and numbers: `relative_error` Σ|x − x̂|² / Σ|x|² by number of codebooks, `rows`.
+    """Fit codebooks to embeddings, which are overwritten by their residuals, because a second copy may not fit into
+    memory.
 
-    The embeddings are overwritten: residuals take their place, for a second copy may not fit into memory. The caller
-    hands the array over, and copies it first if it needs it afterwards.
+    Args:
+        embeddings: (rows, dim) float16; copy them first if they are needed afterwards.
+        settings: the recipe.
+        device: where to compute.
+        progress: is told of the codebooks done.
 
-    Raises ValueError if they cannot be overwritten, there are fewer rows than units, or values that are not finite.
+    Returns:
+        The codebooks, and numbers: `relative_error` Σ|x − x̂|² / Σ|x|² by number of codebooks, `rows`.
+
+    Raises:
+        ValueError: if the embeddings cannot be overwritten, are not finite, or are fewer than the units.
     """
     if embeddings.dtype != np.float16 or not (embeddings.flags.c_contiguous and embeddings.flags.writeable):
         raise ValueError(
@@ -85,14 +93,16 @@ def fit_codebooks(
 
 
 def _home(nbytes: int, device: str) -> str:
-    """Where the residuals lie."""
+    """Return the device on which the residuals are stored."""
     if device.startswith("cuda") and nbytes < torch.cuda.mem_get_info(device)[0] // 2:
         return device
     return "cpu"
 
 
 def _points(residual: torch.Tensor, wanted: int, seed: int) -> torch.Tensor:
-    """The rows that a codebook is clustered on: all as they are, or a random sample of its own, in ascending order."""
+    """Return the rows that a codebook is clustered on: all of them, or a random sample of its own, in
+    ascending order.
+    """
     rows = len(residual)
     if rows <= wanted:
         return residual

@@ -1,10 +1,10 @@
-"""One codebook by faiss, as in the paper: its Improved RVQ (Liu et al. 2015), or plain k-means.
+"""Fits one codebook by faiss, as in the paper: its Improved RVQ (Liu et al. 2015), or plain k-means.
 
-The same as `ResidualQuantizer` with beam 1 does for each of its codebooks (`Train_progressive_dim`), but units need
-not be a power of two, and what the codebook leaves over is taken from the centroids as they are stored.
+It does the same as `ResidualQuantizer` with beam 1 for each codebook (`Train_progressive_dim`), but units need not be a
+power of two, and the residual is computed with the centroids as they are stored.
 
-It runs on one thread: with another number of threads faiss's principal axes round differently, and the centroids with
-them. On many cores `fit_torch` is therefore the quicker one.
+It runs on one thread: with another number of threads faiss's principal axes round differently, and so do the centroids.
+On many cores `fit_torch` is therefore faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def cluster(points: torch.Tensor, settings: RvqRecipe, seed: int) -> torch.Tensor:
-    """points: (n, dim) float16 on the host → centroids (units, dim) float32."""
+    """Cluster points (n, dim) float16 on the host into centroids (units, dim) float32."""
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:

@@ -30,7 +30,7 @@ UNITS = 256  # whose points are gathered at once
 def cluster(
     points: torch.Tensor, settings: RvqRecipe, seed: int, dtype: torch.dtype, each_block: Blocks
 ) -> torch.Tensor:
-    """points: (n, dim) float16 → centroids (units, dim) float32, on the points' device."""
+    """Cluster points (n, dim) float16 into centroids (units, dim) float32, on the points' device."""
     units, passes = settings.units, settings.iterations
     generator = torch.Generator().manual_seed(seed)
     start = torch.randperm(len(points), generator=generator)[:units].to(points.device)
@@ -63,7 +63,7 @@ def _kmeans(
     each_block: Blocks,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Lloyd's algorithm from given centroids."""
+    """Run Lloyd's algorithm from given centroids."""
     for _ in range(passes):
         means, counts = _means(points, centroids, dtype, each_block)
         centroids = _moved(torch.where(counts[:, None] > 0, means, centroids), counts, generator)
@@ -73,9 +73,9 @@ def _kmeans(
 def _means(
     points: torch.Tensor, centroids: torch.Tensor, dtype: torch.dtype, each_block: Blocks
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means (units, dim) and numbers (units,) of the points that are nearest to each centroid.
+    """Return means (units, dim) and numbers (units,) of the points that are nearest to each centroid.
 
-    Summed in the order of the rows: adding into shared sums would round in another order each time on a GPU.
+    They are added up in the order of the rows: adding into shared sums would round in another order each time on a GPU.
     """
     units = len(centroids)
     nearest = Nearest(centroids, dtype)
@@ -94,7 +94,7 @@ def _means(
 
 
 def _moved(centroids: torch.Tensor, counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Units without points, moved next to the fullest ones."""
+    """Return the centroids with units without points moved next to the fullest ones."""
     empty = (counts == 0).nonzero()[:, 0]
     if not len(empty):
         return centroids
@@ -105,7 +105,7 @@ def _moved(centroids: torch.Tensor, counts: torch.Tensor, generator: torch.Gener
 
 
 def _principal_axes(points: torch.Tensor, each_block: Blocks) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean (dim,) and principal axes (dim, dim), columns in descending order of variance; float32."""
+    """Return mean (dim,) and principal axes (dim, dim), columns in descending order of variance; float32."""
 
     def moments(start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         x = points[start:stop].float()

@@ -1,8 +1,8 @@
 """The row stage of residual vector quantisation: one uint16 code per codebook for every sentence, LCM 2.3.5.
 
-Every row gets codes, also those whose embedding is not finite (zeros): readers go by the status. The receipt has the
-squared error and the squared norm of the finite rows; their ratio against that of the fit says whether the codebooks
-suit data that came later. Costs: see `codebooks.py`.
+Every row gets codes, even if its embedding is not finite (zeros): readers check the status. The receipt has the squared
+error and the squared norm of the finite rows; comparing their ratio with that of the fit says whether the codebooks
+suit later data. Costs: see `codebooks.py`.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class Rvq:
         self.codebooks = codebooks
 
     def setup(self, device: str) -> None:
-        """Centroids onto the device."""
+        """Move the centroids to the device."""
         prepare_cuda(device)
         self.codebooks = self.codebooks.to(device)
 
     def prepare(self, part: pa.Table) -> PreparedRows:
-        """The matrix of embeddings, not copied."""
+        """Take the matrix of embeddings, without a copy."""
         return PreparedRows(
             embedding_matrix(part["embeddings.embedding"]), part["status.status"].to_numpy() != NON_FINITE
         )
 
     def compute(self, prepared: PreparedRows) -> Quantised:
-        """The nearest centroids, codebook after codebook."""
+        """Find the nearest centroids, codebook after codebook."""
         codes, errors = self.codebooks.quantise(prepared.embeddings, self.settings.precision)
         finite = prepared.embeddings[prepared.finite]
         counts = {
@@ -71,7 +71,7 @@ class Rvq:
         return Quantised(codes, counts)
 
     def finish(self, computed: Quantised) -> Computed:
-        """The column of codes."""
+        """Return the column of codes."""
         codes = computed.codes
         values = pa.field("element", pa.uint16(), nullable=False)
         column = pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), type=pa.list_(values, codes.shape[1]))

@@ -1,4 +1,4 @@
-"""Settings of residual vector quantisation (no torch here, so that a plan is quick)."""
+"""Settings of residual vector quantisation. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RvqSettings(FitSettings, StageSettings):
         10, ge=1, le=1000, description="passes of k-means, for progressive in each of its ten steps"
     )
     points_per_unit: int = meaning(
-        256, ge=1, description="a codebook is clustered on at most points_per_unit · units rows, drawn anew for each"
+        256, ge=1, description="a codebook is clustered on at most points_per_unit · units rows, drawn again for each"
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
         "auto",
@@ -42,5 +42,5 @@ class RvqSettings(FitSettings, StageSettings):
     seed: int = meaning(0, ge=0, le=1_000_000, description="of the random draws of the fit")
 
     def artifacts(self) -> dict[str, str]:
-        """Nothing but the fit."""
+        """Return no digests: the result depends only on the fit."""
         return {}

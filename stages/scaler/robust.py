@@ -1,8 +1,8 @@
 """The robust scaler, LCM 2.3.1: exact medians and interquartile ranges by counting.
 
 A float16 has 65 536 values, so counting them gives exact quantiles of any number of rows in the memory of the counts:
-dim · 65 536 · 4 bytes (268 MB at 1024) and one block of rows (270 MB). The dimensions are shared out over the cores;
-integers make the result independent of who counted what, and of the batches that the rows came in.
+dim · 65 536 · 4 bytes (268 MB at 1024) and one block of rows (270 MB). The dimensions are divided among the cores;
+integers make the result independent of which core counted what, and of the batches in which the rows came.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ASCENDING_VALUES = ASCENDING.astype(np.uint16).view(np.float16).astype(np.float6
 
 @dataclass(frozen=True)
 class RobustScaler:
-    """median, iqr: (dim,) float32.
+    """Normalises embeddings. `median`, `iqr`: (dim,) float32.
 
-    clip: normalised values are cut to ±clip before and after, as the LCM release does; None: they are not.
-    constant: (dim,) bool, the dimensions whose iqr would be 0 and is 1, so that they can be divided by it; it says
-    nothing of their scale. None if not given.
+    `clip`: normalised values are limited to ±clip before and after, as in the LCM release; None: they are not.
+    `constant`: (dim,) bool, the dimensions whose iqr would be 0 and is set to 1, so that they can be divided by it; it
+    says nothing of their scale. None if not given.
     """
 
     median: torch.Tensor
@@ -47,22 +47,22 @@ class RobustScaler:
 
     @property
     def constant_dimensions(self) -> int:
-        """How many."""
+        """The number of constant dimensions."""
         return int(self.constant.sum())
 
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
-        """LCM eq. 4. x: (…, dim) in any format → float32, on the same device."""
+        """Normalise by LCM eq. 4: (…, dim) in any format → float32, on the same device."""
         return self._clipped((x.float() - self.median.to(x.device)) / self.iqr.to(x.device))
 
     def denormalize(self, x: torch.Tensor) -> torch.Tensor:
-        """LCM eq. 4. x: (…, dim) in any format → float32, on the same device."""
+        """Undo LCM eq. 4: (…, dim) in any format → float32, on the same device."""
         return self.median.to(x.device) + self.iqr.to(x.device) * self._clipped(x.float())
 
     def _clipped(self, x: torch.Tensor) -> torch.Tensor:
         return x if self.clip is None else x.clamp(-self.clip, self.clip)
 
     def lcm_state(self) -> dict[str, torch.Tensor]:
-        """The state of the LCM release's `SonarNormalizer`: architecture `base`, with clip `clipping`."""
+        """Return the state of the LCM release's `SonarNormalizer`: architecture `base`, with clip `clipping`."""
         state = {"center": self.median, "scale": self.iqr}
         if self.clip is not None:
             state |= {
@@ -72,13 +72,13 @@ class RobustScaler:
         return state
 
     def to_lcm(self) -> bytes:
-        """The checkpoint that the `checkpoint` of a `sonar_normalizer` card of the LCM release points to."""
+        """Return the checkpoint for a `sonar_normalizer` card of the LCM release."""
         file = io.BytesIO()
         torch.save({"model": self.lcm_state()}, file)
         return file.getvalue()
 
     def to_bytes(self, provenance: Mapping[str, Any]) -> bytes:
-        """The artifact's file."""
+        """Return the artifact's file."""
         numbers = {"rows": self.rows, "constant_dimensions": self.constant_dimensions}
         about = {"settings": {"clip": self.clip}, "numbers": numbers, "provenance": provenance}
         constant = self.constant.expand_as(self.median)
@@ -86,7 +86,7 @@ class RobustScaler:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The scaler of a file. Raises ValueError if it is none."""
+        """Read the scaler of a file. Raises ValueError if there is none."""
         tensors, about = from_bytes("scaler", data)
         if "constant" not in tensors:
             raise ValueError(
@@ -97,7 +97,7 @@ class RobustScaler:
 
 
 class ScalerFit:
-    """Counts embeddings of `dim` dimensions, batch after batch; `finish` makes the scaler of them."""
+    """Counts embeddings of `dim` dimensions, batch after batch; `finish` returns their scaler."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -123,7 +123,7 @@ class ScalerFit:
                 self._count()
 
     def finish(self, clip: float | None = None) -> RobustScaler:
-        """The scaler of all rows. Raises ValueError if there are none."""
+        """Return the scaler of all rows. Raises ValueError if there are none."""
         self._count()
         if not self.rows:
             raise ValueError(
@@ -167,7 +167,7 @@ class ScalerFit:
             self._counts[dimension, : len(counted)] += counted.astype(np.uint32)
 
     def _quartiles(self, dimension: int) -> list[float]:
-        """Lower quartile, median and upper quartile of a dimension, interpolated linearly; exact in float64."""
+        """Return lower quartile, median and upper quartile of a dimension, interpolated linearly; exact in float64."""
         until = np.cumsum(self._counts[dimension, ASCENDING], dtype=np.int64)
         found = []
         for quarter in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Settings of the robust scaler (no torch here, so that a plan is quick)."""
+"""Settings of the robust scaler. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 

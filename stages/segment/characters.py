@@ -1,4 +1,6 @@
-"""What every character is to segmentation, as bits in a table over all code points; made once a process in 0.5 s."""
+"""Classifies every character for segmentation, as bits in a table over all code points; built once per process in 0.5
+s.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ _CLASSES: dict[int, re.Pattern[str] | regex.Pattern[str]] = {
 
 @cache
 def classes() -> NDArray[np.uint16]:
-    """(0x110000,) bits of each code point; surrogates have none."""
+    """Return (0x110000,) bits of each code point; surrogates have none."""
     table = np.zeros(CODE_POINTS, np.uint16)
     for first, last in ((0, 0xD800), (0xE000, CODE_POINTS)):
         characters = "".join(map(chr, range(first, last)))
@@ -52,5 +54,7 @@ def classes() -> NDArray[np.uint16]:
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """(characters,) the code points of a text. Raises UnicodeEncodeError for lone surrogates, which are no text."""
+    """Return (characters,) the code points of a text. Raises UnicodeEncodeError for lone surrogates, which are not
+    text.
+    """
     return np.frombuffer(text.encode(_UTF_32), np.uint32)

@@ -1,4 +1,4 @@
-"""Grapheme clusters: what readers take for one character. Cost: 0.1 µs a character."""
+"""Grapheme clusters: what readers perceive as one character. Cost: 0.1 µs per character."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CLUSTER = regex.compile(r"\X")
 
 
 def cluster_ends(text: str) -> Iterator[int]:
-    """Where the grapheme clusters of a text end, in order."""
+    """Yield where the grapheme clusters of a text end, in order."""
     start, size = 0, PART
     while start < len(text):
         ends = [start + found.end() for found in _CLUSTER.finditer(text[start : start + size])]

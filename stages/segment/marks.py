@@ -70,10 +70,10 @@ _SENTENCE_ENDS = re.compile(rf"[{re.escape(SPACED_FINAL)}](?=[{re.escape(CLOSERS
 
 
 def collapse(text: str) -> str:
-    """Runs of white space and control characters become one space, and none is left at the ends."""
+    """Replace runs of white space and control characters by one space, and strip both ends."""
     return BLANKS.sub(" ", text).strip(" ")
 
 
 def has_sentence_ends(text: str) -> bool:
-    """Whether sentence-final marks stand as often as in written text, about one in `SENTENCE` characters."""
+    """Return whether sentence-final marks are as frequent as in written text, about one in `SENTENCE` characters."""
     return len(text) <= SENTENCE or sum(1 for _ in _SENTENCE_ENDS.finditer(text)) * SENTENCE >= len(text)

@@ -1,4 +1,4 @@
-"""Joining neighbours that are too small, from left to right."""
+"""Joins neighbours that are too small, from left to right."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Test = Callable[[int, int], bool]  # of the pieces from one to another, both inc
 
 
 def joined(count: int, barrier: Sequence[bool], too_small: Test, fits: Test) -> list[bool]:
-    """Whether each piece still ends something: a small one joins what is before it, else what comes behind it joins it.
+    """Return whether each piece still ends something: a small one joins the previous one, or else the next one joins
+    it.
 
-    barrier: whether nothing can be joined over the end of a piece. Cost: one pass.
+    `barrier`: whether nothing can be joined across the end of a piece. Cost: one pass.
     """
     ends = [True] * count
     begin = 0
@@ -28,8 +29,8 @@ def joined(count: int, barrier: Sequence[bool], too_small: Test, fits: Test) -> 
 
 
 def merge_fragments(pieces: Pieces, min_chars: int) -> None:
-    """Join pieces of fewer than min_chars characters to their neighbours, where no limit is exceeded and no blank line
-    is between.
+    """Join pieces of fewer than min_chars characters to their neighbours, unless that exceeds a limit or crosses a
+    blank line.
     """
     text, limits = pieces.text, pieces.limits
     if not (pieces.chars < min_chars).any():

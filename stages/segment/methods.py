@@ -1,4 +1,4 @@
-"""The ways to find where sentences end: spaCy's rules, or a SaT model. Both look at many documents at once."""
+"""The methods that find where sentences end: spaCy's rules, or a SaT model. Both process many documents at once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class FoundCuts(Protocol):
     cut: Flags  # (ink,) whether a sentence ends
 
     def fit(self, pieces: Pieces) -> int:
-        """Break what exceeds the limits. Returns how many single characters have too many tokens all the same."""
+        """Break what exceeds the limits. Returns how many single characters still have too many tokens."""
 
     def paragraph_ends(self, text: Text, pieces: Pieces) -> Flags:
-        """(pieces,) whether a paragraph ends."""
+        """Return (pieces,) whether a paragraph ends."""
 
 
 class Method(Protocol):
@@ -108,7 +108,7 @@ class SatMethod:
 
 
 def ink_logits(runner: SatRunner, text: Text) -> NDArray[np.float32]:
-    """(ink,) the log odds of a sentence's end behind each ink character; −inf where no token ends."""
+    """Return (ink,) the log odds of a sentence's end after each ink character; −inf where no token ends."""
     places, found = runner.logits(text.documents, text.edges[:-1])
     logits = np.full(len(text.ink), -np.inf, np.float32)
     ink = text.before(places + 1)
@@ -117,7 +117,7 @@ def ink_logits(runner: SatRunner, text: Text) -> NDArray[np.float32]:
 
 
 def make_method(settings: SegmentSettings, device: str) -> Method:
-    """Loads what the settings ask for onto the device."""
+    """Load what the settings ask for onto the device."""
     return SatMethod(settings, device) if settings.uses_sat else SpacyMethod()
 
 

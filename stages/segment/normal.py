@@ -1,7 +1,7 @@
-"""Unicode NFC with the way back: where each character of the normalised text stood in the original.
+"""Unicode NFC with the way back: where each character of the normalised text was in the original.
 
-A text that is in NFC already costs one check of 1 ns a character. Else only what can change is looked at: characters
-that combine with the one before, and those that are never part of NFC, about 1 µs for each.
+A text that is in NFC already costs one check of 1 ns per character. Otherwise only what can change is processed:
+characters that combine with the previous one, and those that are never part of NFC, about 1 µs for each.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ BEGINS, JOINS = 1, 2  # what a character that may change does
 
 @dataclass(frozen=True)
 class Normal:
-    """A text in NFC. new, old: (changes, 2) ranges of what was changed, here and in the original; both may be empty."""
+    """A text in NFC. `new`, `old`: (changes, 2) ranges of what was changed, here and in the original; both may be
+    empty.
+    """
 
     text: str
     new: Indices
     old: Indices
 
     def original(self, places: Indices) -> Indices:
-        """Boundaries between characters here → between characters of the original; order is kept."""
+        """Map boundaries between characters here to boundaries of the original; order is kept."""
         if not len(self.new):
             return places
         change = np.searchsorted(self.new[:, 0], places, side="right") - 1
@@ -39,7 +41,7 @@ class Normal:
 
 
 def normalised(text: str) -> Normal:
-    """A text in NFC, equal to what `unicodedata.normalize` gives."""
+    """Return a text in NFC, equal to what `unicodedata.normalize` returns."""
     nothing = np.empty((0, 2), np.int64)
     if unicodedata.is_normalized("NFC", text):
         return Normal(text, nothing, nothing)

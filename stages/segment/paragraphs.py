@@ -1,4 +1,6 @@
-"""Paragraphs of sentences (LCM 4.3): SaT's boundaries, fewer than ten sentences each, single sentences joined."""
+"""Groups sentences into paragraphs (LCM 4.3): SaT's boundaries, fewer than ten sentences each, single
+sentences joined.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ SILENT = -1e2
 
 
 def paragraph_ends(odds: NDArray[np.float32], blank_line: Flags, document: Indices) -> Flags:
-    """Whether a paragraph ends with each sentence.
+    """Return whether a paragraph ends with each sentence.
 
-    odds: (sentences,) log odds of a paragraph's end behind each, less those of the threshold. blank_line: whether one
-    follows, which ends a paragraph too. document: (sentences,) ascending. A paragraph of more than nine sentences is
-    cut where that is most probable; a single sentence joins the paragraph before it, or else the next, if both are
-    together at most nine and in one document.
+    A paragraph of more than nine sentences is cut where that is most probable; a single sentence joins the paragraph
+    before it, or else the next one, if both have together at most nine and are in one document.
+
+    Args:
+        odds: (sentences,) log odds of a paragraph's end after each, minus those of the threshold.
+        blank_line: whether one follows, which ends a paragraph too.
+        document: (sentences,) the number of its document, ascending.
     """
     count = len(odds)
     if not count:

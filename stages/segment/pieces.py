@@ -1,4 +1,4 @@
-"""Pieces of text under limits: where they are, what is written in them, how many tokens that is."""
+"""Pieces of text under limits: their places, their text, and their number of tokens."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Limits:
     count_tokens: Callable[[Sequence[str]], list[int]]
 
     def count(self, texts: Sequence[str]) -> Indices:
-        """Tokens of each text."""
+        """Return the number of tokens of each text."""
         parts = [self.count_tokens(texts[at : at + COUNTED]) for at in range(0, len(texts), COUNTED)]
         return np.array([count for part in parts for count in part], np.int64)
 
     @cached_property
     def overhead(self) -> int:
-        """Tokens of a text without any: the language tag and </s>."""
+        """The number of tokens of an empty text: the language tag and </s>."""
         return self.count_tokens([""])[0]
 
 
@@ -45,33 +45,33 @@ class Pieces:
 
     @property
     def chars(self) -> Indices:
-        """Characters of each piece, as written."""
+        """The number of characters of each piece, as written."""
         return self.text.length(self.first, self.last)
 
     @property
     def cap_splits(self) -> int:
-        """Sentences with a cut in them."""
+        """The number of sentences with a cut in them."""
         return len(np.unique(np.searchsorted(self._sentences, np.setdiff1d(self.last, self._sentences))))
 
     @property
     def sentence(self) -> Indices:
-        """The number of the sentence that each piece is of."""
+        """The number of the sentence that each piece is from."""
         return np.searchsorted(self._sentences, self.last)
 
     def too_long(self) -> Indices:
-        """Pieces of more than max_chars."""
+        """Return the pieces of more than max_chars."""
         limit = self.limits.max_chars
         return np.flatnonzero(self.chars > limit) if limit else np.empty(0, np.int64)
 
     def too_many_tokens(self) -> Indices:
-        """Pieces of more than max_tokens; counts what is not counted yet."""
+        """Return the pieces of more than max_tokens; counts tokens that are not counted yet."""
         new = np.flatnonzero(self.tokens < 0)
         self.tokens[new] = self.limits.count([self.written[row] for row in new.tolist()])
         limit = self.limits.max_tokens
         return np.flatnonzero(self.tokens > limit) if limit else np.empty(0, np.int64)
 
     def recut(self, inside: Flags, places: Indices, hard: Flags) -> None:
-        """Replace all cuts where `inside` is true by those at `places`. Pieces that stay keep their tokens."""
+        """Replace all cuts where `inside` is true by those at `places`. Pieces that stay keep their token counts."""
         self.cut = self.cut & ~inside
         self.cut[places] = True
         self.hard &= ~inside

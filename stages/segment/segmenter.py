@@ -64,10 +64,10 @@ class Window(NamedTuple):
 
 
 class Segmenter:
-    """Segments batches of documents; what it loads it keeps, so make one a process.
+    """Segments batches of documents; it caches what it loads, so make one per process.
 
-    `count_tokens` gives the number of tokens of each text, language tag and </s> included. It is called once for every
-    two million characters, and again for what the cap breaks. Raises CardError if the SaT model does not load.
+    `count_tokens` returns the number of tokens of each text, language tag and </s> included. It is called once for
+    every two million characters, and again for what the cap breaks. Raises CardError if the SaT model does not load.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Segmenter:
         self._rules = SpacyMethod()  # of the documents in other languages
 
     def segment(self, texts: Sequence[str], langs: Sequence[str]) -> Segmented:
-        """Sentences of documents in languages given by SONAR codes (`eng_Latn`); a batch may mix languages.
+        """Cut documents in languages given by SONAR codes (`eng_Latn`) into sentences; a batch may mix languages.
 
         Raises UnicodeEncodeError for lone surrogates; the readers quarantine documents that have any.
         """
@@ -168,7 +168,7 @@ def _groups(windows: Iterable[Window]) -> Iterator[list[Window]]:
 
 
 def _in_order(found: Segmented) -> Segmented:
-    """With the rows of each document where it stands in the batch."""
+    """Return the sentences with the rows of each document at its place in the batch."""
     order = np.argsort(found.document, kind="stable")
     return replace(
         found,
@@ -183,13 +183,13 @@ def _in_order(found: Segmented) -> Segmented:
 
 
 def _numbers(ends: NDArray[np.bool_], document: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The number of each row's paragraph in its document, from the rows that end one."""
+    """Return the number of each row's paragraph in its document, from the rows that end one."""
     before: NDArray[np.int64] = np.cumsum(ends) - ends
     return (before - before[np.searchsorted(document, document)]).astype(np.int32)
 
 
 def _joined(parts: list[Segmented]) -> Segmented:
-    """Groups one after the other; a document may go on from one to the next, and its paragraphs with it."""
+    """Join groups one after the other; a document may continue from one to the next, and its paragraphs with it."""
     if len(parts) == 1:
         return parts[0]
     for before, after in pairwise(parts):

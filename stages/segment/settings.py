@@ -1,4 +1,4 @@
-"""Settings of the `segment` section of corpus.yaml. Importing this costs nothing: no spaCy, no torch."""
+"""Settings of the `segment` section of corpus.yaml. Imports neither spaCy nor torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SegmentSettings(Settings):
 
     @property
     def uses_sat(self) -> bool:
-        """Whether a SaT model is needed."""
+        """Return whether a SaT model is needed."""
         return not self.method.startswith("spacy")
 
     @property
@@ -72,7 +72,7 @@ class SegmentSettings(Settings):
         return self.method not in ("spacy", "sat")
 
     def meaningful(self) -> dict[str, Any]:
-        """Without what the method does not look at: changing it makes nothing stale."""
+        """Return the meaning settings without those that the method does not use: changing them makes nothing stale."""
         kept = super().meaningful()
         unused = {"sat_only"}  # the digest of the model tells: a model without languages of its own is always alone
         unused |= set() if self.capped else {"max_chars", "max_tokens"}
@@ -83,7 +83,7 @@ class SegmentSettings(Settings):
         return {name: value for name, value in kept.items() if name not in unused}
 
     def artifacts(self) -> dict[str, str]:
-        """Digests of the files that decide where sentences end."""
+        """Return digests of the files that decide where sentences end."""
         if not self.uses_sat:
             return {}
         card, languages = load_sat_card(self.sat), self.languages

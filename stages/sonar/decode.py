@@ -2,7 +2,7 @@
 
 Sentences of like limits are decoded together, longest first. Greedy decoding takes one pass of the decoder a token,
 beam search `beam` of them; a batch holds the cache of `batch_rows` hypotheses at its longest limit: 19 MB a
-row of the published decoder at 128 tokens a sentence.
+row of the published decoder at 128 tokens per sentence.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Sentences lie end to end, the longest first, and a batch is a piece of that: no 
 is wasted, and a sentence's embedding cannot depend on its neighbours. Our own encoder takes sentences of several
 lengths at once (`stages/packed.py`), so that all batches but the last are full; others take those of exactly equal
 token count. All ids go to the device at once and all embeddings come back at once; between the two the host only gives
-orders and never waits for the device. Cost: 2 · parameters FLOP a token; on the device 2 · dim bytes a sentence and 4 a
-token, besides the network and one batch, and for a moment 20 more a token.
+orders and never waits for the device. Cost: 2 · parameters FLOP per token; on the device 2 · dim bytes per sentence and
+4 per token, besides the network and one batch, and for a moment 20 more per token.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A step is work of the device alone: the network, the choice of the token and the
 lie in tensors, and the host looks at them every few steps only. On a GPU the steps of a number of rows are one CUDA
 graph: row counts are powers of two, and attention sees the cache in blocks of `BLOCK` tokens behind a mask. On a CPU
 the same step runs as it is, over exactly the rows and tokens that are there, so that a row's bits depend on nothing
-else. Memory: 4 · layers · dim bytes a row and token in 16 bits, and the logits of all rows.
+else. Memory: 4 · layers · dim bytes per row and token in 16 bits, and the logits of all rows.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Space:
         torch.arange(-PREFIX, rows * self.out.shape[1] - PREFIX, self.out.shape[1], out=self.place[:rows])
         decoder.begin(embeddings, self.state)
         self.state.rows = rows
-        if pace.blocks:  # behind a mask values count nothing, unless they are no numbers
+        if pace.blocks:  # behind a mask values count nothing, unless they are not numbers
             self.state.cache[:, :, :rows].zero_()
         self.token[:count] = prefixes[:, 0]
         decoder.step(self.token[:rows], self.state, pace.seen(1, self.out.shape[1]))

@@ -1,4 +1,4 @@
-"""What all stages that decode embeddings have in their settings (no torch here, so that a plan is quick)."""
+"""Settings of all stages that decode embeddings. Imports no torch, so that a plan is fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stages.stage import StageSettings, execution, meaning
 
 
 class DecodingSettings(StageSettings):
-    """A decoder, how long what it gives may be, and how much of it is computed at once."""
+    """A decoder, how long its output may be, and how much of it is computed at once."""
 
     reads: ClassVar[tuple[str, ...]] = (
         "sentences.text",
@@ -33,6 +33,6 @@ class DecodingSettings(StageSettings):
     )
 
     def artifacts(self) -> dict[str, str]:
-        """The decoder's and the tokenizer's weights."""
+        """Return the digests of the decoder's and the tokenizer's weights."""
         card = load_card(self.model)
         return {"decoder": card.decoder_digest, "tokenizer": card.tokenizer_digest}

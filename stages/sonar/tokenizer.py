@@ -22,7 +22,7 @@ __all__ = ["BEGIN", "END", "PAD", "UNKNOWN", "SonarTokenizer"]
 
 
 class SonarTokenizer:
-    """The tokenizer of one model card. Cheap to make, and safe to pickle by making it anew from the card."""
+    """The tokenizer of one model card. Cheap to make, and safe to pickle by making it again from the card."""
 
     def __init__(self, card: ModelCard) -> None:
         self.card = card

@@ -132,11 +132,11 @@ BAD_LINES: list[tuple[bytes, str, str]] = [  # line, reason, pattern of the erro
     (b'{"id": "half key", "lang": "eng_Latn", "\\ud800": "a"}', "text column missing", r"'.ud800'"),
     (b'{"text": ' + b"[" * DEEP + b"]" * DEEP + b"}", "invalid JSON", "too deeply"),
     (b'{"id": "deep", "text": ' + b"[" * 800 + b"]" * 800 + b"}", "text is not a string", r"\[\["),
-    (b'{"id": "key", "lang": "eng_Latn", "text": "a", "text": "b"}', "duplicate key", "'text' stands twice"),
+    (b'{"id": "key", "lang": "eng_Latn", "text": "a", "text": "b"}', "duplicate key", "'text' is repeated"),
     (b'{"id": "nan", "lang": "eng_Latn", "text": NaN}', "text is not a string", r"nan \(float\)"),
     (b'{"id": ' + b"9" * 5000 + b', "text": "a"}', "invalid JSON", "more than 4300 digits; write"),
     (b'{"id": "cut off", "lang": "eng_La', "invalid JSON", r"at character 33, near .*eng_La.r"),
-    (b'["a list"]', "not a JSON object", "write one object a line"),
+    (b'["a list"]', "not a JSON object", "write one object per line"),
 ]
 DROPPED_LINES = [record("empty", ""), record("blank", " \t\u2028\u00a0\0"), b"", b"  "]
 

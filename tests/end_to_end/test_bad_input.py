@@ -188,7 +188,7 @@ def test_a_folder_of_which_nothing_is_kept_says_so(tmp_path: Path) -> None:
     assert code == 1
     assert (
         "3 in = 0 kept" in shown
-        and "Not one document was kept" in shown
+        and "No document was kept" in shown
         and "are `text:` and `id:` the right columns?" in shown
     )
 

@@ -1,4 +1,4 @@
-"""One line of 50 MB as a document, and another that is no JSON: time and memory stay in proportion."""
+"""One line of 50 MB as a document, and another that is not JSON: time and memory stay in proportion."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_everything_fits(name: str, sat: bool, segmenters: int | None) -> None:
     assert 0 < cpus <= sum(node.cpus for node in nodes)
     assert min(found.visitor_cpus, found.segmenter_cpus) > 0
     if gpus:
-        assert (found.visitors, found.device) == (gpus, "cuda"), "one a GPU"
+        assert (found.visitors, found.device) == (gpus, "cuda"), "one per GPU"
         assert found.visitor_gpus > 0.5, "never two on a GPU"
         assert found.bundled == sat
         if sat:  # a visitor and its segmenters fit onto a GPU, and as many such bundles onto a node as it has GPUs

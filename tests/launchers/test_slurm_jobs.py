@@ -238,5 +238,5 @@ def test_jobs_that_slurm_has_forgotten_and_processes_outside_of_it() -> None:
     assert not jobs.alive([]) and not jobs.alive(["999999"]) and jobs.states(["999999"]) == {}
     if "SLURM_JOB_ID" not in os.environ:
         assert jobs.this_task() is None and jobs.seconds_left() is None and jobs.restarts() == 0
-        with pytest.raises(SlurmError, match="in no SLURM job"):
+        with pytest.raises(SlurmError, match="not in a SLURM job"):
             jobs.requeue()

@@ -64,8 +64,8 @@ def test_stages_one_after_the_other(make_config: MakeConfig) -> None:
         (("run", "{config}", "--launcher", "slrum"), 2, "launcher.kind"),
         (("run", "{config}", "--wrong"), 2, "--wrong"),
         (("run", "{config}", "--set", "input.0.path=in/*.nothing"), 2, "nothing"),
-        (("status", "{folder}"), 1, "is no corpus"),
-        (("inspect", "{folder}"), 1, "is no corpus"),
+        (("status", "{folder}"), 1, "is not a corpus"),
+        (("inspect", "{folder}"), 1, "is not a corpus"),
     ],
 )
 def test_exit_codes_and_words(

@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of(command: str, *arguments: object, code: int = 0) -> dict[str, Any]:
     done = pipeline(command, *arguments, "--json")
     assert done.returncode == code, said(done)
-    found: dict[str, Any] = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found: dict[str, Any] = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert list(found)[:2] == ["schema", "command"] and (found["schema"], found["command"]) == (1, command)
     return found
 

@@ -195,7 +195,7 @@ def test_samples_nest_and_rows_without_an_embedding_are_null(part: pa.Table, sca
 
 
 def test_what_does_not_fit_is_refused_in_words(part: pa.Table, scaler: bytes) -> None:
-    with pytest.raises(ValueError, match=r"fragility\.sample is \{rows: 50000000\}, which is no rate yet"):
+    with pytest.raises(ValueError, match=r"fragility\.sample is \{rows: 50000000\}, which is not a rate yet"):
         build_stage(FragilitySettings(model=str(TINY_CARD)), {"scaler": scaler})
     small = RobustScaler(torch.zeros(3), torch.ones(3)).to_bytes({})
     with pytest.raises(ValueError, match=r"scaler was fitted on 3 dimensions, the decoder .* takes \d+; .*--refit"):

@@ -285,7 +285,7 @@ def test_file() -> None:
     assert back.numbers == {"rows": 100.0, "relative_error": errors}
     assert back.settings["backend"] == "torch"
     assert back.to_bytes({"rows": 100}) == data
-    with pytest.raises(ValueError, match=f"these {len(data) - 1} bytes are no rvq"):
+    with pytest.raises(ValueError, match=f"these {len(data) - 1} bytes are not a rvq"):
         Codebooks.from_bytes(data[:-1])
 
 

@@ -240,7 +240,7 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     shutil.copy(TINY / "model.safetensors", path)
     content["sha256"] = {name: sha256_of(tmp_path / "model" / name) for name in content["sha256"]}
     card.write_text(yaml.safe_dump(content))
-    with pytest.raises(CardError, match=r"no SaT model of XLM-R's architecture .*vocab_size"):
+    with pytest.raises(CardError, match=r"not a SaT model with XLM-R's architecture .*vocab_size"):
         load(load_sat_card(str(card)), torch.float32, "cpu")
 
 

@@ -129,7 +129,7 @@ def test_file_of_a_scaler_without_constant_dimensions() -> None:
 def test_what_is_no_scaler_is_refused() -> None:
     data = fit(sample(100, 8)).to_bytes({})
     for broken in (b"", b"nonsense", data[:-1], data[:40]):
-        with pytest.raises(ValueError, match=f"these {len(broken)} bytes are no scaler"):
+        with pytest.raises(ValueError, match=f"these {len(broken)} bytes are not a scaler"):
             RobustScaler.from_bytes(broken)
     with pytest.raises(ValueError, match="kind 'rvq', version 1, where 'scaler'"):
         RobustScaler.from_bytes(artifact.to_bytes("rvq", {"x": torch.zeros(1)}, {}))

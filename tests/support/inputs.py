@@ -47,7 +47,7 @@ def entry(path: Path | str, **values: Any) -> InputSettings:
 
 
 def read(chunks: list[Chunk], source: InputSettings, split: SplitSettings | None = None) -> list[Document | Rejected]:
-    """All records; fails unless every chunk's books balance."""
+    """All records; fails unless every chunk's accounting balances."""
     out: list[Document | Rejected] = []
     for chunk in chunks:
         records = list(read_documents(chunk, source, split or SplitSettings()))

@@ -1,8 +1,8 @@
-"""Which way of segmenting suits a corpus: `pipeline compare-segmenters`, Figure 3 of the LCM paper for one's own text.
+"""Implements `pipeline compare-segmenters`: which way of segmenting suits a corpus, by Figure 3 of the LCM paper.
 
 The same documents are cut by every method; every sentence is encoded and decoded by the models of corpus.yaml and
-scored. Nothing of the corpus is read or written but the inputs. Cost: encoding and decoding the sample once a method
-(by default 200 000 characters: about 2 700 sentences of the corpus that ships), and segmenting it twice or more.
+scored. Of the corpus only the inputs are read, and nothing is written. Cost: encoding and decoding the sample once per
+method (by default 200 000 characters: about 2 700 sentences of the corpus that ships), and segmenting it twice or more.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class CompareOptions:
 
 
 def compare(console: Console, config: RunConfig, options: CompareOptions, find_device: Callable[[], str]) -> None:
-    """Print the tables and write the plot. `find_device`: says where networks compute, once all else is in order.
+    """Print the tables and write the plot. `find_device` says where networks compute, once everything else is checked.
 
-    Raises `ConfigError` for wishes that cannot be, before anything long begins, and `CorpusError` if no document of the
+    Raises `ConfigError` for impossible options before anything long begins, and `CorpusError` if no document of the
     sample can be used.
     """
     methods = _methods(config.segment, options.methods)
@@ -72,7 +72,7 @@ def compare(console: Console, config: RunConfig, options: CompareOptions, find_d
 
 
 def _methods(settings: SegmentSettings, asked: str) -> list[str]:
-    """The methods asked for, each once; a SaT model that they need is there."""
+    """Return the methods asked for, each once, and check that a SaT model that they need is there."""
     methods = list(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
@@ -88,14 +88,14 @@ def _methods(settings: SegmentSettings, asked: str) -> list[str]:
 
 
 class _NotNowError(Exception):
-    """Leaves the file of a plot as it was."""
+    """Ends the check of a plot's file, which stays as it was."""
 
 
 def _checked_plot(url: str) -> str:
-    """The plot's format, by its name. Raises as `replaced` would if it cannot be written there."""
+    """Return the plot's format, by its name. Raises the errors of `replacing_file` if it cannot be written."""
     form = url.rpartition(".")[2].lower()
     if form not in FORMATS:
-        raise ConfigError(f"--plot {url}: the name's end says which format; allowed: .{', .'.join(FORMATS)}")
+        raise ConfigError(f"--plot {url}: the ending of the name decides the format; allowed: .{', .'.join(FORMATS)}")
     with suppress(_NotNowError), replacing_file(url):
         raise _NotNowError
     return form

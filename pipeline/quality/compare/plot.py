@@ -1,7 +1,7 @@
-"""Figure 3 of the LCM paper: average AutoBLEU by sentence length, uncapped methods left, capped ones right.
+"""Draws Figure 3 of the LCM paper: average AutoBLEU by sentence length, uncapped methods left, capped ones right.
 
-Below, how many sentences each point stands for; the point at the right edge is of all that are longer. The same scores
-give the same bytes. The file holds the corpus's name and numbers, nothing of a document.
+Below, it shows how many sentences each point stands for; the point at the right edge covers all longer ones. The same
+scores give the same bytes. The file holds the corpus's name and numbers, but no text of a document.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 STYLES = {"spacy": ("#0072B2", "o"), "sat": ("#D55E00", "s")}  # blue and vermilion of Okabe and Ito
-FEW = 10  # sentences; a point of fewer is hollow
+FEW = 10  # sentences; a point with fewer is hollow
 GREY = "#666666"
 
 
@@ -37,7 +37,7 @@ def draw(file: IO[bytes], form: str, scored: list[Scored], max_chars: int, title
             "axes.spines.top": False,
             "svg.fonttype": "none",  # text stays text: it can be searched, and names in any script show
             "svg.hashsalt": "compare-segmenters",
-            "text.parse_math": False,  # a $ in a name is a $
+            "text.parse_math": False,  # a $ in a name stays a $
         }
     ):
         figure = Figure(figsize=(1.5 + 5 * len(sides), 6), layout="constrained")

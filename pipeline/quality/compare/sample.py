@@ -1,9 +1,10 @@
-"""A sample of a corpus's documents, before any run has read them.
+"""Samples a corpus's documents before any run has read them.
 
-Up to 32 chunks, the first in the run's own seeded order, in which every input advances at the same pace; more where
-they are small. Of each, in random order (seeded too), documents of its first thousand records or four million
-characters, until the chunk has given its share. The last document of a share is cut where a word ends, so that books
-and notes count by their text. Whatever the size of the corpus, no more than the beginnings of these chunks is read.
+Up to 32 chunks are read, the first in the run's own seeded order, in which every input advances at the same pace; more
+chunks if they are small. Of each, documents of its first thousand records or four million characters are taken in
+random order (seeded too), until the chunk has given its share. The last document of a share is cut at the end of a
+word, so that books and notes count by their text. Whatever the size of the corpus, only the beginnings of these chunks
+are read.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from stages.segment import marks
 from stages.sonar.card import load_card
 
 CHUNKS = 32
-RECORDS = 1000  # looked at of each chunk
-CHARACTERS = 4_000_000  # held of each chunk
-SHORTEST = 100  # characters; what is left of a share goes to other chunks when it is less: no scraps of documents
+RECORDS = 1000  # records read of each chunk
+CHARACTERS = 4_000_000  # characters held of each chunk
+SHORTEST = 100  # characters; a smaller rest of a share goes to other chunks, to avoid scraps of documents
 
 
 @dataclass
 class Sample:
-    """Texts of documents with their languages. `skipped`: records that are no documents, by reason."""
+    """Texts of documents with their languages. `skipped`: records that are not documents, by reason."""
 
     texts: list[str] = field(default_factory=list)
     langs: list[str] = field(default_factory=list)
@@ -39,11 +40,11 @@ class Sample:
 
     @property
     def megabytes(self) -> float:
-        """Of UTF-8."""
+        """The size of the texts in MB of UTF-8."""
         return sum(len(text.encode()) for text in self.texts) / 1e6
 
     def describe(self) -> str:
-        """How much it is, in words."""
+        """Describe the size of the sample in words."""
         return f"{counted(len(self.texts), 'document')}, {number(self.characters)} characters"
 
     def reject(self, reason: str, records: int, error: str) -> None:
@@ -52,7 +53,7 @@ class Sample:
         self.first_error = self.first_error or error
 
     def add(self, document: Document, most: int) -> None:
-        """Take a document, or as much of its beginning as `most` characters hold."""
+        """Add a document, or the first `most` characters of it."""
         text = document.text
         if len(text) > most:
             end = max(text.rfind(space, most // 2, most) for space in " \n")
@@ -66,14 +67,15 @@ class Sample:
 
 
 def take_sample(config: RunConfig, characters: int) -> Sample:
-    """About so many characters of documents, fewer if the inputs hold fewer; `seed` of corpus.yaml decides which.
+    """Take about `characters` characters of documents, fewer if the inputs hold fewer; `seed` of corpus.yaml decides
+    which.
 
-    Raises `CorpusError` if not one document can be used.
+    Raises `CorpusError` if no document can be used.
     """
     sample = Sample()
     languages = load_card(config.segment.model).languages
     chunks = _enough(order_chunks(plan_inputs(config.input, config.chunk_bytes), config.seed), characters)
-    chunks.sort(key=lambda chunk: chunk.bytes)  # what small ones lack of their share is left to large ones
+    chunks.sort(key=lambda chunk: chunk.bytes)  # large chunks make up for small ones
     for left, chunk in zip(range(len(chunks), 0, -1), chunks, strict=True):
         until = sample.characters + -(-(characters - sample.characters) // left)
         for document in _shuffled(config, chunk, languages, sample):
@@ -86,7 +88,7 @@ def take_sample(config: RunConfig, characters: int) -> Sample:
 
 
 def _enough(chunks: Sequence[Chunk], characters: int) -> list[Chunk]:
-    """The first chunks: 32, or as many as probably hold twice the characters, if that is more."""
+    """Return the first chunks: 32, or more if they probably hold less than twice the characters."""
     enough: list[Chunk] = []
     stored = 0
     for chunk in chunks:
@@ -98,7 +100,7 @@ def _enough(chunks: Sequence[Chunk], characters: int) -> list[Chunk]:
 
 
 def _shuffled(config: RunConfig, chunk: Chunk, languages: Sequence[str], sample: Sample) -> Iterator[Document]:
-    """Documents from the beginning of a chunk in random order; what cannot be used is counted."""
+    """Yield documents from the beginning of a chunk in random order; rejected records are counted."""
     settings = next(one for one in config.input if one.name == chunk.input)
     pool: list[Document] = []
     held = 0
@@ -119,6 +121,6 @@ def _nothing(sample: Sample) -> str:
         return "the inputs hold no documents: nothing to compare"
     reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sample.skipped.most_common())
     return (
-        f"no document can be used of those looked at: {reasons}. The first is {sample.first_error}. `pipeline doctor "
+        f"none of the sampled documents can be used: {reasons}. The first is {sample.first_error}. `pipeline doctor "
         "CORPUS.YAML` looks at the inputs"
     )

@@ -1,7 +1,7 @@
-"""Segmenting a sample with one method, and scoring what comes out with the stages of corpus.yaml.
+"""Segments a sample with one method, and scores the result with the stages of corpus.yaml.
 
-Speed is measured after loading: whole passes over the sample for at least a second. Every sentence is scored, whatever
-`autobleu.sample` says.
+Speed is measured after loading: whole passes over the sample for at least a second. Every sentence is scored,
+regardless of `autobleu.sample`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stages.stage import Stage, StageSettings, whole
 
 METHODS = ("spacy", "spacy-capped", "sat", "sat-capped")
 TIMED_SECONDS = 1.0
-SLICE = 512  # sentences between two looks at the progress
+SLICE = 512  # sentences between two updates of the progress
 WARM_UP = 32  # sentences
 
 Count = Callable[[Sequence[str]], list[int]]
@@ -37,7 +37,7 @@ Count = Callable[[Sequence[str]], list[int]]
 
 @dataclass(frozen=True)
 class Cut:
-    """The sample as one method cuts it. `speed`: megabytes of UTF-8 a second."""
+    """The sample as one method cuts it. `speed`: megabytes of UTF-8 per second."""
 
     method: str
     segmented: Segmented
@@ -45,13 +45,13 @@ class Cut:
 
     @property
     def sentences(self) -> int:
-        """How many there are."""
+        """The number of sentences."""
         return len(self.segmented.chars)
 
 
 @dataclass(frozen=True)
 class Length:
-    """Sentences of `first` to `last` characters (None: of more). `mean`, `error`: AutoBLEU and its standard error."""
+    """Sentences of `first` to `last` characters (None: no limit). `mean`, `error`: AutoBLEU and its standard error."""
 
     first: int
     last: int | None
@@ -62,7 +62,9 @@ class Length:
 
 @dataclass(frozen=True)
 class Scored:
-    """autobleu: (sentences,), NaN where an embedding is not finite; `seconds` of encoding and decoding."""
+    """Scores of a method. `autobleu`: (sentences,), NaN if an embedding is not finite; `seconds` of encoding and
+    decoding.
+    """
 
     cut: Cut
     autobleu: npt.NDArray[np.float32]
@@ -71,7 +73,7 @@ class Scored:
 
     @property
     def method(self) -> str:
-        """Its name."""
+        """The name of the method."""
         return self.cut.method
 
     @property
@@ -81,17 +83,21 @@ class Scored:
 
     @property
     def unscored(self) -> int:
-        """Sentences whose embedding is not finite."""
+        """The number of sentences whose embedding is not finite."""
         return int(np.isnan(self.autobleu).sum())
 
     def mean(self, *, by_characters: bool = False) -> float:
-        """AutoBLEU of a sentence on average, or of a character: methods differ in how many sentences they make."""
+        """Return AutoBLEU averaged over sentences, or over characters: methods differ in how many sentences
+        they make.
+        """
         known = ~np.isnan(self.autobleu)
         weights = self.chars[known] if by_characters else np.ones(int(known.sum()))
         return float(np.average(self.autobleu[known].astype(np.float64), weights=weights)) if known.any() else math.nan
 
     def by_length(self, max_chars: int) -> list[Length]:
-        """Steps of 20 characters up to 300 for a cap of 200, and one for all that is longer; larger for larger caps."""
+        """Return steps of 20 characters up to 300 for a cap of 200, and one for all longer sentences; wider for larger
+        caps.
+        """
         width = 20 * max(1, -(-max_chars // 200))
         steps = 15
         step = np.minimum((self.chars - 1) // width, steps)
@@ -112,10 +118,12 @@ class Scored:
 
 
 def cut(settings: SegmentSettings, method: str, sample: Sample, count_tokens: Count, device: str) -> Cut:
-    """Segment the sample, and again for the time it takes. Raises `StartError` if the method cannot be loaded."""
+    """Segment the sample, then repeat it to measure the time. Raises `StartError` if the method cannot be loaded."""
     with starting(f"segment.method {method}"):
         segmenter = Segmenter(settings.model_copy(update={"method": method}), count_tokens, device)
-    segmented = segmenter.segment(sample.texts, sample.langs)  # untimed: rules of a language load when it is first met
+    segmented = segmenter.segment(
+        sample.texts, sample.langs
+    )  # untimed: the rules of a language are loaded on first use
     passes, seconds, started = 0, 0.0, time.perf_counter()
     while seconds < TIMED_SECONDS:
         segmenter.segment(sample.texts, sample.langs)
@@ -124,7 +132,7 @@ def cut(settings: SegmentSettings, method: str, sample: Sample, count_tokens: Co
 
 
 class Scorer:
-    """The stages encode and autobleu as corpus.yaml sets them, with their defaults where it has no such section."""
+    """The stages encode and autobleu as corpus.yaml sets them, or with defaults if it has no such section."""
 
     def __init__(self, config: RunConfig, device: str) -> None:
         encode = config.encode or EncodeSettings(model=config.segment.model)
@@ -134,7 +142,7 @@ class Scorer:
         self._warm = False
 
     def describe(self) -> str:
-        """Models and search, in words."""
+        """Describe models and search in words."""
         encode, autobleu = self._settings
         names = dict.fromkeys(load_card(model).name for model in (encode.model, autobleu.model))
         return f"{' → '.join(names)}, {'greedy' if autobleu.beam == 1 else f'beam {autobleu.beam}'}"
@@ -159,7 +167,7 @@ class Scorer:
         return Scored(made, scores, truncated, seconds)
 
     def _compute(self, table: pa.Table) -> pa.Table:
-        """Scores and statuses of the rows, as the worker of a run gets them."""
+        """Return scores and statuses of the rows, as the worker of a run gets them."""
         from stages.device import DeviceMemoryError  # imports torch
 
         for settings, stage in self._stages:

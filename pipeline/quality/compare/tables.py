@@ -1,4 +1,4 @@
-"""What `pipeline compare-segmenters` prints; fits 80 columns with four methods. Nothing of a document's text."""
+"""Prints the tables of `pipeline compare-segmenters`: 80 columns with four methods, and no text of documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.quality.compare.scores import Scored
 
 
 def show_sample(console: Console, name: str, sample: Sample) -> None:
-    """What is compared on, and what could not be used."""
+    """Show what is compared, and what could not be used."""
     console.print(f"Sample of [bold]{escape(name)}[/]: {sample.describe()}", highlight=False)
     if sample.skipped:
         reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sample.skipped.most_common())
@@ -25,7 +25,7 @@ def show_sample(console: Console, name: str, sample: Sample) -> None:
 
 
 def show_methods(console: Console, scored: list[Scored], max_chars: int, models: str) -> None:
-    """A column a method, a row a figure."""
+    """Show a column per method, and a row per figure."""
 
     def length(share: float) -> Callable[[Scored], str]:
         return lambda one: number(float(np.quantile(one.chars, share)))
@@ -54,7 +54,7 @@ def show_methods(console: Console, scored: list[Scored], max_chars: int, models:
 
 
 def show_lengths(console: Console, scored: list[Scored], max_chars: int) -> None:
-    """Average AutoBLEU by sentence length, with the number of sentences behind it (Figure 3 of the paper)."""
+    """Show average AutoBLEU by sentence length, with the number of sentences behind it (Figure 3 of the paper)."""
     columns = [one.by_length(max_chars) for one in scored]
     widest = max(len(number(length.sentences)) for column in columns for length in column)
     table = _table("characters", scored)

@@ -1,12 +1,9 @@
-"""`pipeline report`: one self-contained HTML file that lets people judge a corpus by its pictures, tables and books.
+"""Implements `pipeline report`: one self-contained HTML file to judge a corpus by its plots, tables and accounting.
 
-The file works offline: no script, no font, no image from elsewhere, and a Content-Security-Policy that forbids them.
-The same corpus gives the same bytes. Cost: every receipt once, the small columns of about the first 2 million rows, the
-vectors of about the first 262 144.
-
-The page: sections through a template that escapes everything, with the styles inside and nothing from elsewhere.
-
-The report of a corpus with all that its newest run decided: fits, drift, what `select` removes.
+The file works offline: no script, no font, no image from elsewhere, and a Content-Security-Policy that forbids them. It
+is made from a template that escapes all text. It includes all that the newest run decided: fits, drift, what `select`
+removes. The same corpus gives the same bytes. Cost: every receipt once, the small columns of about the first 2 million
+rows, the vectors of about the first 262 144.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ LONGEST = 600  # characters shown of one text
 def render(
     found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift], removed: Sequence[tuple[str, int]]
 ) -> str:
-    """The whole HTML file."""
+    """Return the whole HTML file."""
     sections: list[Section | None] = [
         contents(found),
         records(found),
@@ -75,13 +72,15 @@ def render(
 
 
 def shown(text: str) -> str:
-    """A text from anywhere on one line: what steers or turns its surroundings as an escape; what is too long is cut."""
+    """Show a text on one line: characters that control or reverse their surroundings are escaped; long texts
+    are cut.
+    """
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     return visible(cut)
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Neighbouring figures together, for they stand side by side."""
+    """Yield neighbouring figures together, because they are displayed side by side."""
     for _, group in groupby(blocks, lambda block: block.kind == "figure"):
         yield list(group)
 
@@ -99,12 +98,18 @@ def write_report(
     removed: Sequence[tuple[str, int]] = (),
     max_rows: int = MAX_ROWS,
 ) -> str:
-    """Write the report; returns its path or URL (`to`, or `report/index.html` in the corpus).
+    """Write the report, and return its path or URL.
 
-    `fits`: the artifacts that the run depends on. `drift`: how later data differs from what they were fitted on.
-    `removed`: under `select`, each reason for which sentences are left out, and what is kept. About `max_rows` rows
-    are read.
-    Raises `PipelineError` if the corpus is damaged, or the file cannot be written; an older one then stays as it was.
+    Args:
+        corpus: the corpus.
+        to: the file; by default `report/index.html` in the corpus.
+        fits: the artifacts that the run depends on.
+        drift: how later data differs from what they were fitted on.
+        removed: under `select`, the reasons for which sentences are left out, and what is kept.
+        max_rows: read only about this many rows.
+
+    Raises:
+        PipelineError: if the corpus is damaged, or the file cannot be written; an older file then stays as it was.
     """
     page = render(gather(corpus, max_rows), fits, drift, removed)
     place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
@@ -117,30 +122,31 @@ KEPT = "kept"
 
 
 def write_corpus_report(corpus: Corpus, to: str | None, say: Callable[[str], None], max_rows: int = MAX_ROWS) -> str:
-    """Write the report and return where it is. `say`: is told in words why a section had to be left out."""
+    """Write the report and return where it is. `say` is told why a section had to be left out."""
     records = records_of(corpus)
     try:
         removed = removed_by(corpus)
-    except ConfigError as error:  # a run that stopped before the columns of the condition
+    except ConfigError as error:  # a run that stopped before it made the columns of the condition
         say(f"the report leaves out the selection: {error}")
         removed = []
     return write_report(corpus, to, [summary(one) for one in records], drift(corpus, records), removed, max_rows)
 
 
 def records_of(corpus: Corpus) -> list[FitRecord]:
-    """Records of the fits that the newest run depends on."""
+    """Return the records of the fits that the newest run depends on."""
     return [read_record(corpus.store, path) for path in corpus.view.fits.values()]
 
 
 def summary(record: FitRecord) -> FitSummary:
-    """What a report says of a fit."""
+    """Return what a report says of a fit."""
     return FitSummary(record.name, record.rows, len(record.chunks), record.numbers, record.digest)
 
 
 def removed_by(corpus: Corpus) -> list[tuple[str, int]]:
-    """Where the sentences of about the first `MAX_ROWS` rows go under the newest run's `select`; empty without one.
+    """Return where the sentences of about the first `MAX_ROWS` rows go under the newest run's `select`; empty without
+    one.
 
-    Raises `ConfigError` if the corpus has not the columns of its condition.
+    Raises `ConfigError` if the corpus lacks columns of the condition.
     """
     settings = newest_config(corpus.store).get("select")
     if not settings or not corpus.parts:

@@ -1,11 +1,9 @@
-"""Whether the rest of a corpus looks like the pilot that its artifacts were fitted on.
+"""Measures whether the rest of a corpus is like the pilot that its artifacts were fitted on.
 
-Each artifact is judged by what it is for, on rows that it did not see: the scaler by the median and interquartile range
-of normalised values (0 and 1 where nothing drifts), codebooks by their relative error against that of rows held out of
-the fit, the predictor by the mean of what it predicts, in standard deviations. Of an artifact of another corpus, every
-part is unseen. Cost: the embeddings of a few row groups; the error of codebooks stands in the receipts, of every row.
-
-What a report is told of the fits: plain numbers, so that it need not know how they are kept.
+Each artifact is judged by its purpose, on rows that it did not see: the scaler by the median and interquartile range of
+normalised values (0 and 1 without drift), codebooks by their relative error compared with that of rows held out of the
+fit, the predictor by the mean of its predictions, in standard deviations. For an artifact of another corpus, every part
+is unseen. Cost: the embeddings of a few row groups; the error of codebooks is in the receipts, for every row.
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ from stages.stage import NON_FINITE
 
 RELATIVE_ERROR = "relative_error"  # Σ‖x − x̂‖² / Σ‖x‖² with the first 1, 2, … codebooks
 AUTOBLEU = "autobleu"  # 0–100, of dequantised embeddings
-CODEBOOKS = "codebooks"  # how many codebooks each AutoBLEU stands for; 1, 2, … if it is not given
+CODEBOOKS = "codebooks"  # the number of codebooks of each AutoBLEU; 1, 2, … if it is not given
 AUTOBLEU_EXACT = "autobleu_exact"  # of the same embeddings before they were quantised
 
 
 @dataclass(frozen=True)
 class FitSummary:
-    """One fitted artifact: what it was fitted on, and its numbers.
+    """One fitted artifact: what it was fitted on, and its numbers. Reports need not know how fits are stored.
 
-    Of the fit `rvq`, the lists `relative_error` and `autobleu` are drawn (LCM paper, Figure 9).
+    For the fit `rvq`, the lists `relative_error` and `autobleu` are plotted (LCM paper, Figure 9).
     """
 
     name: str
@@ -46,14 +44,14 @@ class FitSummary:
     fingerprint: str
 
     def held_out(self, score: str) -> tuple[float, int] | None:
-        """Of a predictor: (Pearson correlation, sentences) on those that it was not trained on; None if not known."""
+        """Return (Pearson correlation, sentences) of a predictor on held-out sentences; None if not known."""
         correlation, rows = self.numbers.get(f"pearson_{score}"), self.numbers.get("held_out_rows")
         if isinstance(correlation, float) and isinstance(rows, float) and math.isfinite(correlation):
             return correlation, int(rows)
         return None
 
     def curve(self, name: str) -> tuple[list[float], list[float]] | None:
-        """(numbers of codebooks, values) of a list; None if it was not measured."""
+        """Return (numbers of codebooks, values) of a list; None if it was not measured."""
         values = self.numbers.get(name)
         if not isinstance(values, Sequence) or not values:
             return None
@@ -64,7 +62,7 @@ class FitSummary:
 
 @dataclass(frozen=True)
 class Drift:
-    """One measure of a fit: what it was on the rows of the fit, and what it is on data that came later."""
+    """One measure of a fit: its value on the rows of the fit, and on later data."""
 
     fit: str
     measure: str
@@ -82,7 +80,7 @@ MOVED = 0.5  # standard deviations
 
 
 def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
-    """One entry a measure; none where the pilot was the whole corpus, or nothing else is finished yet."""
+    """Return one entry per measure; none if the pilot was the whole corpus, or nothing else is finished yet."""
     found: list[Drift] = []
     for record in records:
         pilot = set() if record.source else set(record.chunks)
@@ -137,7 +135,7 @@ def _predictor(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> lis
 
 
 def _sample(corpus: Corpus, parts: list[PartState], *columns: str) -> pa.Table:
-    """Finite rows of the first row groups of parts, about `ROWS`."""
+    """Return finite rows of the first row groups of parts, about `ROWS`."""
     tables, rows = [], 0
     for part in parts:
         with corpus.reader(part.ref.part) as reader:

@@ -1,4 +1,6 @@
-"""Sections on scores and fits: fragility (LCM 2.5.2), its prediction and sample weights (2.4.4), codes (2.3.5)."""
+"""Makes the sections on scores and fits: fragility (LCM 2.5.2), its prediction and sample weights (2.4.4), codes
+(2.3.5).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NAMES = {"bleu": BLEU, "cosine": COSINE}
 
 
 def fragility(found: Gathered) -> Section | None:
-    """Scores of decoded noisy embeddings by length and by noise (Figure 14), and their distributions (Figure 15)."""
+    """Show scores of decoded noisy embeddings by length and by noise (Figure 14), and their distributions
+    (Figure 15).
+    """
     rows = found.rows
     series: dict[str, Array] = {
         NAMES[score]: -rows.scores[f"fragility_{score}"] for score in NAMES if rows.has(f"fragility_{score}")
@@ -62,7 +66,7 @@ def fragility(found: Gathered) -> Section | None:
 
 
 def prediction(found: Gathered, fits: Sequence[FitSummary]) -> Section | None:
-    """Predicted against measured fragility, and the sample weights (Figure 12)."""
+    """Show predicted against measured fragility, and the sample weights (Figure 12)."""
     rows = found.rows
     blocks: list[Block] = []
     for score, name in NAMES.items():
@@ -90,7 +94,7 @@ def _against(rows: ReportRows, score: str, name: str, held_out: tuple[float, int
     first, second = rows.scores[measured], rows.scores[predicted]
     correlation, pairs = pearson(first, second)
     if math.isnan(correlation):
-        return [Note(f"{name}: {number(pairs)} sentences are measured and predicted; they give no correlation.")]
+        return [Note(f"{name}: {number(pairs)} sentences are measured and predicted; no correlation can be computed.")]
     return [
         Figure(
             plots.density(f"against-{score}", first, second, "measured fragility", "predicted"),
@@ -102,7 +106,7 @@ def _against(rows: ReportRows, score: str, name: str, held_out: tuple[float, int
 
 
 def codes(fits: Sequence[FitSummary]) -> Section | None:
-    """Relative error, and AutoBLEU where it was measured, by number of codebooks (Figure 9)."""
+    """Show relative error, and AutoBLEU if it was measured, by number of codebooks (Figure 9)."""
     blocks: list[Block] = []
     for fit in fits:
         for key, y, top in ((RELATIVE_ERROR, "relative error", 1.0), (AUTOBLEU, "AutoBLEU", 100.0)):
@@ -120,5 +124,5 @@ def codes(fits: Sequence[FitSummary]) -> Section | None:
             cells = [[f"{place:g}", f"{value:.4g}"] for place, value in zip(*points, strict=True)]
             blocks.append(Table(("codebooks", y), cells, f"{y[0].upper()}{y[1:]}, as numbers", folded=True))
     blocks.sort(key=lambda block: block.kind != "figure")
-    lead = "Each codebook quantises what the ones before left of the embedding."
+    lead = "Each codebook quantises what the previous ones left of the embedding."
     return Section("codes", "Codes", lead, blocks) if blocks else None

@@ -1,4 +1,4 @@
-"""Everything that a report says of a corpus, gathered from its receipts, its newest run and its rows."""
+"""Gathers everything that a report says of a corpus from its receipts, its newest run and its rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pipeline.quality.report.rows import ReportRows, read_rows
 from pipeline.storage.layout import RUNS
 from pipeline.storage.remote import without_credentials
 
-QUARANTINED = 5  # examples a reason
+QUARANTINED = 5  # examples per reason
 
 
 @dataclass
 class StageThroughput:
-    """What one stage took: seconds by step over all parts, devices, and from when to when its receipts are."""
+    """What one stage took: seconds by step over all parts, devices, and the times of its first and last receipt."""
 
     stage: str
     parts: int
@@ -52,7 +52,7 @@ class Gathered:
 
 
 def gather(corpus: Corpus, max_rows: int) -> Gathered:
-    """Read what a report is about; of rows about the first `max_rows`."""
+    """Read what a report needs; of rows about the first `max_rows`."""
     accounting = compute_accounting(corpus.store, corpus.chunks)
     stages = corpus.view.stages
     fragility = stages.get("fragility", {}).get("fragility", {})
@@ -88,7 +88,7 @@ def _work(total: Counters) -> list[StageThroughput]:
 
 
 def _newest_run(corpus: Corpus) -> tuple[str, str]:
-    """(folder, corpus.yaml) of the newest run; addresses lose users, passwords and signatures."""
+    """Return (folder, corpus.yaml) of the newest run; users, passwords and signatures are removed from addresses."""
     for name in reversed(corpus.store.folders(RUNS)):
         path = f"{RUNS}/{name}/corpus.yaml"
         if corpus.store.exists(path) and corpus.store.exists(f"{RUNS}/{name}/view.json"):

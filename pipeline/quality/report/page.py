@@ -1,6 +1,6 @@
-"""What a page is made of: sections of figures, tables and texts, as the template shows them.
+"""The elements of a page: sections of figures, tables and texts, as the template shows them.
 
-Every text is escaped by the template. `Said` is text from a document: it is also kept in a direction of its own.
+The template escapes every text. `Said` is text from a document, whose direction is isolated as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipeline.base import formats
 
 @dataclass(frozen=True)
 class Said:
-    """Text of a document, or of anything else that a stranger wrote; `place`: where it stands."""
+    """Text of a document, or of anything else that a stranger wrote; `place` says where it is from."""
 
     text: str
     place: str = ""
@@ -25,7 +25,7 @@ Cell = str | Said
 
 @dataclass(frozen=True)
 class Figure:
-    """`svg`: as `pipeline/quality/report/plots.py` makes it, which has escaped its text."""
+    """A plot. `svg` is made by `pipeline/quality/report/plots.py`, which has escaped its text."""
 
     svg: str
     title: str
@@ -35,7 +35,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """`text`: how many of the first columns are text; the others are numbers. `folded`: shown on demand."""
+    """A table. `text`: how many of the first columns are text; the others are numbers. `folded`: shown on demand."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -47,7 +47,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Listing:
-    """Lines as they are, shown on demand."""
+    """Preformatted lines, shown on demand."""
 
     title: str
     lines: Sequence[str]
@@ -68,7 +68,7 @@ Block = Figure | Table | Listing | Note
 
 @dataclass
 class Section:
-    """A part of the page with a heading; `lead`: what to look for in it."""
+    """A part of the page with a heading; `lead` says what to look for in it."""
 
     anchor: str
     title: str
@@ -78,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Headline:
-    """A number at the top of the page: its value, what it counts, and what belongs to it."""
+    """A number at the top of the page: its value, what it counts, and a detail."""
 
     value: str
     label: str
@@ -86,17 +86,17 @@ class Headline:
 
 
 def number(value: float) -> str:
-    """1234567 → `1 234 567`, on one line."""
+    """Format a whole number: 1234567 → `1 234 567`, without line breaks."""
     return "–" if math.isnan(value) else formats.number(value).replace(" ", "\u202f")
 
 
 def decimal(value: float, digits: int = 1) -> str:
-    """With so many digits after the point; a dash where there is none."""
+    """Format with `digits` digits after the point; a dash for a missing value."""
     return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def share(part: float, whole: float) -> str:
-    """`12 %`; what is nearly none or nearly all is told from none and all."""
+    """Format as `12 %`; nearly none and nearly all are distinguished from none and all."""
     if not whole:
         return "–"
     percent = 100 * part / whole
@@ -108,11 +108,11 @@ def share(part: float, whole: float) -> str:
 
 
 def counted(value: float, noun: str) -> str:
-    """`1 part`, `1 234 parts`."""
+    """Format a number with its noun: `1 part`, `1 234 parts`."""
     return f"{number(value)} {noun}{'s' * (value != 1)}"
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names, the first of many."""
+    """List names, only the first of many."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

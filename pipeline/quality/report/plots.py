@@ -1,12 +1,9 @@
 """The plots of a report: functions from numbers to `<svg>` elements, all of one size and one style.
 
-Each makes its own figure; nothing of a document is drawn, only numbers and codes of languages. The same numbers
-give the same bytes.
-
-Matplotlib figures as SVG that stands inside a page: text stays text, and takes the page's font and colours.
-
-The tree of the SVG is parsed and written anew, so all text comes out escaped; ids get a prefix, for several plots share
-one page; metadata, with the only addresses in it, is left out.
+Each function makes its own figure; only numbers and codes of languages are drawn, nothing of a document. The same
+numbers give the same bytes. Text in the SVG stays text, and takes the page's font and colours. The tree of the SVG is
+parsed and written again, so all text comes out escaped; ids get a prefix, because several plots share one page;
+metadata, with the only addresses in it, is left out.
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ if TYPE_CHECKING:
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
-# what plots draw with → the page's variable, which differs in dark mode
+# colour of plots → the page's variable, which differs in dark mode
 INK, GREY, RULE, PAPER = "#1b1b1f", "#6b6b75", "#e3e3e8", "#fdfdfe"
-BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"  # of Okabe and Ito: colour-blind people tell them apart
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"  # by Okabe and Ito, distinguishable for colour-blind people
 _VARIABLES = {
     INK: "var(--ink)",
     GREY: "var(--muted)",
@@ -56,7 +53,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.facecolor": "none",
-    "font.family": "DejaVu Sans",  # measures the text; the page's own font shows it
+    "font.family": "DejaVu Sans",  # only measures the text; the page's font displays it
     "font.size": 9,
     "grid.color": RULE,
     "grid.linewidth": 0.8,
@@ -69,7 +66,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
     "text.color": INK,
-    "text.parse_math": False,  # a $ in a name is a $
+    "text.parse_math": False,  # a $ in a name stays a $
     "xtick.color": GREY,
     "xtick.labelcolor": INK,
     "xtick.labelsize": 8.5,
@@ -81,7 +78,7 @@ STYLE: dict[Any, Any] = {
 
 
 def to_svg(figure: Figure, prefix: str, label: str) -> str:
-    """The `<svg>` element. `prefix`: of its ids, one of its own on the page; `label`: what the picture shows."""
+    """Return the `<svg>` element. `prefix` makes its ids unique on the page; `label` says what the picture shows."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(file, format="svg", metadata=nothing)
@@ -115,14 +112,14 @@ def _attribute(name: str, value: str, prefix: str) -> str:
     return value
 
 
-SIZE = (4.6, 2.8)  # inches: text is readable on a telephone, and two plots stand side by side on a desk
-FEW = 10  # rows; a point of fewer is hollow
+SIZE = (4.6, 2.8)  # inches: text is readable on a phone, and two plots fit side by side on a desktop
+FEW = 10  # rows; a point with fewer is hollow
 COLORS = (BLUE, ORANGE, GREEN)
 CELLS = 40
 
 
 class Plot:
-    """A figure while it is drawn; `svg` once the `with` statement is left."""
+    """A figure while it is drawn; `svg` is set at the end of the `with` statement."""
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
@@ -144,9 +141,9 @@ def _plot(prefix: str, label: str, height: float = SIZE[1]) -> Iterator[Plot]:
 def histogram(
     prefix: str, series: Mapping[str, Array], x: str, *, limits: tuple[float, float] | None = None, bins: int = 40
 ) -> str:
-    """How the values of one or more series are spread, as shares; `limits`: left and right end, or those of 99.5 %.
+    """Plot the distribution of one or more series, as shares; `limits`: left and right end, or those of 99.5 %.
 
-    What lies beyond the right end is counted in the last bar.
+    Values beyond the right end are counted in the last bar.
     """
     series = {name: finite(values) for name, values in series.items()}
     values = np.concatenate(list(series.values()))
@@ -175,7 +172,9 @@ def histogram(
 
 
 def by_length(prefix: str, series: dict[str, list[Bin]], y: str, *, top: float) -> str:
-    """Mean by sentence length with the band of quantiles (LCM paper, Figures 3 and 14); `top`: end of the axis."""
+    """Plot the mean by sentence length with the band of quantiles (LCM paper, Figures 3 and 14); `top`: end of the
+    axis.
+    """
     with _plot(prefix, f"{', '.join(series)} by sentence length") as plot:
         for (name, bins), color in zip(series.items(), COLORS, strict=False):
             width = bins[1].first - bins[0].first if len(bins) > 1 else 1
@@ -205,7 +204,7 @@ def by_language(
     extra: Mapping[str, float] | None = None,
     limits: tuple[float, float] | None = None,
 ) -> str:
-    """Mean with the band of quantiles, one line a language; `extra`: another value of each (corpus BLEU)."""
+    """Plot the mean with the band of quantiles, one line per language; `extra`: another value of each (corpus BLEU)."""
     names = [visible(name) for name, _ in groups]
     with _plot(prefix, f"{x} by language", height=max(1.3, 0.6 + 0.23 * len(groups))) as plot:
         places = np.arange(len(groups))[::-1]
@@ -225,7 +224,9 @@ def by_language(
 
 
 def by_noise(prefix: str, levels: Sequence[float], series: Mapping[str, Array]) -> str:
-    """Mean score by variance of the noise with the band of quantiles (Figure 14); values: (rows, levels) in [0, 1]."""
+    """Plot the mean score by variance of the noise with the band of quantiles (Figure 14); values: (rows, levels) in
+    [0, 1].
+    """
     with _plot(prefix, f"{', '.join(series)} by noise variance") as plot:
         for (name, values), color in zip(series.items(), COLORS, strict=False):
             low, high = np.nanquantile(values, (0.1, 0.9), axis=0)
@@ -239,7 +240,7 @@ def by_noise(prefix: str, levels: Sequence[float], series: Mapping[str, Array]) 
 
 
 def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
-    """How many pairs of numbers fall into each cell; the darker, the more (in logarithm). The line is x = y."""
+    """Plot how many pairs of numbers fall into each cell; darker means more (on a log scale). The line is x = y."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import LogNorm, to_rgba
 
@@ -274,7 +275,7 @@ def curve(
     top: float,
     level: tuple[str, float] | None = None,
 ) -> str:
-    """A value by a number of codebooks (Figure 9), from 0 on; `level`: name and height of a line to compare with."""
+    """Plot a value by number of codebooks (Figure 9), from 0 on; `level`: name and height of a line to compare with."""
     with _plot(prefix, f"{y} by {x}") as plot:
         plot.axes.plot(*points, color=BLUE, marker="o")
         if level:

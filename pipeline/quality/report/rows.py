@@ -1,9 +1,9 @@
-"""The rows that a report is about: small columns as arrays, and the rows at the ends of the scores.
+"""Reads the rows of a report: small columns as arrays, and the rows with extreme scores; and computes statistics of
+them.
 
-Reads row group by row group, in the (random) order of the parts, and stops after about `max_rows`; about 60 bytes a row
-stay in memory, and 72 more for one whose fragility was measured. Vectors are read of fewer rows; only norms stay.
-
-Statistics of arrays: values by length, by language, and what a plot needs of them.
+Rows are read row group by row group, in the (random) order of the parts, until about `max_rows`; about 60 bytes per row
+stay in memory, and 72 more for a row whose fragility was measured. Vectors of fewer rows are read, and only their norms
+stay. Statistics are values by length and by language, and what a plot needs of them.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class ReportRows:
 
     @property
     def read(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return len(self.chars)
 
     def has(self, name: str) -> bool:
-        """Whether any row has this score."""
+        """Return whether any row has this score."""
         return name in self.scores and bool(np.isfinite(self.scores[name]).any())
 
 
 class _Codes:
-    """Languages as numbers, in the order in which they come."""
+    """Numbers languages in the order of their first occurrence."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -89,7 +89,7 @@ class _Codes:
 
 
 class _Extremes:
-    """Rows with the lowest (or highest) values of a column, each text once; equal ones in the order of the corpus."""
+    """Rows with the lowest (or highest) values of a column, each text once; ties in the order of the corpus."""
 
     def __init__(self, column: str, *, highest: bool) -> None:
         self.column = column
@@ -109,7 +109,7 @@ class _Extremes:
 
 
 def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_VECTORS) -> ReportRows:
-    """About the first `max_rows` rows of a corpus, the norms of about the first `max_vectors`."""
+    """Read about the first `max_rows` rows of a corpus, and the norms of about the first `max_vectors`."""
     there = corpus.catalogue
     scores = [name for name in SCORES if name in there]
     lists = [name for name in BY_NOISE if name in there]
@@ -173,19 +173,19 @@ def _norms(corpus: Corpus, codes: _Codes, most: int) -> tuple[Floats, Ints]:
 
 
 def _floats(column: pa.ChunkedArray) -> Floats:
-    """NaN where there is null."""
+    """Convert a column; null becomes NaN."""
     return np.asarray(column.to_numpy(), dtype=np.float32)
 
 
 def _matrix(column: pa.ChunkedArray) -> Floats:
-    """Lists of equal length → (rows that are not null, length)."""
+    """Convert lists of equal length to (rows that are not null, length)."""
     lists = column.drop_null().combine_chunks()
     values = lists.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(values, dtype=np.float32).reshape(len(lists), -1) if len(lists) else np.zeros((0, 0), np.float32)
 
 
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """One array; blocks without rows say nothing of the width."""
+    """Join arrays; blocks without rows say nothing of the width."""
     filled = [one for one in arrays if len(one)]
     return np.concatenate(filled) if filled else np.zeros(0, np.float32)
 
@@ -199,7 +199,7 @@ BAND = (0.1, 0.9)
 
 @dataclass(frozen=True)
 class Bin:
-    """Values of one group of rows; mean and quantiles are NaN where there are none. `first`: its least length."""
+    """Values of one group of rows; mean and quantiles are NaN if it is empty. `first`: its smallest length."""
 
     first: int
     count: int
@@ -210,13 +210,13 @@ class Bin:
 
 
 def finite(values: Array) -> npt.NDArray[np.float64]:
-    """The values that are numbers."""
+    """Return the values that are finite."""
     found = np.asarray(values, dtype=np.float64)
     return found[np.isfinite(found)]
 
 
 def summarise(values: Array, first: int = 0) -> Bin:
-    """Mean, and the quantiles of `BAND` with the median, of the values that are numbers."""
+    """Return the mean, and the quantiles of `BAND` with the median, of the values that are finite."""
     numbers = finite(values)
     if not len(numbers):
         return Bin(first, 0, math.nan, math.nan, math.nan, math.nan)
@@ -225,13 +225,13 @@ def summarise(values: Array, first: int = 0) -> Bin:
 
 
 def bin_width(lengths: Array) -> int:
-    """A round width with which 99.5 % of the lengths fall into at most `BINS` bins."""
+    """Return a round width with which 99.5 % of the lengths fall into at most `BINS` bins."""
     most = float(np.quantile(lengths, 0.995)) if len(lengths) else 0.0
     return next((width for width in WIDTHS if most / width <= BINS), WIDTHS[-1])
 
 
 def by_length(lengths: Array, values: Array) -> list[Bin]:
-    """Values by length: bins from 1 of equal width, the last one open."""
+    """Group values by length: bins of equal width from 1, the last one open."""
     wanted = np.isfinite(values)
     lengths, values = lengths[wanted], values[wanted]
     if not len(lengths):
@@ -246,7 +246,7 @@ def by_length(lengths: Array, values: Array) -> list[Bin]:
 
 
 def pearson(first: Array, second: Array) -> tuple[float, int]:
-    """(correlation of the pairs that are both numbers, how many those are); NaN where one does not vary."""
+    """Return (correlation, number) of the pairs in which both are finite; NaN if one does not vary."""
     both = np.isfinite(first) & np.isfinite(second)
     one, other = first[both].astype(np.float64), second[both].astype(np.float64)
     if len(one) < 2 or not one.std() or not other.std():

@@ -1,6 +1,6 @@
-"""Sections on what is in a corpus: contents, books, lengths, embeddings, AutoBLEU, examples, selection.
+"""Makes the sections on what is in a corpus: contents, accounting, lengths, embeddings, AutoBLEU, examples, selection.
 
-Each function gives a section, or None where the corpus has nothing to say about it.
+Each function returns a section, or None if the corpus has nothing to show in it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from pipeline.quality.report.rows import NON_FINITE, TRUNCATED, Bin, ReportRows,
 DRAWN = 25  # languages in a plot
 DIGITS = {"autobleu": 1, "fragility_cosine": 3, "fragility_bleu": 3}
 HEADS = {"autobleu": "AutoBLEU", "fragility_cosine": "fragility, cosine", "fragility_bleu": "fragility, BLEU"}
-POOR = 20  # AutoBLEU below which hardly anything came back
+POOR = 20  # AutoBLEU below which hardly anything was recovered
 
 
 def languages(rows: ReportRows) -> list[int]:
-    """Places of the languages, those of most sentences first."""
+    """Return the indices of the languages, those with most sentences first."""
     counts = np.bincount(rows.lang, minlength=len(rows.langs))
     return sorted(range(len(rows.langs)), key=lambda place: (-counts[place], rows.langs[place]))
 
 
 def contents(found: Gathered) -> Section:
-    """Languages, splits, bytes."""
+    """Show languages, splits and bytes."""
     rows, accounting = found.rows, found.accounting
     table: list[list[Cell]] = []
     for place in languages(rows):
@@ -57,7 +57,7 @@ def contents(found: Gathered) -> Section:
                 decimal(float(rows.chars[inside].mean())),
             ]
         )
-    head = ("language", "documents", "sentences", "share", "tokens", "tokens a sentence", "characters a sentence")
+    head = ("language", "documents", "sentences", "share", "tokens", "tokens per sentence", "characters per sentence")
     splits = [[name, number(count), share(count, rows.read)] for name, count in rows.splits.most_common()]
     stored = [
         [family, formats.size(size), f"{size / accounting.sentences:.1f}" if accounting.sentences else "–"]
@@ -74,13 +74,13 @@ def contents(found: Gathered) -> Section:
         [
             Table(head, table, "Languages"),
             Table(("split", "sentences", "share"), splits, "Splits"),
-            Table(("family", "stored", "bytes a sentence"), stored, "Files"),
+            Table(("family", "stored", "bytes per sentence"), stored, "Files"),
         ],
     )
 
 
 def records(found: Gathered) -> Section:
-    """The books: where every document went, with examples of those in quarantine."""
+    """Show the accounting: where every document went, with examples from quarantine."""
     accounting = found.accounting
     table: list[list[Cell]] = [
         ["documents in", "", number(accounting.documents_in)],
@@ -105,11 +105,11 @@ def records(found: Gathered) -> Section:
             Table(("reason", "place", "error", "how it begins"), rows, "Examples of the quarantine", text=4),
         )
     lead = "Documents in = kept + dropped by reason + quarantined by reason, counted independently at both ends."
-    return Section("books", "The books", lead, blocks)
+    return Section("accounting", "Accounting", lead, blocks)
 
 
 def lengths(found: Gathered) -> Section | None:
-    """How long sentences are."""
+    """Show how long sentences are."""
     rows = found.rows
     if not rows.read:
         return None
@@ -119,16 +119,16 @@ def lengths(found: Gathered) -> Section | None:
     return Section(
         "lengths",
         "Lengths",
-        f"{cut} What is longer than the axis counts in the last bar.",
+        f"{cut} Longer sentences count in the last bar.",
         [
-            Figure(plots.histogram("chars", {"characters": rows.chars}, "characters"), "Characters a sentence"),
-            Figure(plots.histogram("tokens", {"tokens": rows.tokens}, "tokens"), "Tokens a sentence"),
+            Figure(plots.histogram("chars", {"characters": rows.chars}, "characters"), "Characters per sentence"),
+            Figure(plots.histogram("tokens", {"tokens": rows.tokens}, "tokens"), "Tokens per sentence"),
         ],
     )
 
 
 def embeddings(found: Gathered) -> Section | None:
-    """Norms, truncation and values that are not finite, by language."""
+    """Show norms, truncation and values that are not finite, by language."""
     rows = found.rows
     if rows.status is None:
         return None
@@ -164,7 +164,7 @@ def embeddings(found: Gathered) -> Section | None:
 
 
 def scores(found: Gathered) -> Section | None:
-    """AutoBLEU by length and language (LCM 2.2, Figure 3), and its distribution."""
+    """Show AutoBLEU by length and language (LCM 2.2, Figure 3), and its distribution."""
     rows = found.rows
     if not rows.has("autobleu"):
         return None
@@ -211,7 +211,7 @@ def scores(found: Gathered) -> Section | None:
 
 
 def length_table(title: str, bins: list[Bin], digits: int = 1) -> Table:
-    """The numbers behind a plot by length."""
+    """Return the numbers behind a plot by length."""
     cells: list[list[Cell]] = [
         [
             f"from {one.first}",
@@ -224,7 +224,7 @@ def length_table(title: str, bins: list[Bin], digits: int = 1) -> Table:
 
 
 def examples(found: Gathered) -> Section | None:
-    """The worst sentences by AutoBLEU, and the most fragile ones, with what came back."""
+    """Show the worst sentences by AutoBLEU, and the most fragile ones, with their decodings."""
     blocks: list[Block] = []
     for title, rows, columns in (
         ("Lowest AutoBLEU", found.rows.worst, ("autobleu",)),
@@ -247,10 +247,12 @@ def examples(found: Gathered) -> Section | None:
 
 
 def selection(removed: Sequence[tuple[str, int]]) -> Section | None:
-    """Where sentences go under `select`. `removed`: each clause or other reason, and what is kept, with its count."""
+    """Show where sentences go under `select`. `removed`: each clause or other reason, and what is kept, with
+    its count.
+    """
     if not removed:
         return None
     total = sum(count for _, count in removed)
     table: list[list[Cell]] = [[Said(label), number(count), share(count, total)] for label, count in removed]
-    lead = f"Of {counted(total, 'sentence')}, each is counted once, under the first thing that removed it."
+    lead = f"Of {counted(total, 'sentence')}, each is counted once, under the first reason that removed it."
     return Section("select", "Selection", lead, [Table(("clause", "sentences", "share"), table)])

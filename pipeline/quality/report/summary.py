@@ -1,6 +1,6 @@
-"""The first screen: the numbers that matter, and verdicts in words.
+"""Makes the first screen (headlines, and verdicts in words) and the sections on where a corpus comes from.
 
-Sections on where a corpus comes from: fits and drift, throughput, settings, models, versions.
+The latter show fits and drift, throughput, settings, models and versions.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from pipeline.quality.report.rows import ReportRows, finite
 from pipeline.quality.report.sections import POOR, languages
 from stages.segment.token_cap import cut_by_tokens
 
-TRUSTED = 0.6  # correlation from which on predictions are of use
+TRUSTED = 0.6  # the smallest useful correlation of predictions
 
 
 def headlines(found: Gathered) -> list[Headline]:
-    """Numbers for the top of the page."""
+    """Return the numbers for the top of the page."""
     accounting, rows = found.accounting, found.rows
     tokens = accounting.counts.get("segment", {}).get("tokens", 0)
     mean = tokens / accounting.sentences if accounting.sentences else math.nan
     shown = [
         Headline(number(accounting.kept), "documents", f"of {number(accounting.documents_in)}"),
         Headline(number(accounting.sentences), "sentences", f"in {counted(accounting.parts, 'part')}"),
-        Headline(number(tokens), "tokens", f"{decimal(mean)} a sentence"),
+        Headline(number(tokens), "tokens", f"{decimal(mean)} per sentence"),
         Headline(number(len(rows.langs)), "language" + "s" * (len(rows.langs) != 1), _commonest(rows)),
         Headline(formats.size(sum(accounting.data_bytes.values())), "stored"),
     ]
@@ -67,7 +67,7 @@ def _commonest(rows: ReportRows) -> str:
 
 
 def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]) -> list[Note]:
-    """What is right and what to look at, in words."""
+    """Say in words what is right and what needs attention."""
     accounting, rows = found.accounting, found.rows
     dropped, quarantined = sum(accounting.dropped.values()), sum(accounting.quarantined.values())
     equation = (
@@ -110,7 +110,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
     moved = [f"{one.fit} ({one.measure})" for one in drift if one.drifted]
     if drift:
         text = f"Later data has drifted from the fits: {listed(moved)}; --refit makes new ones." if moved else ""
-        notes.append(Note(text or "Later data is like what the fits were made on.", "look" if moved else "good"))
+        notes.append(Note(text or "Later data is like the data of the fits.", "look" if moved else "good"))
     if accounting.warnings:
         notes.append(Note(f"{counted(len(accounting.warnings), 'warning')}: see the accounting.", "look"))
     return notes
@@ -129,7 +129,7 @@ _HEADS = {"stage", "version"}
 
 
 def fits_section(fits: Sequence[FitSummary], drift: Sequence[Drift]) -> Section | None:
-    """What each artifact was fitted on, its numbers, and whether later data still is like that."""
+    """Show what each artifact was fitted on, its numbers, and whether later data is still similar."""
     if not fits:
         return None
     cells: list[list[Cell]] = [[fit.name, fit.fingerprint, number(fit.rows), number(fit.chunks)] for fit in fits]
@@ -154,7 +154,7 @@ def fits_section(fits: Sequence[FitSummary], drift: Sequence[Drift]) -> Section 
 
 
 def throughput(found: Gathered) -> Section | None:
-    """Sentences per second of work and where the time went, by stage."""
+    """Show sentences per second of work and where the time went, by stage."""
     cells: list[list[Cell]] = []
     for one in found.work:
         times = sorted(((value, step) for step, value in one.seconds.items() if step != "wait"), reverse=True)
@@ -171,12 +171,12 @@ def throughput(found: Gathered) -> Section | None:
             ]
         )
     head = ("stage", "where the time went", "device", "sentences", "seconds of work", "rate")
-    lead = "Seconds of work are added up over parts, without waiting; parts that are worked on at once count each."
+    lead = "Seconds of work are added up over parts, without waiting; simultaneous parts each count."
     return Section("throughput", "Throughput", lead, [Table(head, cells, text=3)]) if cells else None
 
 
 def provenance(found: Gathered) -> Section:
-    """Stages with versions, models and digests; times; the configuration."""
+    """Show stages with versions, models and digests; times; the configuration."""
     work = {one.stage: one for one in found.work}
     cells: list[list[Cell]] = []
     for recipe in found.recipes:

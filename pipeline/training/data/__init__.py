@@ -1,1 +1,1 @@
-"""Training data: which rows of a corpus are read, in which order, and the batches that come of it."""
+"""Training data: which rows of a corpus are read, in which order, and the batches made of them."""

@@ -1,7 +1,7 @@
 """Prompts and answers: where the answer of a document begins, from a column that its input kept.
 
-The column holds a code point of the document's text; sentences that end behind it are the answer. The place may lie in
-the middle of a sentence: that sentence is of the answer. A document without a value is text like any other; counted.
+The column holds a code point of the document's text; sentences that end after it are the answer. If it is in the middle
+of a sentence, that sentence belongs to the answer. A document without a value is ordinary text, and counted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NUMBER = r"^[0-9]{1,9}$"
 
 
 class Answers:
-    """Looks into the column `name` (None: there are no answers), from any thread.
+    """Reads the column `name` (None: there are no answers), from any thread.
 
-    missing: documents without a value so far. columns: what `of` looks at in documents.
+    `missing`: documents without a value so far. `columns`: the columns of documents that `of` needs.
     """
 
     def __init__(self, corpus: Corpus, name: str | None) -> None:
@@ -36,14 +36,16 @@ class Answers:
         kept = sorted(set(corpus.documents(0).column_names) - set(layout.DOCUMENT_COLUMNS))
         if name is not None and name not in kept:
             raise ConfigError(
-                f"answers: {name} is no column that the input kept; those are: {', '.join(kept) or 'none'} "
+                f"answers: {name} is not a column that the input kept; those are: {', '.join(kept) or 'none'} "
                 "(corpus.yaml: input.keep)"
             )
         if name is not None and pa.types.is_nested(kind := corpus.catalogue[name].type):
             raise ConfigError(f"answers: {name} holds {kind}, not the code point at which an answer begins")
 
     def of(self, reader: PartReader, documents: pa.Table) -> npt.NDArray[np.int64]:
-        """(documents) The first row of each answer in the part (the row after the document, if it has none there)."""
+        """Return (documents,) the first row of each answer in the part (the row after the document, if it has none
+        there).
+        """
         first: npt.NDArray[np.int64] = np.full(len(documents), NO_ANSWER, np.int64)
         if self.name is None:
             return first
@@ -69,6 +71,6 @@ class Answers:
         return first
 
     def check(self) -> None:
-        """Raises `ConfigError` if no document had a value."""
+        """Raise `ConfigError` if no document had a value."""
         if self.name is not None and not self._given:
             raise ConfigError(f"answers: {self.name} is null in all {self.missing} documents; name another column")

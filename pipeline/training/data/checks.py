@@ -1,4 +1,4 @@
-"""What a loader refuses before it reads: numbers and corpora that do not fit together, files that are gone."""
+"""What a loader refuses before it reads: numbers and corpora that do not fit together, and missing files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Weights = Literal["none", "fragility"]
 
 
 def check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int, lanes: int, window: int) -> None:
-    """Raises `ConfigError` for what a user chose, ValueError for what only a program can."""
+    """Raise `ConfigError` for settings of users, ValueError for arguments that only a program can pass."""
     if max_sentences < 2:
         raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
     if max_sentences > micro_concepts:
@@ -32,7 +32,7 @@ def check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int
 
 
 def check_mix(sources: Sequence[TrainingSource], codes: bool) -> None:
-    """Raises `ConfigError` for corpora of different encoders or codebooks, and for weights that are none."""
+    """Raise `ConfigError` for corpora of different encoders or codebooks, and for invalid weights."""
     if not sources:
         raise ConfigError("there is no corpus to load from; name one or more")
     first = sources[0].index
@@ -53,31 +53,31 @@ def check_mix(sources: Sequence[TrainingSource], codes: bool) -> None:
 
 
 def check_columns(index: Index, weights: Weights, codes: bool) -> None:
-    """Raises `ConfigError` if the corpus lacks a column, with the section that makes it."""
+    """Raise `ConfigError` if the corpus lacks a column, with the section that makes it."""
     lacking = None
     if codes and index.about.codebooks is None:
         lacking = "codes of its sentences; add a section `rvq: {}`"
     if weights == "fragility" and not index.about.weighted:
         lacking = "weights of its sentences (weights: fragility); add sections `fragility: {}` and `predictor: {}`"
     if lacking:
-        raise ConfigError(f"{index.url} has no {lacking} to its corpus.yaml, run it, and make the index anew")
+        raise ConfigError(f"{index.url} has no {lacking} to its corpus.yaml, run it, and make the index again")
 
 
 def check_files(index: Index, families: Sequence[str]) -> None:
-    """Raises `CorpusError` if the corpus has lost something that the index names, or purged it."""
+    """Raise `CorpusError` if the corpus has lost something that the index names, or purged it."""
     store = Store(index.url)
     why = ""
     for family in families:
         present = pa.array(store.find(family), pa.string())
         gone = index.parts[family].filter(pc.invert(pc.is_in(index.parts[family], value_set=present)))
         if len(gone):
-            why = f"{len(gone)} of its {len(index.parts)} files of {family} are gone, {gone[0].as_py()} for one"
+            why = f"{len(gone)} of its {len(index.parts)} files of {family} are gone, for instance {gone[0].as_py()}"
     purged = read_tombstones(store, waiting=True).by_chunk
     if not why and purged.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
         why = "documents were purged since"
     if why:
         raise CorpusError(
-            f"{index.url}: the index {index.digest[:12]} does not match the corpus any more: {why}. Bring the corpus "
-            "up to date (pipeline run corpus.yaml), then make the index anew (pipeline index); a training that began "
-            "with the old one has to begin anew: --fresh"
+            f"{index.url}: the index {index.digest[:12]} no longer matches the corpus: {why}. Bring the corpus "
+            "up to date (pipeline run corpus.yaml), then make the index again (pipeline index); a training that began "
+            "with the old one has to start over: --fresh"
         )

@@ -1,4 +1,4 @@
-"""What `pipeline index` does: make the index of a corpus, or find it, and say what is in it."""
+"""Implements `pipeline index`: makes the index of a corpus, or finds it, and describes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.training.data.index import Index, checked, digest_of, is_present, 
 
 
 def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions, answers: str | None) -> Index:
-    """Show the selection and the index, which is made if the corpus has none of its digest."""
+    """Show the selection and the index, which is made if the corpus has none with its digest."""
     started = time.monotonic()
     selection = selection_of(place, corpus, rules)
     checked(corpus, selection.settings)
@@ -33,13 +33,13 @@ def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOpti
     console.print(table)
     for line in _notes(corpus, index):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    how = "was there already" if found else f"made in {duration(time.monotonic() - started)}"
+    how = "existed already" if found else f"made in {duration(time.monotonic() - started)}"
     console.print(f"index      {index.digest}  ({how})", highlight=False, soft_wrap=True)
     return index
 
 
 def index_of(place: str, corpus: Corpus) -> Index:
-    """The index of what the section `select` takes; place: as for `selection_of`."""
+    """Return the index of what the section `select` selects; `place` is as for `selection_of`."""
     return make_index(corpus, selection_of(place, corpus, SelectOptions()).settings)
 
 

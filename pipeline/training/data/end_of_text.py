@@ -1,6 +1,6 @@
-"""The sentences that close documents, LCM 2.3 and 3.1: embeddings by the corpus's own encoder, on the CPU, and codes.
+"""The sentences that end documents (LCM 2.3 and 3.1): embeddings by the corpus's own encoder, on the CPU, and codes.
 
-Models learn to end where these come; generation stops where an embedding is close to them. Cost: the encoder is loaded.
+Models learn to end with these; generation stops when an embedding is close to them. Cost: loading the encoder.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ LANG = "eng_Latn"
 
 @dataclass(frozen=True, eq=False)
 class EndOfTextSentences:
-    """Of `TEXTS`. embeddings: (2, dim) float16; codes: (2, codebooks) uint16, None where the corpus has none."""
+    """The sentences `TEXTS`. `embeddings`: (2, dim) float16; `codes`: (2, codebooks) uint16, None if the corpus has
+    none.
+    """
 
     embeddings: npt.NDArray[np.float16]
     codes: npt.NDArray[np.uint16] | None
 
 
 def end_of_text_sentences(corpus: Corpus) -> EndOfTextSentences:
-    """By the encoder and the codebooks that the newest run names.
+    """Compute them with the encoder and the codebooks that the newest run names.
 
-    Raises `ConfigError` if that encoder is not here, or another one lies where it was.
+    Raises `ConfigError` if that encoder is missing, or its files have changed.
     """
     embeddings = _encoded(newest_config(corpus.store), corpus.view.stages["encode"])
     if "codes" not in corpus.catalogue:

@@ -1,15 +1,13 @@
-"""The index of a corpus for training: which rows of which files are read, as runs without gaps, pinned by a digest.
+"""The index of a corpus for training: which rows of which files are read, as row ranges, pinned by a digest.
 
     index = make_index(corpus, SelectSettings(where="autobleu >= 30"))
-    index.digest                # of the files, the selection and the fits: it goes into every checkpoint
-    read_index(corpus, digest)  # the same again, as long as its files are there, whatever was added to the corpus
+    index.digest                # of the files, the selection and the fits: it is part of every checkpoint
+    read_index(corpus, digest)  # the same again, as long as its files exist, whatever was added to the corpus
 
-Files of a corpus are never rewritten, so an index stays right until `gc` or `purge` takes away what it names.
-A run is a document, or a piece of one that lost sentences: 22 bytes in files that are mapped, not held
-(`run_files.py`). In memory are the parts, and some 40 bytes for each span of about 32 000 rows.
-Cost of making one: a pass over the columns that the selection reads, and the encoder for the two endings.
-
-One corpus of a mix that is trained on.
+Files of a corpus are never rewritten, so an index stays valid until `gc` or `purge` deletes what it names. A row range
+is a document, or an unbroken stretch of one that lost sentences: 22 bytes in files that are mapped, not held in memory
+(`row_range_files.py`). In memory are the parts, and some 40 bytes for each shuffle block of about 32 000 rows. Cost of
+making one: a pass over the columns that the selection reads, and the encoder for the two end-of-text sentences.
 """
 
 from __future__ import annotations
@@ -44,13 +42,13 @@ from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, SplitBuilder, row_
 from stages.arrow import table_of
 
 VERSION = 2
-FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # whose files it names
-_BEGUN = 86_400.0  # seconds after which nobody makes an index any more
+FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # families whose files it names
+_BEGUN = 86_400.0  # seconds after which an unfinished index is abandoned
 _PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
 
 
 class IndexHeader(BaseModel):
-    """What an index says of itself. `encoder`, `scaler`, `rvq`: digests of what they are, by content."""
+    """The description of an index. `encoder`, `scaler`, `rvq`: digests by content."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -59,7 +57,7 @@ class IndexHeader(BaseModel):
     corpus: str
     select: dict[str, Any]
     answers: str | None  # kept column with the place where the answer begins
-    unanswered: int  # documents without a value there: every sentence counts
+    unanswered: int  # documents without a value: every sentence counts
     counts: dict[str, Any]  # of the selection
     splits: dict[str, tuple[int, int, int]]  # documents, pieces, sentences
     runs: dict[str, list[int]]  # how many each file of a split holds
@@ -70,17 +68,17 @@ class IndexHeader(BaseModel):
     rvq: str | None
     codebooks: int | None
     weighted: bool  # whether there is a column `weight`
-    embeddings: str  # of the endings, (2, dim) float16 in base64
+    embeddings: str  # embeddings of the end-of-text sentences, (2, dim) float16 in base64
     codes: str | None  # (2, codebooks) uint16
     digests: dict[str, list[str]] = {}  # of the files of a split; earlier versions have none
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An index. parts, spans: columns as declared above, in the order of the corpus.
+    """An index. `parts`, `spans`: columns as declared above, in the order of the corpus.
 
-    A span has a split (number in `SPLITS`), its first run among those of the split, and the sentences of the pieces
-    that begin there, closing ones too.
+    A shuffle block has a split (number in `SPLITS`), the number of its first row range in the split, and the sentences
+    of the sequences that begin there, closing ones included.
     """
 
     url: str
@@ -95,7 +93,7 @@ class Index:
 
     @property
     def dim(self) -> int:
-        """Of the embeddings."""
+        """The dimension of the embeddings."""
         return self.about.dim
 
     @property
@@ -105,21 +103,21 @@ class Index:
 
     @cached_property
     def endings(self) -> npt.NDArray[np.float16]:
-        """(2, dim): "End of text." and "End of response."."""
+        """(2, dim): the embeddings of "End of text." and "End of response."."""
         return np.frombuffer(base64.b64decode(self.about.embeddings), np.float16).reshape(2, -1)
 
     @cached_property
     def ending_codes(self) -> npt.NDArray[np.uint16] | None:
-        """(2, codebooks): theirs, where the corpus has codes."""
+        """(2, codebooks): their codes, if the corpus has codes."""
         codes = self.about.codes
         return None if codes is None else np.frombuffer(base64.b64decode(codes), np.uint16).reshape(2, -1)
 
     def runs(self, split: str) -> RowRanges:
-        """Those of a split. Raises `CorpusError` if files of them are gone or damaged."""
+        """Return the row ranges of a split. Raises `CorpusError` if files of them are gone or damaged."""
         return RowRanges(Store(self.url), self.digest, split, self.about.runs[split])
 
     def said_of_splits(self) -> str:
-        """`train 120, validation 3, test 0 documents`."""
+        """Return `train 120, validation 3, test 0 documents`."""
         return ", ".join(f"{name} {self.about.splits[name][0]}" for name in SPLITS) + " documents"
 
 
@@ -131,11 +129,17 @@ def make_index(
     origin: str = "select.where",
     done: Callable[[int], None] = lambda rows: None,
 ) -> Index:
-    """The index of what `select` takes; read if the corpus has it already, else made and written.
+    """Return the index of what `select` selects; it is read if the corpus has it already, otherwise made and written.
 
-    answers: a kept column that says at which code point of a document its answer begins; what is before it is a prompt.
-    done: told how many rows more were looked at.
-    Raises `ConfigError` or `CorpusError` for what the corpus cannot answer, or where nothing is selected.
+    Args:
+        corpus: the corpus.
+        select: the selection.
+        answers: a kept column with the code point at which a document's answer begins; what precedes it is a prompt.
+        origin: what error messages begin with.
+        done: is told how many further rows were read.
+
+    Raises:
+        ConfigError: or `CorpusError`, for what the corpus cannot answer, or if nothing is selected.
     """
     selection = checked(corpus, select, origin)
     parts, digest = _snapshot(selection, answers)
@@ -179,7 +183,7 @@ def make_index(
 
 
 def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
-    """The selection of a corpus that can be trained on. Raises `CorpusError` if it has no embeddings to read."""
+    """Return the selection of a corpus that can be trained on. Raises `CorpusError` if it has no embeddings to read."""
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
     if "embedding" not in corpus.catalogue:
@@ -187,24 +191,26 @@ def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where"
     purged = sum(map(len, corpus.tombstones.by_chunk.values()))
     if purged:
         raise CorpusError(
-            f"{corpus.url}: {purged} purged documents are still in files, which the next run writes anew; do that "
+            f"{corpus.url}: {purged} purged documents are still in files, which the next run writes again; do that "
             "first: pipeline run corpus.yaml"
         )
     return Selection(corpus, select, origin)
 
 
 def digest_of(selection: Selection, answers: str | None = None) -> str:
-    """That of the index of a selection, from receipts alone."""
+    """Return the digest of a selection's index, from receipts alone."""
     return _snapshot(selection, answers)[1]
 
 
 def is_present(corpus: Corpus, digest: str) -> bool:
-    """Whether the corpus has the index of a digest."""
+    """Return whether the corpus has the index with a digest."""
     return corpus.store.exists(layout.index_paths(digest)[0])
 
 
 def read_index(corpus: Corpus, digest: str) -> Index:
-    """The index of a digest (its first 12 digits will do). Raises `CorpusError` if it is not there, or damaged."""
+    """Return the index with a digest (its first 12 digits suffice). Raises `CorpusError` if it is missing or
+    damaged.
+    """
     paths = layout.index_paths(digest)
     if not corpus.store.exists(paths[0]):
         names = [path.rpartition("/")[2] for path in corpus.store.find(layout.INDEXES)]
@@ -220,7 +226,7 @@ def read_index(corpus: Corpus, digest: str) -> Index:
     except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, MissingError) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} or its .parts.parquet is damaged or of another version ({type(error).__name__}); "
-            f"delete {paths[0]} and run the same command again, which makes it anew"
+            f"delete {paths[0]} and run the same command again, which rebuilds it"
         ) from error
     if not about.digest.startswith(digest):
         raise CorpusError(f"{corpus.url}/{paths[0]} is the index {about.digest}, not {digest}; delete it")
@@ -228,26 +234,27 @@ def read_index(corpus: Corpus, digest: str) -> Index:
 
 
 def whole_index(corpus: Corpus, digest: str) -> Index:
-    """`read_index` after all its files were looked at. Raises `CorpusError` for one that is missing or damaged."""
+    """Read an index and check all its files. Raises `CorpusError` for one that is missing or damaged."""
     index = read_index(corpus, digest)
     for path, what in damage(corpus.store, index.about):
         raise CorpusError(
             f"{corpus.url}/{path} {what}; delete {layout.index_paths(digest)[0]} and run the same command again, which "
-            "makes the index anew"
+            "makes the index again"
         )
     return index
 
 
 def damage(store: Store, about: IndexHeader) -> Iterator[tuple[str, str]]:
-    """Files of row ranges that are not what the index says: (path, what is wrong). Reads all of them."""
+    """Yield files of row ranges that differ from what the index says: (path, what is wrong). Reads all of them."""
     for split, files in about.runs.items():
         yield from damaged_files(store, about.digest, split, files, about.digests.get(split, ()))
 
 
 def unusable(corpus: Corpus) -> list[str]:
-    """Files of indexes that name what the newest run does not stand on, or that were begun a day ago and not finished.
+    """Return files of indexes that name what the newest run does not need, or that were begun a day ago and not
+    finished.
 
-    What is no index of this version counts too.
+    Indexes of other versions are included.
     """
     files: dict[str, dict[str, float]] = {}
     for path, written in corpus.store.listing(layout.INDEXES).items():
@@ -273,7 +280,7 @@ def _is_usable(corpus: Corpus, digest: str) -> bool:
 
 
 def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]:
-    """Every part with the files that are read of it, and the digest of all."""
+    """Return every part with its files that are read, and the digest of all."""
     corpus = selection.corpus
     columns = {column.family for column in corpus.catalogue.values()}
     rows: list[dict[str, Any]] = []
@@ -308,7 +315,7 @@ def _write(corpus: Corpus, index: Index) -> None:
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """A corpus of a mix. weight: its share of the micro-batches, in proportion to those of the others."""
+    """A corpus of a mix. `weight`: its share of the micro-batches, relative to the others."""
 
     index: Index
     weight: float = 1.0

@@ -1,7 +1,7 @@
 """The order of training data: one sequence of micro-batches that an index and a seed decide, not who reads it.
 
 Micro-batch k comes from lane k % lanes. A lane is a stream of its own over its share of the spans (a seeded permutation
-of all, dealt out anew every epoch). It takes spans together to windows of some sentences, wraps their pieces at
+of all, dealt out again every epoch). It takes spans together to windows of some sentences, wraps their pieces at
 `max_sentences`, permutes what comes out, and packs it into micro-batches, over the borders of windows and epochs.
 Lanes are drawn equally often, however many spans they have. In endless training a lane with fewer spans is in the next
 epoch while others are in this one. So a lane has 16 spans or more, small corpora have fewer lanes, and at most about

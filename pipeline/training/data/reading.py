@@ -1,8 +1,8 @@
 """Windows of sentences in memory: rows of Parquet row groups, decoded once, each copied to its place in the order.
 
 Every span of a window is a task of its own for a pool of threads; decoding and copying do not hold the interpreter. A
-micro-batch is a view of its window. Memory: 2 · dim bytes a sentence of a window, and for each thread one row group of
-8192.
+micro-batch is a view of its window. Memory: 2 · dim bytes per sentence of a window, and for each thread one row group
+of 8192.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Reader:
             except (pa.ArrowException, OSError, ValueError, LookupError) as error:
                 raise CorpusError(
                     f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
-                    "again, then make the index anew: pipeline index"
+                    "again, then make the index again: pipeline index"
                 ) from error
 
 

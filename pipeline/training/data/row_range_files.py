@@ -1,9 +1,9 @@
-"""Runs of an index in files: records of 22 bytes one after the other, which processes map and do not hold.
+"""Row ranges of an index in files: records of 22 bytes one after the other, which processes map and do not hold.
 
-Each split has files of its own, in the order of the corpus, so that the runs of a span lie together. On a mounted file
-system all processes of a machine share the pages that they look at; from an object store each copies the files to a
-temporary one that no one else sees (TMPDIR) and that goes with the process. A file ends with a part, at
-`FILE_ROW_RANGES`.
+Each split has files of its own, in the order of the corpus, so that the row ranges of a shuffle block are together. On
+a mounted file system all processes of a machine share the pages that they read; from an object store each copies the
+files to a temporary one that no other process sees (TMPDIR) and that disappears with the process. A file ends with a
+part, at `FILE_ROW_RANGES`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ROW_RANGE = np.dtype(
         ("doc", "<i4"),  # number of the document in the part
         ("first_row", "<i4"),
         ("rows", "<i4"),
-        ("answer", "<i4"),  # prompts and answers: the first row of the answer; else −1
-        ("new", "?"),  # whether a piece begins; with `drop-sentences` a piece has several runs
+        ("answer", "<i4"),  # for prompts and answers: the first row of the answer; otherwise −1
+        ("new", "?"),  # whether a sequence begins; with `drop-sentences` a sequence has several row ranges
         ("ends", "?"),  # whether its document ends here: "End of text." follows
     ]
 )
@@ -40,17 +40,17 @@ _COPIED = 1 << 24  # bytes at a time
 
 
 class RowRangeWriter:
-    """Writes the runs of one split of an index. files: how many runs each written file holds; digests: of each."""
+    """Writes the row ranges of one split of an index. `files`: how many each written file holds; `digests`: of each."""
 
     def __init__(self, store: Store, digest: str, split: str) -> None:
         self._store, self._digest, self._split = store, digest, split
         self._waiting: list[Records] = []
-        self._runs = 0  # that wait
+        self._runs = 0  # row ranges that wait
         self.files: list[int] = []
         self.digests: list[str] = []
 
     def add(self, runs: Records) -> None:
-        """The runs of one part."""
+        """Add the row ranges of one part."""
         self._waiting.append(runs)
         self._runs += len(runs)
         if self._runs >= FILE_ROW_RANGES:
@@ -71,7 +71,7 @@ class RowRangeWriter:
 def damaged_files(
     store: Store, digest: str, split: str, files: Sequence[int], digests: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Files of a split that are not what they were: (path, what is wrong). digests: empty in older indexes."""
+    """Yield files of a split that have changed: (path, what is wrong). `digests`: empty in older indexes."""
     for number, runs in enumerate(files):
         path = layout.index_runs_path(digest, split, number)
         try:
@@ -86,7 +86,9 @@ def damaged_files(
 
 
 class RowRanges:
-    """The runs of one split. files: how many each file holds. Raises `CorpusError` if one is gone or damaged."""
+    """The row ranges of one split. `files`: how many each file holds. Raises `CorpusError` if one is gone or
+    damaged.
+    """
 
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
         paths = [layout.index_runs_path(digest, split, number) for number in range(len(files))]
@@ -98,7 +100,7 @@ class RowRanges:
         return int(self._first[-1])
 
     def between(self, first: int, end: int) -> Records:
-        """Those from `first` to before `end`, which lie in one file as the runs of a part do."""
+        """Return those from `first` to before `end`, which are in one file as the row ranges of a part are."""
         file = bisect_right(self._first, first) - 1
         return self._files[file][first - self._first[file] : end - self._first[file]]
 
@@ -115,17 +117,17 @@ def _opened(store: Store, path: str, size: int) -> Any:
             return handle
     raise CorpusError(
         f"{store.url}/{path} {found}; delete {path.split('.')[0]}.parquet and run the same command again, which makes "
-        "the index anew"
+        "the index again"
     )
 
 
 def _mapped(handle: Any) -> Records:
-    with handle:  # what is mapped stays so
+    with handle:  # the mapping stays valid after closing
         return np.frombuffer(handle.read_buffer(), ROW_RANGE)
 
 
 def _copied(store: Store, handles: Iterable[Any]) -> Records:
-    """All files one after the other in a temporary one that has no name any more."""
+    """Copy all files one after the other into a temporary one that has no name any more."""
     try:
         with tempfile.TemporaryFile() as file:
             for handle in handles:

@@ -1,8 +1,8 @@
-"""What an index consists of, part by part: runs of selected rows without gaps, and the spans that they lie in.
+"""The content of an index, part by part: row ranges of selected rows without gaps, and their shuffle blocks.
 
-A piece is a document, or what the selection left of it in one sequence. A span is some row groups of a part that follow
-each other: what is shuffled as one, so that of a document that crosses the border of two row groups both are read
-together (of one that crosses the end of its span, the beginning of the row group behind it is decoded again).
+A sequence is a document, or what the selection left of it unbroken. A shuffle block is a few consecutive row groups of
+a part, which are shuffled as one, so that for a document that crosses the border of two row groups both are read
+together (for one that crosses the end of its shuffle block, the beginning of the next row group is decoded again).
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from pipeline.training.data.row_range_files import ROW_RANGE, Records, RowRangeW
 Ints = npt.NDArray[np.int64]
 DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")
 SHUFFLE_BLOCKS = pa.schema([("split", pa.int8()), ("first_run", pa.int64()), ("sentences", pa.int64())])
-BLOCK_GROUPS = 4  # about as many row groups a span: parts of 13 groups have 3 spans
+BLOCK_GROUPS = 4  # row groups per shuffle block, about: parts of 13 groups have 3 blocks
 
 
 def row_ranges_of(
     selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]
 ) -> Iterator[list[Records]]:
-    """Those of one part after the other, by split; `counts` is added to, `done` told how many rows were looked at."""
+    """Yield the row ranges of one part after the other, by split; adds to `counts`, and tells `done` how many rows were
+    read.
+    """
     columns = list(dict.fromkeys([*DOCUMENT_COLUMNS, *answers.columns]))
 
     def look(reader: PartReader) -> tuple[PartSelection, pa.Table, Ints]:
@@ -60,7 +62,7 @@ def row_ranges_of(
 
 
 class SplitBuilder:
-    """One split of an index while it is made, part by part. size: documents, pieces, sentences."""
+    """Builds one split of an index part by part. `size`: documents, sequences, sentences."""
 
     def __init__(self, writer: RowRangeWriter) -> None:
         self._writer, self._runs = writer, 0
@@ -69,7 +71,7 @@ class SplitBuilder:
         self.size = (0, 0, 0)
 
     def add(self, runs: Records, rows: int) -> None:
-        """The runs of one part, which has so many rows."""
+        """Add the row ranges of one part, which has `rows` rows."""
         if not len(runs):
             return
         first = _blocks(runs, rows)
@@ -82,23 +84,23 @@ class SplitBuilder:
         self._writer.add(runs)
 
     def close(self) -> list[int]:
-        """How many runs each file holds, when all are written."""
+        """Write all files, and return how many row ranges each holds."""
         self._writer.close()
         return self._writer.files
 
     @property
     def digests(self) -> list[str]:
-        """Of each file, when all are written."""
+        """The digest of each file, when all are written."""
         return self._writer.digests
 
     def spans(self, split: int) -> pa.Table:
-        """Those found, of the split of this number."""
+        """Return the shuffle blocks found, of the split of this number."""
         first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))
         return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=SHUFFLE_BLOCKS)
 
 
 def _blocks(runs: Records, rows: int) -> Ints:
-    """The first run of every span that holds pieces, of the runs of one split of a part of so many rows."""
+    """Return the first row range of every shuffle block that holds sequences, of one split of a part of `rows` rows."""
     starts = np.flatnonzero(runs["new"])
     groups = -(-rows // layout.ROW_GROUP_ROWS)
     spans = max(1, (groups + BLOCK_GROUPS // 2) // BLOCK_GROUPS)
@@ -108,7 +110,7 @@ def _blocks(runs: Records, rows: int) -> Ints:
 
 
 def sentences_of(runs: Records) -> Ints:
-    """(runs) The rows of each, and the sentence that closes its document."""
+    """Return (row ranges,) the rows of each, and the sentence that closes its document."""
     sentences: Ints = runs["rows"].astype(np.int64) + runs["ends"]
     return sentences
 
@@ -121,7 +123,7 @@ def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
 
 
 def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None, broken: str) -> npt.NDArray[np.bool_]:
-    """(runs) Whether it is the last of its document, and that is not one of which more follows as a sub-document."""
+    """Return (row ranges,) whether each is the last of its document, and no further sub-document follows."""
     ids, numbers = documents["doc_id"].combine_chunks(), documents["subdocument"].to_numpy()
     if following is not None and len(following):
         ids = pa.concat_arrays([ids, following["doc_id"].slice(0, 1).combine_chunks()])

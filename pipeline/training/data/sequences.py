@@ -1,6 +1,6 @@
-"""The pieces of one split of an index, read from its files span by span.
+"""The sequences of one split of an index, read from its files shuffle block by shuffle block.
 
-The runs of spans are looked up when a window needs them; nothing is in memory for each run or piece.
+Row ranges are looked up when a shuffle buffer needs them; nothing is held in memory per row range or sequence.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CLOSING_SENTENCE = -1  # the "part" of a closing sentence
 
 @dataclass(frozen=True, eq=False)
 class BlockSequences:
-    """The pieces of some spans. runs: of them, span after span; number: (runs) of each in the split.
+    """The sequences of some shuffle blocks. `runs`: their row ranges; `number`: (row ranges,) of each in the split.
 
-    The number of a piece is that of its first run.
+    The number of a sequence is that of its first row range.
     """
 
     runs: Records
@@ -38,28 +38,28 @@ class BlockSequences:
 
     @property
     def pieces(self) -> Ints:
-        """(pieces) Their numbers."""
+        """(sequences,) The numbers of the sequences."""
         return self.number[self._starts]
 
     @property
     def answers(self) -> npt.NDArray[np.int32]:
-        """(pieces) First row of the answer, −1: none."""
+        """(sequences,) First row of the answer, −1: none."""
         answers: npt.NDArray[np.int32] = self.runs["answer"][self._starts]
         return answers
 
     @cached_property
     def lengths(self) -> Ints:
-        """(pieces) Sentences, the closing one too."""
+        """(sequences,) Sentences, the closing one included."""
         lengths: Ints = np.add.reduceat(sentences_of(self.runs), self._starts)
         return lengths
 
     def rows(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """(sentences) Part and row of each; those of a closing sentence are `ENDING` and which.
+        """Return (sentences,) part and row of each; for closing sentences `CLOSING_SENTENCE` and which.
 
         0 is "End of text.", 1 "End of response.".
         """
         runs = self.runs
-        behind = np.flatnonzero(runs["ends"]) + 1  # where closing sentences go
+        behind = np.flatnonzero(runs["ends"]) + 1  # the places of closing sentences
         response = (runs["answer"][runs["ends"]] != NO_ANSWER).astype(np.int64)
         rows = np.insert(runs["rows"].astype(np.int64), behind, 1)
         part = np.insert(runs["part"], behind, np.int32(CLOSING_SENTENCE))
@@ -70,7 +70,11 @@ class BlockSequences:
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Pieces in the order of the corpus. first_run: (spans + 1); span_lengths: (spans) sentences, closing ones too."""
+    """The sequences in the order of the corpus.
+
+    `first_run`: (shuffle blocks + 1,) first row range of each; `span_lengths`: (shuffle blocks,) sentences, closing
+    ones included.
+    """
 
     runs: RowRanges
     first_run: Ints
@@ -78,7 +82,9 @@ class Sequences:
 
     @classmethod
     def of(cls, index: Index, split: str) -> Sequences:
-        """Raises `ConfigError` for a split that has no documents, `CorpusError` if files are gone or damaged."""
+        """Return the sequences of a split. Raises `ConfigError` for a split without documents, `CorpusError` for
+        damaged files.
+        """
         if split not in SPLITS:
             raise ConfigError(f"there is no split {split}; splits are {', '.join(SPLITS)}")
         spans = index.spans.filter(index.spans["split"].to_numpy() == SPLITS.index(split))
@@ -92,7 +98,7 @@ class Sequences:
 
     @property
     def numbers(self) -> int:
-        """All numbers of pieces are below it."""
+        """The upper bound (exclusive) of all numbers of sequences."""
         return int(self.first_run[-1])
 
     @property
@@ -102,22 +108,22 @@ class Sequences:
 
     @property
     def spans(self) -> int:
-        """How many spans hold pieces."""
+        """The number of shuffle blocks that hold sequences."""
         return len(self.span_lengths)
 
     def take(self, spans: Ints) -> BlockSequences:
-        """The pieces of some spans."""
+        """Return the sequences of some shuffle blocks."""
         first, end = self.first_run[spans], self.first_run[spans + 1]
         found = [self.runs.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
         return BlockSequences(np.concatenate(found), concatenated_ranges(first, end - first))
 
     def runs_at(self, numbers: Sequence[int]) -> Records:
-        """The first runs of pieces of these numbers."""
+        """Return the first row ranges of the sequences with these numbers."""
         return np.concatenate([np.empty(0, ROW_RANGE), *(self.runs.between(one, one + 1) for one in numbers)])
 
 
 def concatenated_ranges(starts: Ints, lengths: Ints) -> Ints:
-    """start, start + 1, … of every range, one after the other."""
+    """Return start, start + 1, … of every range, one after the other."""
     before = np.cumsum(lengths) - lengths
     found: Ints = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
     return found

@@ -96,7 +96,7 @@ def generate(
 
 
 def read_prompt(place: str) -> str:
-    """The text of a file, or what comes through a pipe for `-`. Raises `ConfigError` if it is no text."""
+    """The text of a file, or what comes through a pipe for `-`. Raises `ConfigError` if it is not text."""
     try:
         return (sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()).decode("utf-8-sig")
     except OSError as error:

@@ -1,7 +1,7 @@
 """Held-out documents in memory, packed, with their texts and languages: what models are judged on.
 
 Read by the loader in the order of the corpus, so that every model is given the same, and wrapped as in training. The
-sentences that close documents ("End of text.") are left out: they are no part of these. Memory: 2 · dim bytes and the
+sentences that close documents ("End of text.") are left out: they are not part of these. Memory: 2 · dim bytes and the
 text of a sentence; of files, the row groups that hold what is taken.
 """
 

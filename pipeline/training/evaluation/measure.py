@@ -1,7 +1,7 @@
 """The metrics of the LCM paper's Table 3 for one predictor: how good each next sentence is that it says.
 
 Cost: predicting all sentences once; for `l2_r` and `mi` decoding them, for `l2_r` encoding them again, for `mi` two
-passes of the language model, over about 300 tokens a sentence; for `nll` and `bpc` one pass of the decoder over the
+passes of the language model, over about 300 tokens per sentence; for `nll` and `bpc` one pass of the decoder over the
 true sentences.
 """
 

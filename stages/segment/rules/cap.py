@@ -1,9 +1,9 @@
 """The hard cap by rules: breaks a piece at the best boundaries, so that none is longer than a limit (LCM 2.2).
 
-Boundaries are sought by class: sentence ends, then semicolons, colons and dashes, then commas, then white space, in the
-scripts of the world; where there is none, between grapheme clusters; inside a cluster only if the cluster alone is
-longer than the limit. The pieces come out of about equal length. One round cuts one fragment off every piece that is
-too long, on arrays over all of them: about 0.1 µs a character, and a round costs 0.3 ms at least.
+Boundaries are searched by class: sentence ends, then semicolons, colons and dashes, then commas, then white space, in
+the scripts of the world; if there is none, between grapheme clusters; inside a cluster only if the cluster alone is
+longer than the limit. The pieces have about equal length. One round cuts one fragment off every piece that is too long,
+on arrays over all of them: about 0.1 µs per character, and at least 0.3 ms per round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BOUNDARY = re.compile("|".join(f"({pattern})" for pattern in _CLASSES))
 
 
 def fit(pieces: Pieces) -> int:
-    """Break what exceeds the limits. Returns how many single characters have too many tokens all the same."""
+    """Break what exceeds the limits. Returns how many single characters still have too many tokens."""
     long = pieces.too_long()
     if len(long):
         _break(pieces, long, np.full(len(long), pieces.limits.max_chars))
@@ -56,7 +56,7 @@ def _break(pieces: Pieces, rows: Indices, limits: Indices) -> None:
 
 
 def fragments(text: Text, first: Indices, last: Indices, limits: Indices) -> tuple[Indices, Flags]:
-    """Where to cut pieces of text, each to its own limit, and which of the cuts no boundary speaks for."""
+    """Return where to cut pieces of text, each to its own limit, and which of the cuts are at no boundary."""
     classes = [(found, text.written[found] + 1) for found in _boundaries(text, first, last)]
     begin, end = text.written[first], text.written[last] + 1
     places, hards = [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
@@ -84,7 +84,7 @@ def fragments(text: Text, first: Indices, last: Indices, limits: Indices) -> tup
 
 
 def _boundaries(text: Text, first: Indices, last: Indices) -> list[Indices]:
-    """Ink characters after which a cut is acceptable, best class first."""
+    """Return ink characters after which a cut is acceptable, best class first."""
     inside = all_between(first, last)
     kind = text.kind[text.ink[inside]]
     marked = inside[(kind & BREAKABLE) != 0]
@@ -101,7 +101,9 @@ def _boundaries(text: Text, first: Indices, last: Indices) -> list[Indices]:
 
 
 def _nearest(found: Indices, ends: Indices, low: Indices, high: Indices, target: Indices) -> Indices:
-    """Of the boundaries whose ends are from `low` to `high`, the one nearest to `target`; −1 where there is none."""
+    """Return, among boundaries whose ends are from `low` to `high`, the one nearest to `target`; −1 if there
+    is none.
+    """
     from_, to = np.searchsorted(ends, low), np.searchsorted(ends, high, side="right")
     cut = np.full(len(low), -1)
     rows = np.flatnonzero(from_ < to)
@@ -115,8 +117,9 @@ def _nearest(found: Indices, ends: Indices, low: Indices, high: Indices, target:
 
 
 def _cluster_cut(text: Text, begin: int, target: int, furthest: int) -> int:
-    """The last end of a grapheme cluster up to `target`; else the first up to `furthest`; else that. There is no white
-    space between: places as written and ink go side by side.
+    """Return the last end of a grapheme cluster up to `target`; else the first up to `furthest`; else that.
+
+    There is no white space between, so places as written and ink coincide.
     """
     first = int(np.searchsorted(text.written, begin))
     start = int(text.ink[first])

@@ -51,7 +51,7 @@ SPACY_CODES = {
 MULTI_LANGUAGE = "xx"
 LONGEST_WORD = 200  # spaCy's tokenizer takes quadratic time for a word, so longer ones are given to it in parts
 KEPT_WORDS = 100_000  # words whose boundaries are kept; then all are forgotten
-MAX_STRINGS = 500_000  # spaCy keeps every word that it has seen; a pipeline is made anew at this many (about 0.15 GB)
+MAX_STRINGS = 500_000  # spaCy keeps every word that it has seen; a pipeline is made again at this many (about 0.15 GB)
 
 # Tokens of their own inside what has no spaces: sentence ends of all scripts, East Asian brackets, what closes after a
 # sentence end, ASCII marks between East Asian characters.
@@ -92,8 +92,9 @@ def spacy_code(lang: str) -> str:
 
 
 class Word(NamedTuple):
-    """What a word does. first: where its first token that is no punctuation starts, or −1; after a sentence's end a new
-    one starts there. starts: further starts of sentences in it. ended: whether a sentence has ended behind the last.
+    """What a word does. first: where its first token that is not punctuation starts, or −1; after a sentence's end a
+    new one starts there. starts: further starts of sentences in it. ended: whether a sentence has ended behind the
+    last.
     """
 
     first: int
@@ -153,7 +154,7 @@ class SpacyRules:
                 yield moved
 
     def _spacy_starts(self, text: str, end: int, words: Sequence[tuple[int, int]]) -> Iterator[int]:
-        """Where the sentencizer starts sentences: at the first token behind a final mark that is no punctuation."""
+        """Where the sentencizer starts sentences: at the first token behind a final mark that is not punctuation."""
         ended = -1  # behind the word that ended a sentence, if none began since
         for left, right in words:
             if ended >= 0 and (start := self._next(text, ended, left)) >= 0:
@@ -169,7 +170,7 @@ class SpacyRules:
             yield start
 
     def _next(self, text: str, place: int, stop: int) -> int:
-        """The first token between two places that is no punctuation, or −1; none of the words there ends a sentence."""
+        """Return the first token between two places that is not punctuation, or −1; no word there ends a sentence."""
         while place < stop and (found := marks.INK.search(text, place, stop)):
             place = found.start()
             if text[place].isalnum():
@@ -194,7 +195,10 @@ class SpacyRules:
         return found
 
     def _shape(self, word: str) -> str:
-        """Letters between marks that are no exception, all alike: `(House.` is as `(Qqqqq.` (X is a roman number)."""
+        """Replace letters between marks that are not an exception:
+
+        `(House.` behaves as `(Qqqqq.` (X is a roman number).
+        """
         letters = _LETTERS.fullmatch(word)
         if letters:
             start, capital, end = letters.start(2), letters.end(2), letters.end(3)

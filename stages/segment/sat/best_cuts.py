@@ -28,7 +28,7 @@ def best_cuts(gains: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np
     start, end = 0, 1  # the block before, as a range of nodes
     while end < nodes:
         stop = stops[end - 1]
-        if end - start == 1:  # every path goes through it: sums start anew, so that rounding does not depend on what
+        if end - start == 1:  # every path goes through it: sums start over, so that rounding does not depend on what
             score[start] = 0.0  # stands before
         reachable = np.maximum.accumulate(score[start:end][::-1])[::-1]
         gain = gains[end:stop]

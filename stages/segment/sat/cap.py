@@ -106,7 +106,7 @@ def _tokens(pieces: Pieces, first: Indices, last: Indices) -> tuple[Floats, Floa
 
 
 def _solve(pieces: Pieces, odds: NDArray[np.float32], first: Indices, last: Indices, measures: list[_Measure]) -> None:
-    """Cut sentences anew, from ink character `first[s]` to `last[s]`, so that no measure exceeds its limit."""
+    """Cut sentences again, from ink character `first[s]` to `last[s]`, so that no measure exceeds its limit."""
     text = pieces.text
     inside = _inside(text, first, last)
     nodes = _nodes(text, odds, first, last, inside)

@@ -84,7 +84,7 @@ class SatCard(Card):
         in_lora = name.startswith("lora/")
         place = self.folder(self.lora if in_lora and self.lora else self.model)
         if place is None:
-            raise CardError(f"card {self.name}: {name} has a sha256, but {self.model} is no folder; leave it out")
+            raise CardError(f"card {self.name}: {name} has a sha256, but {self.model} is not a folder; leave it out")
         return place / name.removeprefix("lora/" if in_lora else "")
 
     @property

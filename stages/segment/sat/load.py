@@ -79,6 +79,7 @@ def _network(card: SatCard, config: dict[str, Any], weights: dict[str, torch.Ten
         network.load_state_dict({name: weights[name] for name in wanted}, assign=True)
     except (KeyError, RuntimeError) as error:
         raise CardError(
-            f"card {card.name}: {card.model} is no SaT model of XLM-R's architecture ({type(error).__name__}: {error})"
+            f"card {card.name}: {card.model} is not a SaT model with XLM-R's architecture "
+            f"({type(error).__name__}: {error})"
         ) from error
     return network.eval().requires_grad_(False)

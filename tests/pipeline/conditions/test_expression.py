@@ -173,7 +173,7 @@ def test_clauses_columns_and_what_null_means() -> None:
         ("chars == 2.5", "never equals 2.5", "2.5"),
         ("status > 300", "lies between 0 and 255", "300"),
         ("chars < 1e400", "lies between", "1e400"),
-        ("embedding == 1", "not one value a row", "embedding"),
+        ("embedding == 1", "not one value per row", "embedding"),
         ("chars == lang", "chars holds whole numbers (int32), but lang holds text", "lang"),
         ("text_hash > chars", "uint64", "chars"),
         ("chars > 1 chars", "expected `and`, `or` or the end", "chars"),

@@ -61,7 +61,7 @@ def test_all_mistakes_at_once_with_line_key_value_and_what_is_allowed(tmp_path: 
     [
         ("- a\n- b\n", "keys and values"),
         ("name: [", "not YAML"),
-        (GOOD + "name: again\n", "corpus.yaml:7: the key name stands twice .first in line 1"),
+        (GOOD + "name: again\n", "corpus.yaml:7: the key name is repeated .first in line 1"),
         (GOOD.replace("encode: {}\n", ""), "autobleu needs what encode makes"),
         (GOOD.replace("name: test\n", ""), "name is missing; name of the corpus"),
         (
@@ -69,7 +69,7 @@ def test_all_mistakes_at_once_with_line_key_value_and_what_is_allowed(tmp_path: 
             r"which the corpus itself uses; .*taken are: autobleu, bleu_by_noise",
         ),
         (GOOD.replace("in/*.jsonl", "in").replace("output: out", "output: in/out"), "lies inside input"),
-        (GOOD + "segment: {model: other}\nencode: {model: sonar-tiny}\n", "stands twice"),
+        (GOOD + "segment: {model: other}\nencode: {model: sonar-tiny}\n", "is repeated"),
         (GOOD.replace("encode: {}", "encode: {model: a}") + "segment: {model: b}\n", "segment.model is b"),
     ],
 )

@@ -22,5 +22,5 @@ def test_every_form_of_a_time_limit(text: str, seconds: float) -> None:
 def test_no_limit_and_none_at_all() -> None:
     assert seconds_of("infinite") == seconds_of("UNLIMITED") == math.inf
     assert LauncherSettings.model_validate({"time": 90}).time == "90"
-    with pytest.raises(ValidationError, match="'2 days' is no time limit; write"):
+    with pytest.raises(ValidationError, match="'2 days' is not a time limit; write"):
         LauncherSettings(time="2 days")

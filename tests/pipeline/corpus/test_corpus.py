@@ -52,7 +52,7 @@ def test_questions_that_have_no_answer(corpus: Corpus, tmp_path: Path) -> None:
         corpus.table("text", part=99)
     with pytest.raises(CorpusError, match="no part nope"):
         corpus.table("text", part="nope")
-    with pytest.raises(CorpusError, match="is no corpus"):
+    with pytest.raises(CorpusError, match="is not a corpus"):
         Corpus(str(tmp_path / "nowhere"))
 
 

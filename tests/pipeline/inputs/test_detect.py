@@ -69,9 +69,9 @@ def test_languages_that_cannot_be_encoded(tmp_path: Path) -> None:
     assert breton.reason == dutch.reason == "unknown language"
     assert "looks like 'br' with confidence 0." in breton.error and "SONAR has no code" in breton.error
     assert "looks like 'nl' with confidence " in dutch.error
-    assert "nld_Latn, which is none of the model's 5 languages; use a model that knows it" in dutch.error
+    assert "nld_Latn, which is not among the model's 5 languages; use a model that knows it" in dutch.error
     traditional = refused(tmp_path, SENTENCES["zho_Hant"])
-    assert "zho_Hant, which is none" in traditional.error
+    assert "zho_Hant, which is not among" in traditional.error
 
 
 def test_nothing_to_tell_a_language_by(tmp_path: Path) -> None:

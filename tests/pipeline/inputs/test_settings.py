@@ -148,4 +148,4 @@ def test_rejected_records_say_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "t", "split": "dev"}]))
     (rejected,) = read_all(entry(tmp_path), SplitSettings(by={"column": "split"}))  # type: ignore[arg-type]
     assert isinstance(rejected, Rejected)
-    assert rejected.error == "split is 'dev'; known are train, validation, test"
+    assert rejected.error == "split is 'dev'; allowed are train, validation, test"

@@ -289,7 +289,11 @@ def test_ids_with_line_ends_are_given_as_jsonl_or_parquet(odd_ids: Path, tmp_pat
     pq.write_table(pa.table({"doc_id": ["m\r"]}), tmp_path / "ids.parquet")
     assert pipeline("purge", odd_ids, "--ids", tmp_path / "ids.parquet").returncode == 0
     assert set(documents(tmp_path / "out")["doc_id"].to_pylist()) == set(ODD) - {"k\nl", "a\u2028b", "m\r"}
-    for bad, why in (('"a"\n["b"]\n', "line 2 is no id"), ('{"id": "a"}', "line 1 is no id"), ("[" * 9999, "line 1")):
+    for bad, why in (
+        ('"a"\n["b"]\n', "line 2 is not an id"),
+        ('{"id": "a"}', "line 1 is not an id"),
+        ("[" * 9999, "line 1"),
+    ):
         file.write_text(bad, "utf-8")
         done = pipeline("purge", odd_ids, "--ids", file)
         assert done.returncode == 2 and why in done.stderr, done

@@ -65,7 +65,7 @@ def flip(path: Path) -> None:
 
 def test_a_whole_corpus_is_as_its_receipts_say(corpus: Path) -> None:
     fine, shown = verified(corpus)
-    assert fine and "All is as the receipts say: " in shown
+    assert fine and "Everything agrees with the receipts: " in shown
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_fits_and_report(make_config: MakeConfig, tmp_path: Path) -> None:
     changed = pipeline("plan", path, "--set", "fit.rows=50")
     assert "fit scaler: on the pilot: pilot.rows: 100 → 50" in changed.stdout and "Nothing to do" not in changed.stdout
     other = pipeline("plan", path, "--set", "segment.max_chars=70")
-    assert "fit scaler: on the pilot: segment makes something else now" in other.stdout
+    assert "fit scaler: on the pilot: the result of segment changed" in other.stdout
     (tmp_path / "out/report/index.html").unlink()
     lost = pipeline("plan", path)
     assert "report/index.html is written" in lost.stdout and "Nothing to do" not in lost.stdout

@@ -93,7 +93,7 @@ def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: Mak
     run.send_signal(signal.SIGKILL)
     run.wait()
     state = until(watcher, lambda one: one.over)
-    assert "no sign of life" in state.lost and not state.done
+    assert "no heartbeat" in state.lost and not state.done
     shown = pipeline("status", path)
     assert shown.returncode == 1 and "was not closed" in shown.stdout, shown
 

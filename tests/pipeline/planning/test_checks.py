@@ -144,7 +144,7 @@ def test_too_many_units_and_an_output_that_cannot_be_written(make_config: MakeCo
     assert "more than the 20 sentences" in problems(path, "rvq.units=32", "rvq.rows=20")[0]
     (tmp_path / "file").write_text("")
     (output,) = problems(path, "rvq=null", f"output={tmp_path / 'file/out'}")
-    assert "which is no folder" in output
+    assert "which is not a folder" in output
 
 
 def test_an_input_that_disappears_between_plan_and_run(make_config: MakeConfig, tmp_path: Path) -> None:

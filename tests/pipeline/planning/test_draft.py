@@ -86,12 +86,12 @@ def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path
     write_jsonl(tmp_path / "data.jsonl", sample_documents("libreoffice-eng", 1))
     (tmp_path / "corpus.yaml").write_text("mine")
     refused = pipeline("init", "data.jsonl")
-    assert refused.returncode == 2 and "corpus.yaml is there already" in refused.stderr
+    assert refused.returncode == 2 and "corpus.yaml exists already" in refused.stderr
     assert (tmp_path / "corpus.yaml").read_text() == "mine"
     printed = pipeline("init", "data.jsonl", "--to", "-", "--name", "other")
     assert yaml.safe_load(printed.stdout)["name"] == "other"
     (tmp_path / "empty").mkdir()
-    for place, why in (("empty", "no file that documents are read from"), ("nowhere", "nowhere is not there")):
+    for place, why in (("empty", "no file of a known format"), ("nowhere", "nowhere does not exist")):
         done = pipeline("init", place, "--to", "-")
         assert done.returncode == 2 and why in done.stderr, said(done)
 

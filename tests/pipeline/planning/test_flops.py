@@ -61,7 +61,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--tokens", "many"), "--tokens many: 'many' is no number"),
+        (("--tokens", "many"), "--tokens many: 'many' is not a number"),
         (("--tokens", "0"), "is not between 1 and 1e9"),
         (("--plot", "flops.gif"), "must end in .svg, .png or .pdf"),
         (("--generated", "0"), "give a share above 0"),

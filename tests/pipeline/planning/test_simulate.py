@@ -118,7 +118,7 @@ def test_the_command(make_config: MakeConfig) -> None:
     done = pipeline("plan", path, "--simulate", "--documents", "1e9", "--gpus", "16")
     assert done.returncode == 0 and "with 1 billion documents, 77.5 billion sentences" in done.stdout, done
     alone = pipeline("plan", path, "--gpus", "16")
-    assert alone.returncode == 2 and "--gpus 16 is about --simulate" in alone.stderr
+    assert alone.returncode == 2 and "--gpus 16 belongs to --simulate" in alone.stderr
     wrong = pipeline("plan", path, "--simulate", "--gpus", "8,many")
     assert wrong.returncode == 2 and "for instance --gpus 8,64,1000" in wrong.stderr
 

@@ -141,7 +141,9 @@ def test_records_that_cannot_be_used_are_counted(make_config: MakeConfig, tmp_pa
     sample = take_sample(config, EVERYTHING)
     assert sample.texts == ["Good."] and sample.skipped == {"unknown language": 1, "no text": 1}
     write_jsonl(file, documents[1:])
-    with pytest.raises(CorpusError, match=r"no document can be used.*unknown language 1.*xyz_Latn.*pipeline doctor"):
+    with pytest.raises(
+        CorpusError, match=r"none of the sampled documents can be used.*unknown language 1.*xyz_Latn.*pipeline doctor"
+    ):
         take_sample(load_config(make_config()), EVERYTHING)
     file.write_text("")
     with pytest.raises(CorpusError, match="the inputs hold no documents"):

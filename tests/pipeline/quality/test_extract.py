@@ -135,7 +135,7 @@ def test_no_row_is_a_file_too(corpus: Corpus, tmp_path: Path) -> None:
         ("{tmp}/a.csv", ["embedding"], "only .parquet takes"),
         ("{tmp}/a.csv", ["txt"], "did you mean text?"),
         ("{tmp}/a.csv", ["autobleu"], "its stage has not run"),
-        ("{tmp}/a.csv", ["text", "text"], "stands twice"),
+        ("{tmp}/a.csv", ["text", "text"], "is repeated"),
         ("{corpus}/a.csv", [], "inside the corpus"),
         ("{tmp}/folder.csv", [], "is a folder"),
     ],
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_made_whole_leaves_the_older_one(corpus: Corpus, t
     with pytest.raises(KeyboardInterrupt):
         extract(corpus, str(target), Breaks(Console(file=io.StringIO()), corpus.rows))
     assert target.read_bytes() == b"older" and list(tmp_path.iterdir()) == [target]
-    with pytest.raises(PipelineError, match=r"a\.parquet/b\.csv cannot be written: .*; mend that"):
+    with pytest.raises(PipelineError, match=r"a\.parquet/b\.csv cannot be written: .*; fix that"):
         write(corpus, target / "b.csv")
     write(corpus, target)
     assert pq.read_metadata(target).num_rows == corpus.rows and list(tmp_path.iterdir()) == [target]
@@ -203,7 +203,7 @@ def test_the_command_tells_the_counts(corpus: Corpus, tmp_path: Path) -> None:
     some = pipeline("inspect", corpus.url, "--to", target, "--max-rows", 1)
     assert "without --max-rows all are read" in some.stdout
     for wrong, words in (
-        (("--columns", "text"), "give --to FILE as well"),
+        (("--columns", "text"), "needs --to FILE"),
         (("--to", target, "--worst", 3), "choose rows by --where"),
         (("--where", "txt == 'a'"), "did you mean text?"),
     ):

@@ -147,7 +147,7 @@ def plain(text: str) -> str:
 
 def test_every_section_is_well_formed_and_asks_for_nothing(full: Gathered) -> None:
     page = check_page(page_of(full))
-    for anchor in ("books", "lengths", "embeddings", "autobleu", "fragility", "prediction", "codes", "examples"):
+    for anchor in ("accounting", "lengths", "embeddings", "autobleu", "fragility", "prediction", "codes", "examples"):
         assert anchor in page.ids
     assert {"select", "fits", "throughput", "provenance"} <= set(page.ids)
     assert "correlates with the measured by 0.41 (Pearson" in plain(page.text)

@@ -1,4 +1,4 @@
-"""Pilot, fits and the main pass over a small real corpus: frozen, exact, the same after a kill, anew when asked."""
+"""Pilot, fits and the main pass over a small real corpus: frozen, exact, the same after a kill, again when asked."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_fitted_is_said(make_config: MakeConfig, tmp_path: Path) 
     path = make_config(**FITS)
     with pytest.raises(CorpusError, match=r"rvq cannot be fitted on the pilot .* 5000 units"):
         run(path, "rvq.units=5000")
-    with pytest.raises(CorpusError, match="rvq: what comes before is not done on the pilot; run without --only"):
+    with pytest.raises(CorpusError, match="rvq: earlier stages are not done on the pilot; run without --only"):
         run(path, f"output={tmp_path / 'other'}", options=RunOptions(only="rvq"))
     with pytest.raises(ConfigError, match="--refit encode: this run does not fit that; it fits scaler, rvq"):
         run(path, options=RunOptions(refit=("encode",)))
@@ -175,8 +175,8 @@ def test_two_runs_at_once_agree_on_one_fit(make_config: MakeConfig) -> None:
         fit(store, plan.config, pilot, "scaler", False, "cpu", lambda done, of: None) for _ in range(2)
     )  # the second planned it before the first was done
     assert first == second and len(store.find("fits")) == 2
-    anew = fit(store, plan.config, pilot, "scaler", True, "cpu", lambda done, of: None)
-    assert anew.generation == 1 and anew.content == first.content
+    again = fit(store, plan.config, pilot, "scaler", True, "cpu", lambda done, of: None)
+    assert again.generation == 1 and again.content == first.content
 
 
 def test_a_refit_that_is_not_finished_hides_nothing(make_config: MakeConfig) -> None:

@@ -117,7 +117,7 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     write_input(tmp_path / "in")
     path = make_config(autobleu=None, encode=None)
     early = pipeline("retry", path, "--quarantined")
-    assert early.returncode == 1 and "is no corpus" in early.stderr, early
+    assert early.returncode == 1 and "is not a corpus" in early.stderr, early
     run(path)
     mend(tmp_path / "in/mended.jsonl")
     vague = pipeline("retry", path)

@@ -188,8 +188,8 @@ def test_an_input_that_changes_under_a_run_is_noticed(make_config: MakeConfig, t
     ("then", "now", "column", "said", "not_said"),
     [
         ("cpu", "cpu (2 threads)", "text", "the input changed during the run", "SaT"),
-        ("NVIDIA H100", "NVIDIA H100", "text", "; SaT cut the same text otherwise (on NVIDIA H100, now", "the input"),
-        ("cpu (2 threads)", "NVIDIA H100", "text", "; SaT cut the same text otherwise (on cpu (2", "the input"),
+        ("NVIDIA H100", "NVIDIA H100", "text", "; SaT cut the same text differently (on NVIDIA H100, now", "the input"),
+        ("cpu (2 threads)", "NVIDIA H100", "text", "; SaT cut the same text differently (on cpu (2", "the input"),
         ("NVIDIA H100", "NVIDIA H100", "text_hash", "the input changed during the run, or a library did; or SaT", "?"),
     ],
 )

@@ -214,7 +214,7 @@ def test_what_null_means_need_not_be_said_where_every_finite_row_has_a_value(tmp
         ("autoblue >= 30", "did you mean autobleu?"),
         ("chars >=", "expected a column, a number or a text"),
         ("fragility_bleu < -0.4", "there is no column fragility_bleu"),
-        ("embedding > 1", "not one value a row"),
+        ("embedding > 1", "not one value per row"),
     ],
 )
 def test_conditions_that_make_no_sense_are_refused(corpus: Corpus, where: str, words: str) -> None:

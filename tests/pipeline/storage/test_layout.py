@@ -48,7 +48,7 @@ def test_row_families_of_a_part_have_the_same_row_groups() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (pa.table({"status": pa.array([0, 1], pa.uint8())}), "2 rows came out for 3"),
+        (pa.table({"status": pa.array([0, 1], pa.uint8())}), "2 rows came out of 3"),
         (pa.table({"state": pa.array([0, 1, 0], pa.uint8())}), "columns"),
         (pa.table({"status": pa.array([0, None, 0], pa.uint8())}), "1 nulls"),
     ],

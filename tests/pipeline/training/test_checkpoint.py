@@ -44,7 +44,7 @@ def test_on_an_object_store(bucket: str) -> None:
 
     store.delete(f"{RUN}/checkpoints/step-00000003.json")
     assert checkpoint.interrupted(store, RUN) == [newest.folder]
-    with pytest.raises(CorpusError, match="is there already: another training goes on with train/x"):
+    with pytest.raises(CorpusError, match="exists already: another training continues train/x"):
         checkpoint.save(store, RUN, 2, "pinned", first.losses, first.optimizer, ALONE, keep=2)
     checkpoint.forget(store, RUN)
     assert store.find(RUN) == []
@@ -101,7 +101,7 @@ def changed(run: Path, step: int = 4, **values: Any) -> None:
 
 def test_a_stopped_training_ends_with_the_same_bytes(stopped: Path) -> None:
     done = go_on(stopped)
-    assert done.returncode == 0 and "going on from step 4 of 6" in said(done), said(done)
+    assert done.returncode == 0 and "resuming from step 4 of 6" in said(done), said(done)
     assert (stopped / "model.safetensors").read_bytes() == (stopped.parents[3] / "whole.safetensors").read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_a_marker_deletes_no_folder_but_its_own(stopped: Path, where: str) -> No
     (stopped / "checkpoints/mine/notes.txt").write_text("years")
     changed(stopped, 2 if marker_of(stopped, 2).exists() else 4, folder=where)
     done = go_on(stopped)
-    assert done.returncode == 1 and f"it names {where!r}" in said(done) and "begin anew with --fresh" in said(done), (
+    assert done.returncode == 1 and f"it names {where!r}" in said(done) and "start over with --fresh" in said(done), (
         said(done)
     )
     assert all((place / "thesis.txt").exists() for place in places)

@@ -71,7 +71,7 @@ def test_it_goes_on_bit_for_bit(corpus: Path, step: int) -> None:
         trained(corpus, "whole", **TIED)
     trained(corpus, f"resumed-{step}", **TIED, checkpoint_every=1, keep_checkpoints=6)
     take_back_to(corpus, f"resumed-{step}", step)
-    assert f"going on from step {step} of 6" in trained(corpus, f"resumed-{step}", **TIED)
+    assert f"resuming from step {step} of 6" in trained(corpus, f"resumed-{step}", **TIED)
     assert steps_of(corpus, f"resumed-{step}") == steps_of(corpus, "whole")
     weights = [(folder(corpus, name) / "model.safetensors").read_bytes() for name in ("whole", f"resumed-{step}")]
     assert weights[0] == weights[1]

@@ -49,7 +49,7 @@ def test_it_says_what_is_in_it_and_is_made_once(corpus: Corpus) -> None:
         assert re.search(rf"^{split} +{documents} +{len(pieces)} +{sentences} *$", shown, re.M), shown
     assert "– chars >= 25" in shown and "made in" in shown
     digest = re.search("index +([0-9a-f]{32})", shown)
-    assert digest and f"{digest[1]}  (was there already)" in index(corpus, rules)
+    assert digest and f"{digest[1]}  (existed already)" in index(corpus, rules)
     assert read_index(corpus, digest[1][:12]).digest == digest[1]
     assert "made in" in index(corpus, SelectOptions(where="chars >= 26"))
 
@@ -116,7 +116,9 @@ def test_indexes_that_nothing_can_use_are_garbage(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_no_places(tmp_path: Path, corpus: Corpus) -> None:
-    with pytest.raises(ConfigError, match="answers: answr is no column that the input kept; those are: answer, title"):
+    with pytest.raises(
+        ConfigError, match="answers: answr is not a column that the input kept; those are: answer, title"
+    ):
         make_index(corpus, SelectSettings(), answers="answr")
     with pytest.raises(CorpusError, match=r"title of document .* must be the code point at which the answer begins"):
         make_index(corpus, SelectSettings(), answers="title")

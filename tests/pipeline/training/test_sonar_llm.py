@@ -51,7 +51,7 @@ def test_it_goes_on_bit_for_bit_with_the_decoder_that_it_began_with(corpus: Path
     trained(corpus, "whole", **WORDS, steps=4)
     trained(corpus, "resumed", **WORDS, steps=4, checkpoint_every=1, keep_checkpoints=6)
     take_back_to(corpus, "resumed", 2)
-    assert "going on from step 2 of 4" in trained(corpus, "resumed", **WORDS, steps=4)
+    assert "resuming from step 2 of 4" in trained(corpus, "resumed", **WORDS, steps=4)
     assert steps_of(corpus, "resumed") == steps_of(corpus, "whole")
     weights = [(folder(corpus, name) / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
     assert weights[0] == weights[1]
@@ -60,7 +60,7 @@ def test_it_goes_on_bit_for_bit_with_the_decoder_that_it_began_with(corpus: Path
     assert started.pinned.decoder is not None and started.pinned.decoder.digest == card.decoder_digest
     assert started.pinned.card["sonar_llm"] == {"decoder": None, "targets_per_document": 1}
     other = started.pinned.model_copy(update={"decoder": PinnedDecoder(model="sonar-tiny", digest="0" * 16)})
-    with pytest.raises(ConfigError, match=r"is another decoder than the one that the training began with \(.*00000000"):
+    with pytest.raises(ConfigError, match=r"is not the decoder that the training began with \(.*00000000"):
         decoder_of(other)
     with pytest.raises(ConfigError, match=r"was begun .* model\.sonar_llm\.targets_per_document 1 → 2"):
         trained(corpus, "whole", **WORDS | {"sonar_llm": {"targets_per_document": 2}}, steps=4)

@@ -51,7 +51,7 @@ def test_it_goes_on_bit_for_bit(corpus: Path, model: str, how: str) -> None:
     trained(corpus, f"{how}-whole", **settings)
     trained(corpus, f"{how}-resumed", **settings, checkpoint_every=1, keep_checkpoints=6)
     take_back_to(corpus, f"{how}-resumed", 3)
-    assert "going on from step 3 of 4" in trained(corpus, f"{how}-resumed", **settings)
+    assert "resuming from step 3 of 4" in trained(corpus, f"{how}-resumed", **settings)
     assert steps_of(corpus, f"{how}-resumed") == steps_of(corpus, f"{how}-whole")
     weights = [(folder(corpus, f"{how}-{name}") / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
     assert weights[0] == weights[1]

@@ -93,7 +93,7 @@ def test_stopped_in_mid_epoch_goes_on_bit_for_bit(corpus: Path) -> None:
     watcher.join()
     done = checkpoint.markers(Store(str(corpus.parent / "out")), "train/stopped")[-1].step
     assert 5 <= done <= 20
-    assert f"going on from step {done} of 70" in trained(corpus, "stopped", **settings)
+    assert f"resuming from step {done} of 70" in trained(corpus, "stopped", **settings)
     whole, stopped = steps_of(corpus, "whole"), steps_of(corpus, "stopped")
     assert len(whole) == 70 and whole == stopped
     assert whole[-1][1] < whole[0][1]
@@ -110,7 +110,7 @@ def test_an_interrupted_checkpoint_does_not_count(corpus: Path) -> None:
     (folder_of_run / "model.json").unlink()
     shown = trained(corpus, "partial", checkpoint_every=2)
     assert "step-00000006" in shown and "was interrupted and does not count" in shown
-    assert "going on from step 4 of 6" in shown
+    assert "resuming from step 4 of 6" in shown
     assert steps_of(corpus, "partial") == before
     assert len(list((folder_of_run / "checkpoints").glob("*.json"))) == 2  # the newest are kept
 
@@ -125,7 +125,7 @@ def test_processes_that_are_started_again_remove_what_was_interrupted(corpus: Pa
     shown = io.StringIO()
     work(Console(file=shown, width=300), url, "train/again")
     assert "step-00000004.abcdef was interrupted and does not count: removed" in shown.getvalue()
-    assert "going on from step 6 of 6" in shown.getvalue()
+    assert "resuming from step 6 of 6" in shown.getvalue()
     assert not half.exists() and (folder(corpus, "again") / "model.json").exists()
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_of_another_training_is_refused(corpus: Path) -> None:
     (folder(corpus, "ours") / "model.json").unlink()
     with pytest.raises(CorpusError, match=r"ours/checkpoints/step-00000006.json is a checkpoint of another training"):
         trained(corpus, "ours", lr=2e-2)
-    assert "going on from" not in trained(corpus, "ours", lr=2e-2, fresh=True)
+    assert "resuming from" not in trained(corpus, "ours", lr=2e-2, fresh=True)
     assert "nothing to do" in trained(corpus, "theirs")
 
 
@@ -200,7 +200,7 @@ def test_an_index_that_was_deleted_is_made_again(corpus: Path) -> None:
     trained(corpus, "indexed-again", checkpoint_every=3)
     take_back(run, 6)
     shutil.rmtree(indexes)
-    assert "going on from step 3 of 6" in trained(corpus, "indexed-again", checkpoint_every=3)
+    assert "resuming from step 3 of 6" in trained(corpus, "indexed-again", checkpoint_every=3)
     take_back(run, 6)
     shutil.rmtree(indexes)
     record = run / "run.json"
@@ -217,7 +217,7 @@ def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
     shutil.copytree(folder(corpus, "even"), folder(corpus, "resumed"))
     copy_checkpoints(folder(corpus, "even"), folder(corpus, "resumed"))
     take_back(folder(corpus, "resumed"), 9)
-    assert "going on from step 6 of 9" in trained(corpus, "resumed", log_every=4, checkpoint_every=3, steps=9)
+    assert "resuming from step 6 of 9" in trained(corpus, "resumed", log_every=4, checkpoint_every=3, steps=9)
     assert steps_of(corpus, "resumed") == steps_of(corpus, "even")
 
 
@@ -263,7 +263,7 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
     (folder(corpus, "old") / "model.json").unlink()
     with pytest.raises(ConfigError, match=r"train/old was begun with other settings: train.lanes 8 → 16\. Set"):
         trained(corpus, "old", lanes=16)
-    assert "going on from step 3 of 6" in trained(corpus, "old", checkpoint_every=3)
+    assert "resuming from step 3 of 6" in trained(corpus, "old", checkpoint_every=3)
     assert read_started(store, "train/old").pinned.digest == digest
 
 
@@ -277,7 +277,7 @@ def test_a_training_goes_on_with_the_own_attention_that_it_began_with(corpus: Pa
     take_back(folder(corpus, "full-attention"), 6)
     before = steps_of(corpus, "full-attention")
     shown = trained(corpus, "full-attention", model=str(newer))
-    assert "goes on with own_attention: full, as it began" in shown and "going on from step 3 of 6" in shown
+    assert "continues with own_attention: full, as it began" in shown and "resuming from step 3 of 6" in shown
     assert steps_of(corpus, "full-attention") == before
     trained(corpus, "values", model=str(newer), init_from=str(folder(corpus, "full-attention")), steps=1)
     card = load_model(str(folder(corpus, "values")))[1].card
@@ -444,7 +444,7 @@ def test_a_model_is_read_back(corpus: Path) -> None:
     ("settings", "message"),
     [
         ({"micro_concepts": 8, "batch_concepts": 8}, "micro_concepts is 8, the context of small 16"),
-        ({"batch_concepts": 100}, "batch_concepts 100 is no multiple of micro_concepts 64; give for instance 128"),
+        ({"batch_concepts": 100}, "batch_concepts 100 is not a multiple of micro_concepts 64; give for instance 128"),
         ({"warmup_steps": 7}, "warmup_steps 7 is more than steps 6"),
         ({"min_lr": 0.1}, "min_lr 0.1 is more than lr 0.01"),
         ({"parallel": "fsdp"}, "there is one process"),
