@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -145,3 +146,12 @@ def test_the_loader_beside_what_users_have() -> None:
 def test_headless_training_is_measured_against_cross_entropy() -> None:
     out = run("headless", "--quick")
     assert len(re.findall(r"8,006 +2 +(?:cross-entropy|cwt) +[\d,]+ +\d\.\d\d +[789]\.\d{3}", out)) == 2, out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_decoding_step_beside_others_on_a_core_of_its_own() -> None:
+    few = ["--rows", "4", "--steps", "8", "--rounds", "1", "--workers", "1"]
+    out = run("beside", "--device", "cpu", "--small", "--apart", *few)
+    assert re.search(r"load of the machine [\d.]+, \d+ cores, apart", out)
+    assert len(re.findall(r"(?m)^a step (?:alone|beside .*): [\d.]+ ms, [+-]\d+\.\d%$", out)) == 4, out

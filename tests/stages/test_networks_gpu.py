@@ -10,6 +10,8 @@ import torch
 
 from stages.batching import Tokens
 from stages.device import Budget
+from stages.lcm.batch import Batch
+from stages.lcm.packing import layout_of
 from stages.rvq.codebooks import Codebooks
 from stages.sonar.embed import embed
 from stages.sonar.generate import greedy
@@ -45,6 +47,19 @@ def test_greedy_decodings_are_those_of_the_cpu() -> None:
     found = greedy(decoder.to(DEVICE), embeddings.to(DEVICE), prefixes.to(DEVICE), limits)
     same = sum(one == other for one, other in zip(found, expected, strict=True))
     assert same >= 98, f"{100 - same} of 100 differ: sums in another order may tip the balance, but seldom"
+
+
+@pytest.mark.gpu
+def test_batches_for_training_arrive_whole_though_nobody_waits_for_them() -> None:
+    lengths = torch.arange(1, 60)
+    sums = []
+    for number in range(8):  # pinned memory of those before is given to those behind as soon as they are copied
+        embeddings = torch.full((int(lengths.sum()), 1024), float(number)).half()
+        host = Batch(embeddings, lengths, torch.ones(len(embeddings)), layout=layout_of(lengths))
+        moved = (host.pinned() if torch.cuda.is_available() else host).to(DEVICE)
+        del host
+        sums.append((moved.embeddings.float().mean(), moved.packing.starts.sum()))
+    assert [(float(mean), int(starts)) for mean, starts in sums] == [(float(number), 59) for number in range(8)]
 
 
 @pytest.mark.gpu
