@@ -31,6 +31,7 @@ from stages.arrow import embedding_matrix
 from stages.cards import CardError
 from stages.encode.settings import EncodeSettings
 from stages.registry import build_stage
+from stages.stage import whole
 
 BUCKETS = 100
 PREFIX = "tiny_stories_sonar_embeddings"
@@ -114,7 +115,7 @@ def _end_of_sequence(config: dict[str, Any]) -> list[float]:
     except CardError as error:
         raise ConfigError(f"the end of sequence needs the encoder of the corpus: {error}") from error
     stage.setup("cpu")
-    families = stage.finish(stage.compute(stage.prepare(table))).families
+    families = whole(stage, table).families
     vector: list[float] = embedding_matrix(families["embeddings"]["embedding"])[0].tolist()
     return vector
 

@@ -40,6 +40,7 @@ from stages.cards import CardError
 from stages.registry import build_stage
 from stages.sampling import Rows
 from stages.sonar.card import load_card
+from stages.stage import whole
 
 if TYPE_CHECKING:
     from stages.rvq.codebooks import Codebooks
@@ -224,7 +225,7 @@ class _CodebookJudge:
 
     def _autobleu(self, embeddings: npt.NDArray[np.float16]) -> float:
         table = pa.table({**self._few, "embeddings.embedding": embedding_array(embeddings)})
-        result = self._stage.finish(self._stage.compute(self._stage.prepare(table)))
+        result = whole(self._stage, table)
         return float(np.mean(result.families["autobleu"]["autobleu"].to_numpy(), dtype=np.float64))
 
 

@@ -20,6 +20,7 @@ from stages.arrow import embedding_matrix
 from stages.cards import CardError
 from stages.encode.settings import EncodeSettings
 from stages.registry import build_stage
+from stages.stage import whole
 
 END_OF_TEXT, END_OF_RESPONSE = "End of text.", "End of response."
 TEXTS = (END_OF_TEXT, END_OF_RESPONSE)
@@ -66,5 +67,5 @@ def _encoded(config: dict[str, Any], recipe: dict[str, Any]) -> npt.NDArray[np.f
     except CardError as error:
         raise ConfigError(f"{END_OF_TEXT!r} needs the encoder of the corpus: {error}") from error
     table = pa.table({"sentences.text": list(TEXTS), "sentences.lang": [LANG] * len(TEXTS)})
-    families = stage.finish(stage.compute(stage.prepare(table))).families
+    families = whole(stage, table).families
     return embedding_matrix(families["embeddings"]["embedding"])
