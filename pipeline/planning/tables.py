@@ -53,10 +53,10 @@ def show_plan(console: Console, plan: Plan) -> None:
 def show_same(console: Console, plan: Plan) -> None:
     """Say how many files were read because their times or versions are others, and hold what they held."""
     if plan.same_files:
-        have = "has" if plan.same_files == 1 else "have"
+        have, they_are = ("has", "it is") if plan.same_files == 1 else ("have", "they are")
         console.print(
-            f"{counted(plan.same_files, 'file')} {have} another modification time or version but the same content: "
-            "nothing of that is segmented again.",
+            f"{counted(plan.same_files, 'file')} {have} another modification time or version but the same content, so "
+            f"{they_are} not segmented again.",
             highlight=False,
         )
 
