@@ -34,6 +34,7 @@ from stages.lcm.card import LcmCard, load_lcm_card
 from stages.lcm.layers import _Picked
 from stages.lcm.model import Sampling
 from stages.lcm.packing import _Reorder, layout_of
+from stages.lcm.token_lm import TokenLm
 from stages.predictor.network import PredictorNetwork
 from stages.rvq.codebooks import Codebooks, Nearest
 from stages.scaler.robust import RobustScaler
@@ -217,6 +218,12 @@ def sonar_llm() -> None:
     assert model.losses(replace(packed_batch(), tokens=tokens).to(GPU)).device.type == GPU
 
 
+def token_lm() -> None:
+    model = on_gpu(TokenLm(load_lcm_card("lcm-token-lm-tiny"), SCALER, 80))
+    moved = replace(packed_batch(), tokens=Tokens.of([[3, 5, 6, 3]] * 20)).to(GPU)
+    assert {model.train(mode).losses(moved).device.type for mode in (True, False)} == {GPU}
+
+
 def inference(case: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         with torch.inference_mode(), FakeGpu():
@@ -259,7 +266,7 @@ def mismatch() -> None:
 def cases() -> dict[str, Callable[[], None]]:
     """Every case by name."""
     networks = (mismatch, encoder, embedding, sat, segmenting, decoder, beams, likelihood, predictor)
-    others = (noise, codes, gradients, sonar_llm)
+    others = (noise, codes, gradients, sonar_llm, token_lm)
     found = {case.__name__: inference(case) for case in (*networks, *others)}
     for card in map(load_lcm_card, (f"lcm-{kind}-tiny" for kind in KINDS)):
         found |= {card.name: lcm(card), f"{card.name}, sampling": inference(sampling(card))}
