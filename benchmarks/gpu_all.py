@@ -36,7 +36,8 @@ FAILED = "no figure: see the output"
 @dataclass(frozen=True)
 class Figure:
     """A line of the table. pattern: what holds the figure in what the command prints; of several, `best` of the first
-    group counts. figure: how it is told, by groups."""
+    group counts. figure: how it is told, by groups.
+    """
 
     row: str
     goal: str

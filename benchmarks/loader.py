@@ -134,7 +134,6 @@ Measured = Callable[[int], int]  # threads → embeddings
 
 def methods(index: Index, files: Sequence[Path], exported: Path) -> dict[str, Measured]:
     """What is measured, by name."""
-
     places = [(file, number) for file in files for number in range(pq.ParquetFile(file).num_row_groups)]
 
     def ours(threads: int) -> int:

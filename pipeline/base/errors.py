@@ -51,8 +51,9 @@ class DamagedError(CorpusError):
 
 
 class MissingError(CorpusError):
-    """A file of the corpus does not exist: the store has said so. (A store that does not answer raises
-    `StorageError`.)
+    """A file of the corpus does not exist: the store has said so.
+
+    A store that does not answer raises `StorageError`.
     """
 
 

@@ -227,7 +227,7 @@ def _file_at(fs: Any, path: str) -> dict[str, Any] | None:
 
 
 def _below(fs: Any, folder: str, levels: int) -> Iterator[dict[str, Any]]:
-    """Yield what `levels` levels of folders hold. (fsspec's own `glob` leaves out folders whose listing fails.)"""
+    """Yield what `levels` levels of folders hold; fsspec's own `glob` leaves out folders whose listing fails."""
     try:
         infos = fs.ls(folder, detail=True)
     except FileNotFoundError:

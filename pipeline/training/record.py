@@ -51,7 +51,8 @@ class PinnedTokenizer(BaseModel):
 
 class Pinned(BaseModel):
     """card, settings: those of meaning; scaler, codebooks: fits of the corpus; decoder: of SONAR-LLM; tokenizer: of
-    token language models."""
+    token language models.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 

@@ -1,1 +1,1 @@
-"""Large Concept Models, LCM 2.3: networks and their mathematics, tensors in and tensors out."""
+"""Large Concept Models, LCM 2.3: networks and their mathematics; tensors in, tensors out."""

@@ -27,14 +27,14 @@ class Rotations:
 
     @classmethod
     def of(cls, packing: Packing, head_dim: int, base: float = BASE) -> Rotations:
-        """Those of heads of `head_dim` dimensions; base: θ."""
+        """Return the rotations of heads of `head_dim` dimensions; `base`: θ."""
         device = packing.positions.device
         exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
         angles = packing.positions[:, None, :, None] * base**-exponents
         return cls(angles.cos(), angles.sin())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Queries or keys (rows, heads, width, head_dim): its two halves are rotated as a plane."""
+        """Rotate queries or keys (rows, heads, width, head_dim): the two halves form planes."""
         a, b = x.float().chunk(2, dim=-1)
         return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos], dim=-1).to(x.dtype)
 
@@ -64,8 +64,11 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """(positions, dim) → the same. A fresh cache keeps keys and values; later ones are appended to those it kept,
-        as the mask of `packing` must say."""
+        """Map (positions, dim) to the same. A fresh cache stores keys and values; later ones are appended to those it
+        holds.
+
+        The mask of `packing` must agree with that.
+        """
         placed = 0 if packing is None else len(packing.scatter)
         mixed = []
         if packing is not None:
@@ -87,7 +90,7 @@ class SelfAttention(nn.Module):
 class OwnAttention(nn.Module):
     """Attention of every position to itself alone: what `SelfAttention` computes without a packing, and no more.
 
-    It has no queries and keys, of which `SelfAttention` would keep some that no gradient ever reaches.
+    It has no queries and keys, some of which would never get a gradient in `SelfAttention`.
     """
 
     def __init__(self, dim: int) -> None:
@@ -96,12 +99,12 @@ class OwnAttention(nn.Module):
         self.out = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(positions, dim) → the same."""
+        """Map (positions, dim) to the same."""
         attended: Tensor = self.out(self.value(x))
         return attended
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Weights of a `SelfAttention` fit, too: the last third of its projection makes values."""
+        """Load weights, also of a `SelfAttention`: the last third of its projection makes values."""
         of_three = state_dict.pop(f"{prefix}qkv.weight", None)
         if of_three is not None:
             state_dict[f"{prefix}value.weight"] = of_three[2 * of_three.shape[1] :]
@@ -109,7 +112,7 @@ class OwnAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of queries to a context, which is packed, too."""
+    """Multi-head attention of queries to a context, which is packed too."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -121,7 +124,7 @@ class CrossAttention(nn.Module):
     def forward(
         self, x: Tensor, queries: Packing, context: Tensor, keys: Packing, cache: Cache | None = None
     ) -> Tensor:
-        """x: (positions, dim), context: (sentences, dim); what sees what: the mask of `queries`."""
+        """Attend from x (positions, dim) to context (sentences, dim), as the mask of `queries` allows."""
         (q,) = _heads(queries.blocks(self.q(x)), 1, self.heads)
         if cache is None or cache.kept is None:
             k, v = _heads(keys.blocks(self.kv(context)), 2, self.heads)
@@ -134,12 +137,12 @@ class CrossAttention(nn.Module):
 
 
 def _heads(blocks: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """(rows, width, parts · dim) → `parts` tensors (rows, heads, width, head_dim)."""
+    """Split (rows, width, parts · dim) into `parts` tensors (rows, heads, width, head_dim)."""
     rows, width, dim = blocks.shape
     return torch.unbind(blocks.view(rows, width, parts, heads, dim // (parts * heads)).permute(2, 0, 3, 1, 4))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, queries: Packing) -> Tensor:
-    """(rows, heads, width, head_dim) of each → (positions, dim)."""
+    """Attend: (rows, heads, width, head_dim) of each → (positions, dim)."""
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=queries.mask)
     return queries.flat(mixed.transpose(1, 2).flatten(2))

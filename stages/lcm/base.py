@@ -57,7 +57,8 @@ class BaseLcm(Lcm):
 
     def losses(self, batch: Batch) -> Tensor:
         """Of every sentence, the first of a document too. With n-gram heads, while it learns, also of what they say of
-        it from further back (`ngram.py`); in evaluation mode of the first head alone."""
+        it from further back (`ngram.py`); in evaluation mode of the first head alone.
+        """
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
         packing = batch.packing

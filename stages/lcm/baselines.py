@@ -1,4 +1,4 @@
-"""What any Large Concept Model must beat: predictors that learn nothing, with the same `predict`. And the truth.
+"""Baselines that any Large Concept Model must beat, which learn nothing and have the same `predict`; and the truth.
 
 Cost: a copy of the embeddings.
 """
@@ -15,17 +15,19 @@ from stages.lcm.model import Sampling
 
 
 class SentencePredictor(Protocol):
-    """Whatever predicts sentences, as `Lcm.predict` does."""
+    """Anything that predicts sentences, as `Lcm.predict` does."""
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """(sentences, dim) float32: each predicted from the sentences before it in its document, not normalised."""
+        """Return (sentences, dim) float32: each predicted from the previous sentences of its document, not
+        normalised.
+        """
 
 
 class Previous:
-    """Says the sentence before again; zeros at the beginning of a document."""
+    """Repeats the previous sentence; zeros at the beginning of a document."""
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """See `Predictor`."""
+        """See `SentencePredictor`."""
         found = torch.zeros_like(batch.embeddings, dtype=torch.float32)
         found[1:] = batch.embeddings[:-1].float()
         found[(batch.lengths.cumsum(0) - batch.lengths).to(found.device)] = 0
@@ -33,19 +35,19 @@ class Previous:
 
 
 class Mean:
-    """Says the same vector, (dim,), wherever it is asked: the median of the corpus, as its scaler has it."""
+    """Always predicts the same vector, (dim,): the median of the corpus, from its scaler."""
 
     def __init__(self, vector: Tensor) -> None:
         self._vector = vector.float()
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """See `Predictor`."""
+        """See `SentencePredictor`."""
         return self._vector.to(batch.embeddings.device).expand(batch.sentences, -1).clone()
 
 
 class Truth:
-    """Knows the sentence: what no model can beat. Its round trip is that of the decoder alone."""
+    """Knows the sentence, which no model can beat. Its round trip is that of the decoder alone."""
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """See `Predictor`."""
+        """See `SentencePredictor`."""
         return batch.embeddings.float()

@@ -1,4 +1,4 @@
-"""A batch of packed documents: what the loader gives and every model takes. No padding, no Python object for a row."""
+"""A batch of packed documents, from the loader to every model. No padding, no Python object per row."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from stages.lcm.packing import Layout, Packing, layout_of, packing_of
 class Batch:
     """Sentences of a document follow each other, and documents follow each other.
 
-    embeddings: (sentences, dim), as stored: float16, not normalised.
-    lengths: (documents,) int64, on the host; they add up to `sentences`, and none is longer than the model's context.
-    weights: (sentences,) float32: how much each counts as a target of the loss; 0: not at all (a prompt).
-    codes: (sentences, codebooks) int32, those of the residual quantiser, where a model needs them.
-    pieces: (documents,) int64, on the host: their numbers in the index, to name them in errors.
-    texts: of the sentences, where they were asked for.
-    tokens: of the sentences, `[language] pieces </s>`, on the host, where a model learns by words.
-    layout: of the documents in blocks, where somebody computed it beforehand.
-    weights_on_host: the same as `weights`, of a batch that moved.
+    `embeddings`: (sentences, dim), as stored: float16, not normalised. `lengths`: (documents,) int64, on the host; they
+    add up to `sentences`, and none is longer than the model's context. `weights`: (sentences,) float32: how much each
+    counts as a target of the loss; 0: not at all (a prompt). `codes`: (sentences, codebooks) int32, those of the
+    residual quantiser, if a model needs them. `pieces`: (documents,) int64, on the host: numbers of their sequences in
+    the index, to name them in errors. `texts`: of the sentences, if they were asked for. `tokens`: of the sentences,
+    `[language] pieces </s>`, on the host, if a model learns by words.
     """
 
     embeddings: Tensor
@@ -41,12 +38,12 @@ class Batch:
 
     @property
     def sentences(self) -> int:
-        """How many sentences ("concepts") it holds."""
+        """The number of sentences ("concepts")."""
         return len(self.embeddings)
 
     @property
     def targets(self) -> int:
-        """How many of them count in the loss."""
+        """The number of sentences that count in the loss."""
         return int((self.weights > 0).sum())
 
     @property
@@ -61,16 +58,12 @@ class Batch:
         return packing_of(self.layout or layout_of(self.lengths), self.embeddings.device)
 
     def to(self, device: str | torch.device) -> Self:
-        """What models compute with, on a device; lengths, pieces, texts and tokens stay on the host.
-
-        Copies from pinned memory are put in line with what the device has to do, in the stream that computes with them,
-        and nobody waits; PyTorch gives that memory to nobody else before they are done.
-        """
+        """Move what models compute with to a device; lengths, pieces, texts and tokens stay on the host."""
         moved = self._changed(lambda one: one.to(device, non_blocking=True))
         return moved if self.weights.device == moved.weights.device else replace(moved, weights_on_host=self.weights)
 
     def pinned(self) -> Self:
-        """What `to` moves, in page-locked memory, from which a GPU copies while it computes."""
+        """Copy to page-locked memory, from which a GPU copies while it computes."""
         return self._changed(Tensor.pin_memory)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -85,7 +78,7 @@ class Batch:
 
 
 def of_documents(documents: list[Tensor], weight: float = 1.0) -> Batch:
-    """A batch of (sentences, dim) tensors, one per document."""
+    """Return a batch of (sentences, dim) tensors, one per document."""
     lengths = torch.tensor([len(one) for one in documents])
     embeddings = torch.cat(documents)
     return Batch(embeddings, lengths, torch.full((len(embeddings),), weight, device=embeddings.device))

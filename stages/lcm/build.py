@@ -1,4 +1,4 @@
-"""Builds the model that a card describes: the one place that knows every kind of model."""
+"""Builds the model that a card describes: the one module that knows every kind of model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages.scaler.robust import RobustScaler
 def build(
     card: LcmCard, scaler: RobustScaler, codebooks: Codebooks | None = None, vocabulary: int | None = None
 ) -> Lcm:
-    """A model with fresh weights, from PyTorch's global generator.
+    """Build a model with fresh weights, from PyTorch's global generator.
 
     Raises ValueError if `card` needs codebooks, or the size of a tokenizer's vocabulary, and has not been given it.
     """

@@ -99,7 +99,8 @@ class ContrastiveLcm(BaseLcm):
 
     def flops(self, batch: Batch) -> float:
         """Scores are one product more; frozen keys need no gradient, tied ones are PreNet's, which needs none of its
-        input, and PostNet's projection is not used."""
+        input, and PostNet's projection is not used.
+        """
         found, count = super().flops(batch), batch.sentences
         if self._fitting:
             return found
@@ -149,7 +150,7 @@ def negatives(embeddings: Tensor, weights: Tensor) -> Tensor:
 
 
 def _multipliers(count: int, device: torch.device) -> Tensor:
-    """(count,) odd int64 that resemble random ones: splitmix64 of 1, 2, …"""
+    """Return (count,) odd int64 that resemble random ones: splitmix64 of 1, 2, and so on."""
     x = torch.arange(1, count + 1, device=device) * -7046029254386353131
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         x = (x ^ (x >> shift)) * factor

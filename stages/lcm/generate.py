@@ -1,11 +1,11 @@
-"""Continues documents sentence by sentence with any model, LCM 2.3.1, until one of two cosines says that it is enough.
+"""Continues documents sentence by sentence with any model, LCM 2.3.1, until one of two cosines ends them.
 
-Costs one `next` a sentence, over all documents that are not finished and the whole window of each: nothing is kept from
-one sentence to the next. A model reads at most `card.context` sentences, the one to come included; from a longer
+Costs one `next` per sentence, over all unfinished documents and the whole window of each: nothing is cached from one
+sentence to the next. A model reads at most `card.context` sentences, including the one to predict; from a longer
 document the oldest leave the window, and positions are counted from the oldest that stays. `forgotten` says how many.
 
-Predicted embeddings go back into the context as they are, not decoded and encoded again, as in the paper; with
-`reencode` what it makes of them does, as in SONAR-LLM, and stands in the continuation.
+Predicted embeddings become context as they are, not decoded and encoded again, as in the paper; with `reencode` its
+result becomes context, as in SONAR-LLM, and part of the continuation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Stop = Literal["end of text", "repeats the previous sentence", "limit"]
 
 @dataclass(frozen=True)
 class Continuation:
-    """embeddings: (n, dim) float32, not normalised, without the one at which it stopped. n may be 0.
+    """A continuation. `embeddings`: (n, dim) float32, not normalised, without the one at which it stopped. n may be 0.
 
-    forgotten: how many of the oldest sentences the last prediction no longer saw.
+    `forgotten`: how many of the oldest sentences the last prediction no longer saw.
     """
 
     embeddings: Tensor
@@ -47,15 +47,26 @@ def continue_documents(
     previous_cosine: float = 0.9,
     reencode: Callable[[Tensor, list[int]], Tensor] | None = None,
 ) -> list[Continuation]:
-    """documents: (sentences, dim) of at least one sentence, on the model's device → what follows each.
+    """Continue documents.
 
-    end: (dim,), the embedding of "End of text."; None: a model that was trained without it.
-    max_sentences: to generate for a document. A sentence whose cosine with `end` exceeds `end_cosine`, or that with the
-    sentence generated before it `previous_cosine`, ends its document. Numbers by PyTorch's global generator, shared by
-    the documents: the same seed and the same documents give the same continuations.
-    reencode: from predictions (n, dim) and the numbers of their documents to what takes their places, (n, dim).
+    Numbers come from PyTorch's global generator, shared by the documents: the same seed and the same documents give the
+    same continuations.
 
-    Raises ValueError if there is nothing to continue.
+    Args:
+        model: the model.
+        documents: (sentences, dim) of at least one sentence, on the model's device.
+        sampling: how sentences are drawn.
+        end: (dim,), the embedding of "End of text."; None: a model that was trained without it.
+        max_sentences: the most to generate for a document.
+        end_cosine: a sentence whose cosine with `end` exceeds this ends its document.
+        previous_cosine: a sentence whose cosine with the one generated before it exceeds this ends its document.
+        reencode: maps predictions (n, dim) and the numbers of their documents to their replacements, (n, dim).
+
+    Returns:
+        What follows each document.
+
+    Raises:
+        ValueError: if there is nothing to continue.
     """
     if max_sentences < 1:
         raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
@@ -97,6 +108,6 @@ def _cosines(found: Tensor, end: Tensor) -> Tensor:
 
 
 def _continuation(text: Tensor, prompt: int, stopped: Stop, window: int) -> Continuation:
-    """text: (sentences, dim), of which the first `prompt` were given."""
+    """Return a continuation from text (sentences, dim), of which the first `prompt` were given."""
     seen_by_last = len(text) - (stopped == "limit")  # the last prediction is in the text only if nothing stopped it
     return Continuation(text[prompt:], stopped, max(0, seen_by_last - window))

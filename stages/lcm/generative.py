@@ -39,4 +39,5 @@ class GenerativeLcm(Lcm):
     @abstractmethod
     def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
         """One embedding for each of `queries`, from those before it among `clean` (positions, dim), normalised, which
-        `packing` places. Not normalised."""
+        `packing` places. Not normalised.
+        """

@@ -1,4 +1,4 @@
-"""Cards of causal language models, which judge whether a sentence follows. The ones that ship: `conf/language/`."""
+"""Cards of causal language models, which judge whether a sentence follows. `conf/language/` has those that ship."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages.hub_card import FILES, HubCard
 
 
 class LanguageCard(HubCard):
-    """One causal language model. Frozen; made by `load_language_card`."""
+    """The card of one causal language model. Frozen; made by `load_language_card`."""
 
     setting: ClassVar[str] = "--language-model"
 
@@ -21,17 +21,17 @@ class LanguageCard(HubCard):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of its files."""
+        """Return the names of its files."""
         return FILES if self.gguf is None else (self.gguf,)
 
 
 def shipped_language_cards() -> list[str]:
-    """Names of the cards that ship."""
+    """Return the names of the cards that ship."""
     return list(shipped("language"))
 
 
 def load_language_card(name_or_path: str) -> LanguageCard:
-    """The card of a shipped language model by its name, or of any by the path of its `.yaml` file.
+    """Return the card of a shipped language model by its name, or of any by the path of its `.yaml` file.
 
     Raises CardError if there is no such card or it is not valid.
     """

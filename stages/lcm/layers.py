@@ -139,7 +139,8 @@ class Lookup:
     @classmethod
     def over(cls, index: Tensor, count: int) -> Lookup:
         """Of (positions,) indices below `count`; the table gets a multiple of 8 rows, which matrix units like, by
-        repeating the last."""
+        repeating the last.
+        """
         numbers = torch.arange(-(-count // 8) * 8, device=index.device)
         return cls(numbers.clamp(max=count - 1), index)
 
@@ -215,7 +216,8 @@ class Scaling(nn.Module):
 
 def initialize(model: nn.Module, residual_layers: int) -> None:
     """Fresh weights: normal with a standard deviation of 1/√(inputs), so that variances are kept at any size (0.022 at
-    2048); what writes into the residual stream 1/√(2 · layers) of that. Biases 0. LCM is silent here."""
+    2048); what writes into the residual stream 1/√(2 · layers) of that. Biases 0. LCM is silent here.
+    """
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             scale = (2 * residual_layers) ** -0.5 if name.endswith(".out") else 1.0

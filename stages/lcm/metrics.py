@@ -1,9 +1,9 @@
-"""How good predicted embeddings are, LCM 2.4.1: tensors of sentences in, a number per sentence or a document out.
+"""Metrics of predicted embeddings, LCM 2.4.1: tensors of sentences in, a number per sentence or per document out.
 
 Sentences are packed as in a `Batch`: those of a document follow each other, documents follow each other. Every metric
-is a tensor, so that whoever averages it also knows its spread. NaN stands where it is not defined: the first sentence
-of a document has no context. Cost: contrastive accuracy is one matrix product of the sentences with the pool,
-paraphrasing one of each document with itself; all else is one pass.
+is a tensor, so that its spread can be computed with its mean. Undefined values are NaN: the first sentence of a
+document has no context. Cost: contrastive accuracy is one matrix product of the sentences with the pool, paraphrasing
+one of each document with itself; all else is one pass.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ TIE = 1e-9  # distances whose squares differ by a smaller share are the same: wh
 
 
 def l2_squared(predicted: Tensor, truth: Tensor) -> Tensor:
-    """(sentences,) float64: ‖x̂ − x‖², as the paper's formula says. Both (sentences, dim), in SONAR space."""
+    """Return (sentences,) float64: ‖x̂ − x‖², as in the paper's formula. Both are (sentences, dim), in SONAR space."""
     return (predicted.double() - truth.double()).square().sum(dim=1)
 
 
 def l2(predicted: Tensor, truth: Tensor) -> Tensor:
-    """(sentences,) float64: ‖x̂ − x‖, as the paper's tables look."""
+    """Return (sentences,) float64: ‖x̂ − x‖, as the paper's tables seem to have it."""
     return l2_squared(predicted, truth).sqrt()
 
 
 def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool: Tensor) -> Tensor:
-    """(sentences,) float64: the share of the pool that is further away from x̂ₙ than xₙ is.
+    """Return (sentences,) float64: the share of the pool that is further away from x̂ₙ than xₙ is.
 
-    predicted, truth: (sentences, dim); lengths: (documents,) int64. pool: (rows,) int64, places in `truth`: the
-    embeddings to compare with; xₙ and its two neighbours in the document are left out of it. What is equally far is not
-    further. NaN where nothing is left of the pool.
+    Equal distances do not count as further. NaN if nothing is left of the pool.
+
+    Args:
+        predicted: (sentences, dim).
+        truth: (sentences, dim).
+        lengths: (documents,) int64.
+        pool: (rows,) int64, places in `truth` to compare with; xₙ and its two neighbours are left out.
     """
     predicted, truth, pool = predicted.double(), truth.double(), pool.to(truth.device)
     place, document = torch.arange(len(truth), device=truth.device), documents_of(lengths).to(truth.device)
@@ -51,9 +55,9 @@ def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool
 
 
 def paraphrasing(predicted: Tensor, truth: Tensor, lengths: Tensor) -> Tensor:
-    """(sentences,) float64: max over m < n of cos(x̂ₙ, xₘ), over max over m < n of cos(xₙ, xₘ).
+    """Return (sentences,) float64: max over m < n of cos(x̂ₙ, xₘ), over max over m < n of cos(xₙ, xₘ).
 
-    NaN for the first sentence of a document, and where the reference resembles no sentence before it (a maximum ≤ 0).
+    NaN for the first sentence of a document, and if the reference resembles no sentence before it (a maximum ≤ 0).
     """
     found = []
     for ours, real in zip(_units(predicted, lengths), _units(truth, lengths), strict=True):
@@ -64,21 +68,25 @@ def paraphrasing(predicted: Tensor, truth: Tensor, lengths: Tensor) -> Tensor:
 
 
 def coherence(embeddings: Tensor, lengths: Tensor) -> Tensor:
-    """(documents,) float64: the mean cosine of sentences n and n + 2; NaN for fewer than three sentences. LCM 3.1.1."""
+    """Return (documents,) float64: the mean cosine of sentences n and n + 2; NaN for fewer than three. LCM 3.1.1."""
     return torch.stack([(one[:-2] * one[2:]).sum(dim=1).mean() for one in _units(embeddings, lengths)])
 
 
 def documents_of(lengths: Tensor) -> Tensor:
-    """(sentences,) int64: the number of each sentence's document."""
+    """Return (sentences,) int64: the number of each sentence's document."""
     return torch.arange(len(lengths)).repeat_interleave(lengths)
 
 
 def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) -> tuple[float, float, int]:
-    """The mean of what is not NaN, its standard error, and how many values it is of.
+    """Return the mean of what is not NaN, its standard error, and the number of values.
 
-    values, documents: (sentences,), a value and the number of its document; weights: how much each counts. Sentences
-    of a document resemble each other, so the error is that of a ratio of sums over documents: these are what was drawn.
-    NaN if there is no value; the error is, too, where there is only one document.
+    Sentences of a document resemble each other, so the error is that of a ratio of sums over documents, which are the
+    units that were drawn. The mean is NaN without values, the error also with only one document.
+
+    Args:
+        values: (sentences,) a value each.
+        documents: (sentences,) the number of its document.
+        weights: (sentences,) how much each counts.
     """
     known = ~values.isnan()
     values, documents = values[known].double(), documents[known]
@@ -93,5 +101,5 @@ def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) ->
 
 
 def _units(embeddings: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Unit vectors of each document."""
+    """Return unit vectors of each document."""
     return F.normalize(embeddings.double(), dim=1).split_with_sizes(lengths.tolist())

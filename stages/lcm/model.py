@@ -1,6 +1,6 @@
-"""What every Large Concept Model can do: say its loss on a batch, and predict embeddings.
+"""The interface of every Large Concept Model: the loss on a batch, and predicted embeddings.
 
-Random numbers (noise, timesteps, dropout, samples) come from PyTorch's global generators: whoever calls seeds them, so
+Random numbers (noise, timesteps, dropout, samples) come from PyTorch's global generators, which the caller seeds, so
 that a step can be repeated bit for bit.
 """
 
@@ -18,9 +18,9 @@ from stages.scaler.robust import RobustScaler
 
 @dataclass(frozen=True)
 class Sampling:
-    """How embeddings are drawn from a model, LCM 2.4.1; `options_of` says who reads what.
+    """How embeddings are drawn from a model, LCM 2.4.1; `options_of` says which models read what.
 
-    guidance: g_scale of both (1: no guidance; the unconditional model is then not computed).
+    `guidance`: g_scale of both (1: no guidance; the unconditional model is then not computed).
     """
 
     steps: int = 40
@@ -37,10 +37,10 @@ class Sampling:
 
 
 def paper_sampling(kind: Kind, generating: bool) -> Sampling:
-    """The paper's choice for a kind of model, LCM 2.4.1.
+    """Return the paper's choice for a kind of model, LCM 2.4.1.
 
-    generating: several sentences, one after the other, not one sentence of a given context. Quant-LCM then draws:
-    greedy, it repeats itself.
+    `generating`: several sentences are drawn one after the other, not one sentence of a given context. Quant-LCM then
+    draws at random: greedily, it repeats itself.
     """
     if kind == "quant-d":
         return Sampling(guidance=1, temperature=1, top_k=3) if generating else Sampling(guidance=2, top_k=1)
@@ -57,33 +57,35 @@ class Lcm(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch) -> Tensor:
-        """(sentences,) float32: the loss of each as a target, without `batch.weights`.
+        """Return (sentences,) float32: the loss of each as a target, without `batch.weights`.
 
         A sum over its dimensions; Quant-LCM-d: the cross-entropy of its unit.
         """
 
     def begin_step(self, step: int, steps: int) -> None:
-        """Told before step number `step`, counted from 0, of `steps`: some objectives change while a model learns."""
+        """Prepare for step number `step`, counted from 0, of `steps`: some objectives change while a model learns."""
 
     def check(self, batch: Batch) -> None:
-        """Raises ValueError for a micro-batch, on the host, from which this objective cannot learn."""
+        """Raise ValueError for a micro-batch, on the host, from which this objective cannot learn."""
 
     @abstractmethod
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """(sentences, dim) float32: each predicted from the sentences before it in its document, not normalised.
+        """Return (sentences, dim) float32: each predicted from the previous sentences of its document, not normalised.
 
         The first of a document is predicted from nothing.
         """
 
     @abstractmethod
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """(documents, dim) float32: the sentence that follows each document, not normalised."""
+        """Return (documents, dim) float32: the sentence that follows each document, not normalised."""
 
     @abstractmethod
     def flops(self, batch: Batch) -> float:
-        """Floating-point operations of forward and backward passes of `losses`, without recomputation, dropped rows
-        or what a mask hides; the MFU counts these."""
+        """Return the floating-point operations of forward and backward passes of `losses`, which the MFU counts.
+
+        Recomputation, dropped rows and what a mask hides are not counted.
+        """
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """Its Transformer blocks, in order: FSDP shards each, activation checkpointing repeats it."""
+        """Return the Transformer blocks, in order: FSDP shards each, activation checkpointing repeats it."""

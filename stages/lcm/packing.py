@@ -75,7 +75,8 @@ class Packing:
 
     def flat(self, blocks: Tensor) -> Tensor:
         """(rows, width, …) → (positions, …). The gradient in empty slots has no meaning: nothing that is computed from
-        a full slot may lie there. With the mask nothing does, and `blocks` drops the gradient."""
+        a full slot may lie there. With the mask nothing does, and `blocks` drops the gradient.
+        """
         flat: Tensor = _Reorder.apply(blocks.flatten(0, 1), self.scatter, self.gather.flatten())  # type: ignore[no-untyped-call]
         return flat
 
@@ -128,10 +129,7 @@ def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Pa
 
 
 def last(packing: Packing, lengths: Tensor) -> Packing:
-    """Queries at the last position of each document of a packing with one document a row:
-
-    (documents, …), one per row.
-    """
+    """Return queries at the last position of each document of a packing with one document per row: (documents, …)."""
     rows = torch.arange(len(lengths), device=packing.gather.device)
     ends = (lengths - 1).to(rows.device)
     return Packing(rows[:, None], rows, ends[:, None], ends[:, None], packing.mask[rows, :, ends][:, :, None])

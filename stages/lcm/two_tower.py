@@ -139,7 +139,8 @@ class TwoTowerLcm(GenerativeLcm):
 
     def flops(self, batch: Batch) -> float:
         """Keys and queries of self-attention to one position are not computed; AdaLN is, once per timestep. PreNets
-        and frequencies need no gradients of their inputs."""
+        and frequencies need no gradients of their inputs.
+        """
         card, sentences, width = self.card, batch.sentences, self.card.model_dim
         assert card.contextualizer_layers is not None and card.denoiser_layers is not None
         feed_forward = 3 * width * card.inner_dim

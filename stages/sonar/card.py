@@ -1,10 +1,10 @@
-"""Model cards: what a SONAR model is, where its files lie, and how good it is said to be.
+"""Model cards: what a SONAR model is, where its files are, and its stated quality.
 
 A card is a small YAML file; the ones that ship are in `conf/models/`. A card that starts with `base: sonar` takes what
 it does not state from that card: three lines name a local copy of a file, or another decoder. Reading a card opens no
-file of the model, fetches nothing and imports no torch, so that planning a run stays quick: the digests that go into
-fingerprints come from the card alone. Where no sha256 is published for a URL, the URL itself stands for the file, and
-`stages/fetch.py` sees to it that it keeps meaning the same bytes.
+file of the model, fetches nothing and imports no torch, so that planning a run stays fast: the digests in fingerprints
+come from the card alone. If no sha256 is published for a URL, the URL itself identifies the file, and `stages/fetch.py`
+ensures that it keeps meaning the same bytes.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class ModelFile(BaseModel):
 
     @property
     def identity(self) -> str:
-        """What stands for the file's content in fingerprints."""
+        """What identifies the file's content in fingerprints."""
         return str(self.sha256 or self.url)
 
     @classmethod
     def of(cls, path: Path, folder: Path) -> ModelFile:
-        """Describes a file for a card that lies in `folder`."""
+        """Describe a file for a card in `folder`."""
         return cls(path=path.relative_to(folder).as_posix(), sha256=sha256_of(path), bytes=path.stat().st_size)
 
 
@@ -122,20 +122,21 @@ class ModelCard(BaseModel):
         return self
 
     def file(self, role: FileRole) -> ModelFile:
-        """What the card says of the encoder, decoder or tokenizer file."""
+        """Return what the card says of the encoder, decoder or tokenizer file."""
         found: ModelFile = getattr(self.files, role)
         return found
 
     def path(self, role: FileRole) -> Path:
-        """Where the file lies on this machine, or would lie once fetched."""
+        """Return where the file is on this machine, or would be once fetched."""
         file = self.file(role)
         return cache_path(file.url) if file.url else self._folder / Path(str(file.path)).expanduser()
 
     def verify(self, role: FileRole, report: Report | None = None) -> Path:
-        """The file's path, after its sha256 was compared with the card; a file by URL is fetched first if need be.
+        """Return the file's path, after its sha256 was compared with the card; a file by URL is fetched first if need
+        be.
 
-        Reads the whole file. `report` follows a download (left out: a line every ten seconds on stderr).
-        Raises CardError if the file cannot be had or is not the one that the card describes.
+        Reads the whole file. `report` follows a download (by default: a line every ten seconds on stderr). Raises
+        CardError if the file cannot be fetched or is not the one that the card describes.
         """
         file = self.file(role)
         path = self.path(role)
@@ -162,17 +163,19 @@ class ModelCard(BaseModel):
         return path
 
     def nearest_languages(self, lang: str) -> tuple[str, ...]:
-        """The codes most like one that the model does not know."""
+        """Return the codes most similar to one that the model does not know."""
         return nearest_languages(lang, self.languages)
 
     @property
     def encoder_parameters(self) -> int:
-        """Numbers in the encoder's weights."""
+        """Return the number of weights of the encoder."""
         return self._parameters(self.encoder_layers, attentions=4)
 
     @property
     def decoder_parameters(self) -> int:
-        """Numbers in the decoder's weights that decoding from one vector needs, output projection tied."""
+        """Return the number of the decoder's weights that decoding from one vector needs, with a tied output
+        projection.
+        """
         return self._parameters(self.decoder_layers, attentions=6)
 
     def _parameters(self, layers: int, attentions: int) -> int:
@@ -182,17 +185,17 @@ class ModelCard(BaseModel):
 
     @property
     def encoder_digest(self) -> str:
-        """Changes whenever embeddings could: encoder weights, encoder numbers, tokenizer."""
+        """A digest that changes whenever embeddings could: encoder weights, encoder numbers, tokenizer."""
         return self._digest("encoder", "encoder_layers")
 
     @property
     def decoder_digest(self) -> str:
-        """Changes whenever decoded text could: decoder weights, decoder numbers, tokenizer."""
+        """A digest that changes whenever decoded text could: decoder weights, decoder numbers, tokenizer."""
         return self._digest("decoder", "decoder_layers")
 
     @property
     def tokenizer_digest(self) -> str:
-        """Changes whenever token ids could."""
+        """A digest that changes whenever token ids could."""
         described = [self.files.tokenizer.identity, list(self.languages), self.max_tokens]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
@@ -204,7 +207,9 @@ class ModelCard(BaseModel):
 
 
 def nearest_languages(code: str, languages: Iterable[str]) -> tuple[str, ...]:
-    """Up to five codes that may have been meant: those that begin alike first, then those that are spelled alike."""
+    """Return up to five codes that may have been meant: first those that begin alike, then those that are spelled
+    alike.
+    """
     typed = code[:80].lower()
 
     def distance(known: str) -> tuple[int, float, str]:
@@ -215,14 +220,14 @@ def nearest_languages(code: str, languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def shipped_cards() -> dict[str, Path]:
-    """Name → card file, for every card that ships with the package, but those of Large Concept Models (lcm-…)."""
+    """Return name → card file, for every card that ships, except those of Large Concept Models (lcm-…)."""
     folder = Path(str(importlib.resources.files("conf") / "models"))
     cards = (path for path in folder.glob("*.yaml") if not path.stem.startswith("lcm-"))
     return {path.stem: path for path in sorted(cards, key=lambda path: path.stem)}
 
 
 def load_card(name_or_path: str) -> ModelCard:
-    """The card of a shipped model by its name, or of any model by the path of its `.yaml` file.
+    """Return the card of a shipped model by its name, or of any model by the path of its `.yaml` file.
 
     Raises CardError if there is no such card or it is not valid.
     """
@@ -237,7 +242,7 @@ def load_card(name_or_path: str) -> ModelCard:
 
 
 def _content(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """What a card's file states, completed by its base."""
+    """Return what a card's file states, completed by its base."""
     content: dict[str, Any] = load_yaml(path.read_text(encoding="utf-8"))
     base = content.pop("base", None)
     if base is None:

@@ -1,8 +1,8 @@
-"""Weights on disk → networks, for the published checkpoints, their Hugging Face ports and our own safetensors.
+"""Loads weights into networks from the published checkpoints, their Hugging Face ports and our own safetensors.
 
-Networks are made without memory and filled tensor by tensor from a memory-mapped file, so loading never holds a model
-twice: a 24-layer encoder in 16 bits needs its 1.5 GB and no more. Nothing in a file is executed: safetensors, or torch
-files with `weights_only`.
+Networks are created without memory and filled tensor by tensor from a memory-mapped file, so loading never holds a
+model twice: a 24-layer encoder in 16 bits needs its 1.5 GB and no more. Nothing in a file is executed: safetensors, or
+torch files with `weights_only`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
 def load_encoder(
     card: ModelCard, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> SonarTextEncoder:
-    """The card's encoder, ready for inference. Raises CardError if the file does not fit the card."""
+    """Return the card's encoder, ready for inference. Raises CardError if the file does not fit the card."""
     weights = _Weights.open(card, "encoder")
     with torch.device("meta"):
         network = SonarTextEncoder(layers=card.encoder_layers, **_numbers(card))
@@ -41,7 +41,7 @@ def load_encoder(
 def load_decoder(
     card: ModelCard, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> SonarTextDecoder:
-    """The card's decoder, ready for inference. Raises CardError if the file does not fit the card."""
+    """Return the card's decoder, ready for inference. Raises CardError if the file does not fit the card."""
     weights = _Weights.open(card, "decoder")
     with torch.device("meta"):
         network = SonarTextDecoder(layers=card.decoder_layers, tied=weights.tie(), **_numbers(card))
@@ -49,7 +49,7 @@ def load_decoder(
 
 
 def save(network: nn.Module, path: Path) -> str:
-    """Writes the weights as fp16 safetensors ("native" layout); returns the file's sha256."""
+    """Write the weights as fp16 safetensors ("native" layout); return the file's sha256."""
     tensors = {name: value.detach().to(torch.float16).contiguous() for name, value in network.state_dict().items()}
     broken = [name for name, value in tensors.items() if not value.isfinite().all()]
     if broken:
@@ -60,7 +60,9 @@ def save(network: nn.Module, path: Path) -> str:
 
 
 def rows_are_independent(dtype: torch.dtype) -> bool:
-    """Whether this process's CPU matmul gives a row the same bits in a batch of any size: some milliseconds."""
+    """Return whether this process's CPU matmul gives a row the same bits in a batch of any size; takes some
+    milliseconds.
+    """
     rows = torch.linspace(-1, 1, 512 * 1024).sin().view(512, 1024).to(dtype)
     weight = torch.linspace(-1, 1, 256 * 1024).cos().view(256, 1024).to(dtype)
     whole = linear(rows, weight)
@@ -130,13 +132,13 @@ class _Weights:
 
     @classmethod
     def open(cls, card: ModelCard, role: FileRole) -> _Weights:
-        """Fetched and checked, but not read yet."""
+        """Fetch and check the file without reading its tensors."""
         path = card.verify(role)
         names, read = _open(path)
         return cls(path, targets(card.layout, role, names), read)
 
     def tie(self) -> bool:
-        """Whether the decoder's output projection is its embedding table; then only the table is read."""
+        """Return whether the decoder's output projection is its embedding table; then only the table is read."""
         place = {target.name: source for source, target in self.targets.items()}
         if OUTPUT not in place:
             return True
@@ -147,7 +149,7 @@ class _Weights:
 
 
 def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
-    """Names and a reader of the tensors in a torch or a safetensors file. Raises CardError if it is neither."""
+    """Return names and a reader of the tensors in a torch or safetensors file. Raises CardError if it is neither."""
     with path.open("rb") as stream:
         is_torch = stream.read(2) == b"PK"  # torch saves zip archives
     try:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 
 def encoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: int) -> float:
-    """FLOPs of encoding sentences of these token counts: two per weight and token, four · dim per pair of tokens.
+    """Return the FLOPs of encoding sentences with these token counts: two per weight and token, four · dim per token
+    pair.
 
     Norms, activations, softmax and embedding look-ups are not counted.
     """
@@ -17,10 +18,10 @@ def encoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: i
 
 
 def decoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: int, vocab_size: int) -> float:
-    """FLOPs of decoding so many new tokens each, one after the other, behind a prefix of two.
+    """Return the FLOPs of decoding this many new tokens each, one after the other, after a prefix of two.
 
     The last token is not fed in again; each step attends to itself and to all before it; the prefix's first token needs
-    no logits. The cross-attention to one vector is two matmuls a sentence.
+    no logits. The cross-attention to one vector is two matmuls per sentence.
     """
     steps = [length + 1 for length in lengths]
     body = encoder_flops([1], dim=dim, layers=layers, ffn_dim=ffn_dim) * sum(steps)

@@ -114,7 +114,7 @@ def _m2m100(name: str, role: FileRole) -> TensorTarget | None:
 
 
 def _in_layer(name: str, inner: str, modules: dict[str, str]) -> TensorTarget:
-    """`inner`: layers.N.MODULE.KIND"""
+    """Return the target of a tensor in a layer; `inner` is layers.N.MODULE.KIND."""
     module, _, kind = inner.rpartition(".")
     number, _, module = module.removeprefix("layers.").partition(".")
     if module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):

@@ -38,7 +38,9 @@ class SonarTokenizer:
         self._language_ids = {code: self._first_language + i for i, code in enumerate(card.languages)}
 
     def language_id(self, lang: str) -> int:
-        """The id of a language code. Raises ValueError, with the nearest codes, if the model does not know it."""
+        """Return the id of a language code. Raises ValueError, with the nearest codes, if the model does not
+        know it.
+        """
         if lang in self._language_ids:
             return self._language_ids[lang]
         raise ValueError(
@@ -47,27 +49,27 @@ class SonarTokenizer:
         )
 
     def encode(self, texts: Sequence[str], lang: str) -> list[list[int]]:
-        """`[language] pieces </s>` of each text, at most `max_tokens` long: the text is cut, `</s>` is kept."""
+        """Return `[language] pieces </s>` of each text, at most `max_tokens` long: the text is cut, `</s>` is kept."""
         tag = self.language_id(lang)
         room = self.card.max_tokens - 2
         return [[tag, *(piece + 1 for piece in ids[:room]), END] for ids in self._encode(texts)]
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text before any cut, language tag and `</s>` included."""
+        """Return the tokens of each text before any cut, language tag and `</s>` included."""
         return [len(ids) + 2 for ids in self._encode(texts)]
 
     def target_prefix(self, lang: str) -> tuple[int, int]:
-        """What the decoder is given to start with: `</s> [language]`."""
+        """Return the start of a decoding: `</s> [language]`."""
         return END, self.language_id(lang)
 
     def pieces(self) -> npt.NDArray[np.bool_]:
-        """(vocab_size,) Which ids are pieces of text: no control symbol, no language, no id that nothing has."""
+        """(vocab_size,) Which ids are pieces of text: not control symbols, languages, or unused ids."""
         ids = np.arange(self.card.vocab_size)
         found: npt.NDArray[np.bool_] = (ids > END) & (ids < self._first_language)
         return found
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each sequence of ids; control symbols and languages are dropped."""
+        """Return the text of each sequence of ids; control symbols and languages are dropped."""
         pieces = [[i - 1 for i in ids if END < i < self._first_language or i == UNKNOWN] for ids in sequences]
         if not pieces:  # sentencepiece takes an empty batch for an empty text
             return []

@@ -100,7 +100,7 @@ def test_the_readme_is_short() -> None:
 
 @cache
 def _messages() -> str:
-    """Every text in the source; what is filled in is …"""
+    """Return every text in the source, with … for values."""
     found: list[str] = []
     for folder in ("pipeline", "launchers", "stages"):
         for path in sorted((ROOT / folder).rglob("*.py")):

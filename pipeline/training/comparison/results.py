@@ -44,7 +44,8 @@ class Results(BaseModel):
 
     def figure(self, metric: str, row: str) -> Figure | None:
         """The mean over seeds; its standard error is that over documents, the mean of the seeds', and that of the
-        seeds' spread, in quadrature. None: nobody has measured it."""
+        seeds' spread, in quadrature. None: nobody has measured it.
+        """
         of_seeds = [self.baselines[row]] if row in self.baselines else list(self.rows.get(row, {}).values())
         values = [one.figures[metric] for one in of_seeds if metric in one.figures]
         if not values:

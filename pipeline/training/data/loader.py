@@ -39,28 +39,44 @@ WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
 
 
 def window_of(lanes: int, micro_concepts: int) -> int:
-    """Sentences of a window, so that more lanes than `LANES` need no more memory, but for those of a micro-batch."""
+    """Return the sentences of a shuffle buffer, such that more streams than `LANES` need no more memory.
+
+    A buffer holds at least one micro-batch.
+    """
     return max(micro_concepts, WINDOW * LANES // max(lanes, LANES))
 
 
 def share_of_files(lanes: int, world: int) -> int:
-    """Processes that read each file: those that share a lane."""
+    """Return the number of processes that read each file: those that share a stream."""
     return world // math.gcd(lanes, world)
 
 
 class Loader:
-    """Micro-batches of a split of one corpus, or of a mix of several; iterate over it, again from `start` each time.
+    """Micro-batches of a split of one corpus, or of a mix of several; each iteration begins at `start`.
 
-    max_sentences: longer documents are wrapped, the closing sentence counted; micro_concepts: most sentences of a
-    micro-batch. weights: of targets, "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
-    codes, texts: whether batches have those; tokenise: makes their tokens of texts and languages; None: none.
-    epochs: None goes on for ever; shuffle=False: the order of the corpus.
-    lanes: streams that processes can divide among them, at most; window: sentences that are permuted together.
-    threads: that read and decode; None: 2, or 8 where a corpus is on an object store, whose answers take their time.
-    pin: batches in page-locked memory.
+    Args:
+        sources: the corpora.
+        split: the split.
+        max_sentences: longer documents are wrapped at this number, the closing sentence included.
+        micro_concepts: the most sentences of a micro-batch.
+        seed: of the order.
+        rank: the number of this process.
+        world: the number of processes.
+        start: the first micro-batch.
+        weights: of targets: "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
+        codes: whether batches have codes.
+        texts: whether batches have texts.
+        tokenise: makes tokens of texts and languages; None: none.
+        pin: whether batches are in page-locked memory.
+        shuffle: False keeps the order of the corpus.
+        epochs: None goes on for ever.
+        lanes: the most streams that processes can divide among them.
+        window: about how many sentences are permuted together.
+        threads: that read and decode; None: 2, or 8 if a corpus is on an object store, which answers slowly.
 
-    Raises `ConfigError` for what the corpora cannot give, `CorpusError` if files that an index names are gone;
-    iterating raises `CorpusError` for a damaged one.
+    Raises:
+        ConfigError: for what the corpora cannot give.
+        CorpusError: if files that an index names are gone; while iterating, for a damaged one.
     """
 
     def __init__(
@@ -112,16 +128,16 @@ class Loader:
 
     @property
     def sentences(self) -> int:
-        """Of one epoch over all sources, closing ones too."""
+        """The sentences of one epoch over all sources, closing ones included."""
         return sum(pieces.sentences for pieces in self._pieces)
 
     @property
     def lanes(self) -> int:
-        """Streams that the order consists of; best a multiple of `world`."""
+        """The number of streams of the order; best a multiple of `world`."""
         return self._order.lanes
 
     def __iter__(self) -> Generator[tuple[int, Batch]]:
-        """Number and batch, in ascending order. Threads end with the iterator: close it if you leave it early."""
+        """Yield number and batch, in ascending order. Threads end with the iterator: close it if you leave it early."""
         reading, finishing = ThreadPoolExecutor(self._threads, "reading"), ThreadPoolExecutor(1, "batches")
         windows: WeakKeyDictionary[ShuffleBuffer, LoadedBuffer] = WeakKeyDictionary()
 
@@ -157,7 +173,7 @@ class Loader:
                 pool.shutdown(cancel_futures=True)
 
     def names(self, pieces: Sequence[int]) -> list[str]:
-        """The documents of numbers in `Batch.pieces`, for messages: the id of each, and where it stands."""
+        """Describe the documents with numbers in `Batch.pieces` for messages: the id and place of each."""
         tables: dict[tuple[int, int], pa.Table] = {}
         found = []
         for piece in pieces:

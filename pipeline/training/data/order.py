@@ -1,12 +1,20 @@
-"""The order of training data: one sequence of micro-batches that an index and a seed decide, not who reads it.
+"""The order of training data: one sequence of micro-batches that an index and a seed decide, not the process that reads
+it.
 
-Micro-batch k comes from lane k % lanes. A lane is a stream of its own over its share of the spans (a seeded permutation
-of all, dealt out again every epoch). It takes spans together to windows of some sentences, wraps their pieces at
-`max_sentences`, permutes what comes out, and packs it into micro-batches, over the borders of windows and epochs.
-Lanes are drawn equally often, however many spans they have. In endless training a lane with fewer spans is in the next
-epoch while others are in this one. So a lane has 16 spans or more, small corpora have fewer lanes, and at most about
-4 % of an epoch's sentences come twice before others come once; with one lane none do.
-Nothing here reads data: coming to micro-batch k costs microseconds for each one before it in the same lane.
+Micro-batch k comes from stream k % streams. A stream goes through its share of the shuffle blocks (a seeded permutation
+of all, dealt out again every epoch). It fills shuffle buffers with blocks up to a number of sentences, wraps their
+sequences at `max_sentences`, permutes the resulting documents, and packs them into micro-batches, across the borders of
+buffers and epochs.
+
+For example, a corpus has 64 shuffle blocks, and there are 4 streams. In the first epoch the seed permutes the blocks,
+and stream 0 gets those at places 0, 4, 8, … of the permutation. Its first buffer takes three of them, whose sequences
+are permuted and packed; so micro-batches 0, 4, 8, … come from these blocks. Two processes read streams 0, 2 and 1, 3;
+with four processes each reads one, and the order is the same.
+
+Streams are drawn equally often, however many blocks they have. In endless training a stream with fewer blocks is in the
+next epoch while others are still in this one. So a stream has at least 16 blocks, small corpora have fewer streams, and
+at most about 4 % of an epoch's sentences come twice before others come once; with one stream none do. Nothing here
+reads data: reaching micro-batch k costs microseconds for each earlier one in the same stream.
 """
 
 from __future__ import annotations
@@ -21,15 +29,18 @@ import numpy as np
 from pipeline.training.data.row_ranges import Ints
 from pipeline.training.data.sequences import BlockSequences, Sequences, concatenated_ranges
 
-MICRO_BATCHES = 8  # that a lane has in an epoch at least; small corpora have fewer lanes
-STREAM_BLOCKS = 16  # that a lane has at least: one has at most a span more than another, a sixteenth
+MICRO_BATCHES = 8  # the fewest that a stream has in an epoch; small corpora have fewer streams
+STREAM_BLOCKS = 16  # the fewest of a stream: streams differ by at most one block, a sixteenth
 DRAWS = 1024  # sources drawn at a time
-BLOCK_ORDER, WITHIN_BUFFER, SOURCE = range(3)  # what random numbers are for
+BLOCK_ORDER, WITHIN_BUFFER, SOURCE = range(3)  # purposes of random numbers
 
 
 @dataclass(frozen=True)
 class OrderRules:
-    """What decides the order besides the pieces. window: sentences that are permuted together, about."""
+    """What decides the order besides the sequences.
+
+    `lanes`: the most streams; `window`: about how many sentences a shuffle buffer holds.
+    """
 
     max_sentences: int
     micro_concepts: int
@@ -42,7 +53,9 @@ class OrderRules:
 
 @dataclass(eq=False)
 class ShuffleBuffer:
-    """Some spans whose pieces are in memory together. `key`: seeds its permutation (None: as in the corpus)."""
+    """Some shuffle blocks whose sequences are in memory together. `key`: seeds the permutation (None: the corpus's
+    order).
+    """
 
     source: int
     pieces: Sequences
@@ -52,15 +65,15 @@ class ShuffleBuffer:
 
     @cached_property
     def taken(self) -> BlockSequences:
-        """Its pieces, span after span."""
+        """The buffer's sequences, block after block."""
         return self.pieces.take(self.spans)
 
     @cached_property
     def cut(self) -> tuple[Ints, Ints]:
-        """(documents) The piece that each is cut from, as a place in `taken`, and its length; not permuted.
+        """(documents,) The sequence that each is cut from, as a place in `taken`, and its length; not permuted.
 
-        Pieces longer than `max_sentences` are cut into as few documents as can be, as equal as can be: so none
-        consists of the closing sentence alone.
+        Sequences longer than `max_sentences` are cut into as few documents as possible, of lengths as equal as
+        possible, so that none consists of the closing sentence alone.
         """
         lengths = self.taken.lengths
         parts = -(-lengths // self.max_sentences)
@@ -70,7 +83,7 @@ class ShuffleBuffer:
 
     @cached_property
     def order(self) -> Ints:
-        """(documents) Which of `cut` comes first, second, …"""
+        """(documents,) Which of `cut` comes first, second, and so on."""
         documents = len(self.cut[0])
         if self.key is None:
             return np.arange(documents)
@@ -78,18 +91,18 @@ class ShuffleBuffer:
 
     @cached_property
     def lengths(self) -> Ints:
-        """(documents) Sentences, in the order in which they are used."""
+        """(documents,) The number of sentences, in the order of use."""
         return self.cut[1][self.order]
 
     @cached_property
     def ends(self) -> Ints:
-        """(documents) Sentences up to the end of each."""
+        """(documents,) The number of sentences up to the end of each."""
         return np.cumsum(self.lengths)
 
 
 @dataclass(frozen=True)
 class BufferSlice:
-    """Documents of a window that follow each other in a micro-batch."""
+    """Consecutive documents of a shuffle buffer in one micro-batch."""
 
     window: ShuffleBuffer
     low: int
@@ -97,7 +110,7 @@ class BufferSlice:
 
     @property
     def sentences(self) -> slice:
-        """Which sentences of the window they are."""
+        """The sentences of the buffer that they are."""
         ends = self.window.ends
         return slice(int(ends[self.low - 1]) if self.low else 0, int(ends[self.high - 1]))
 
@@ -106,7 +119,7 @@ MicroBatch = list[BufferSlice]
 
 
 class DataOrder:
-    """The sequence over sources, which are drawn by their weights, one for each micro-batch."""
+    """The sequence of micro-batches over sources, which are drawn by their weights, one for each micro-batch."""
 
     def __init__(self, sources: Sequence[Sequences], weights: Sequence[float], rules: OrderRules) -> None:
         self._sources, self._rules = sources, rules
@@ -121,7 +134,7 @@ class DataOrder:
         return max(1, min(self._rules.lanes, pieces.spans // STREAM_BLOCKS, full))
 
     def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, MicroBatch]]:
-        """Number and plan of the micro-batches of a process from `start` on: those with number % world == rank."""
+        """Yield number and plan of a process's micro-batches from `start` on: those with number % world == rank."""
         lanes = [enumerate(self._stream(lane)) for lane in range(self.lanes)]
         running = {number % self.lanes for number in range(rank, rank + world * self.lanes, world)}
         for number in count(start + (rank - start) % world, world):
@@ -148,13 +161,13 @@ class DataOrder:
 
     def _windows(self, source: int, lane: int) -> Iterator[ShuffleBuffer]:
         rules, pieces, lanes = self._rules, self._sources[source], self._shares[source]
-        turn, share = divmod(lane, lanes)  # lanes beyond those of a small source go through it in orders of their own
+        turn, share = divmod(lane, lanes)  # further streams of a small source have permutations of their own
         for epoch in count() if rules.epochs is None else range(rules.epochs):
             spans = np.arange(pieces.spans)
             if rules.shuffle:
                 generator = np.random.default_rng((rules.seed, BLOCK_ORDER, source, epoch, turn))
                 spans = generator.permutation(spans)[share::lanes]
-            # Lanes begin with windows of different sizes, so that they do not all come to the next one together.
+            # Streams begin with buffers of different sizes, so that they do not all refill at the same time.
             early = rules.window * share // lanes
             before = np.cumsum(pieces.span_lengths[spans]) - pieces.span_lengths[spans]
             borders = np.flatnonzero(np.diff((before + early) // rules.window)) + 1
@@ -164,7 +177,8 @@ class DataOrder:
 
 
 def pack(windows: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:
-    """Micro-batches of at most so many sentences: documents one after the other, a new one where the next is too long.
+    """Yield micro-batches of at most `most` sentences: documents in order; the next one begins when a document does not
+    fit.
 
     None of the documents may be longer than `most`.
     """

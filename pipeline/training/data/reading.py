@@ -46,7 +46,9 @@ Tokenise = Callable[[Sequence[str], Sequence[str]], Tokens]
 
 
 class Reader:
-    """Reads windows of one source. families: those of `COLUMNS` that are wanted; first: number of its first piece."""
+    """Reads shuffle buffers of one source. `families`: those of `COLUMNS` that are wanted; `first`: its first sequence
+    number.
+    """
 
     def __init__(self, index: Index, families: Sequence[str], first: int) -> None:
         self.index, self.families, self.first = index, families, first
@@ -89,7 +91,9 @@ def _column(file: pq.ParquetFile, group: int, name: str) -> npt.NDArray[Any]:
 
 
 def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], places: Ints) -> None:
-    """into[places] = values[inside]; where most are wanted by one copy, the others going to the last row of `into`."""
+    """Assign into[places] = values[inside]; if most values are wanted, in one copy, with the others in the last row of
+    `into`.
+    """
     first, end = int(inside[0]), int(inside[-1]) + 1
     if 2 * len(inside) < end - first:
         into[places] = values[inside]
@@ -100,7 +104,9 @@ def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], pla
 
 
 class LoadedBuffer:
-    """A window whose spans are being read by `pool`. It does not hold the window, with which it goes from memory."""
+    """A shuffle buffer whose blocks are being read by `pool`. It does not reference the buffer, so both are freed
+    together.
+    """
 
     def __init__(self, window: ShuffleBuffer, reader: Reader, pool: Executor) -> None:
         self._reader = reader
@@ -123,7 +129,7 @@ class LoadedBuffer:
         ]
 
     def _arrays(self, sentences: int) -> dict[str, npt.NDArray[Any]]:
-        """For so many sentences, and a row for what is not wanted."""
+        """Return arrays for this many sentences, and a row for values that are not wanted."""
         rows = sentences + 1
         index = self._reader.index
         kinds: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -136,7 +142,7 @@ class LoadedBuffer:
         return {family: np.empty(*kinds[family]) for family in self._reader.families}
 
     def _close(self) -> None:
-        """Closing sentences to their places; they have the weight 1."""
+        """Put closing sentences in their places; they have the weight 1."""
         closing = self.part == CLOSING_SENTENCE
         which, places, index = self.row[closing], self.place[closing], self._reader.index
         values: dict[str, Any] = {
@@ -150,7 +156,7 @@ class LoadedBuffer:
             array[places] = values[family][which]
 
     def _read(self, low: int, high: int) -> None:
-        """One span: the sentences from `low` to before `high`, as the corpus has them."""
+        """Read one shuffle block: the sentences from `low` to before `high`, as the corpus has them."""
         part = self.part[low:high]
         real = np.flatnonzero(part != CLOSING_SENTENCE) + low
         if len(real):
@@ -158,7 +164,7 @@ class LoadedBuffer:
 
     @cached_property
     def weights(self) -> npt.NDArray[np.float32]:
-        """(sentences,) of the window, in its order."""
+        """(sentences,) The weights of the buffer, in its order."""
         weights = self.arrays.get("fragility-predicted", np.ones(len(self.row), np.float32))
         weights[self.place[self._prompt]] = 0
         return weights
@@ -168,7 +174,7 @@ _NOTHING = np.empty(0, object)
 
 
 def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, tokenise: Tokenise | None = None) -> Batch:
-    """A micro-batch of segments of windows, when these have been read."""
+    """Return a micro-batch of slices of shuffle buffers, when these have been read."""
     for window, _ in loaded:
         for one in window.reading:
             one.result()

@@ -195,9 +195,9 @@ class SpacyRules:
         return found
 
     def _shape(self, word: str) -> str:
-        """Replace letters between marks that are not an exception:
+        """Replace letters between marks that are not an exception: `(House.` behaves as `(Qqqqq.`.
 
-        `(House.` behaves as `(Qqqqq.` (X is a roman number).
+        X is a Roman numeral.
         """
         letters = _LETTERS.fullmatch(word)
         if letters:

@@ -24,7 +24,7 @@ def norm(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def predicted(model: OneTowerLcm, clean: Tensor, noisy: Tensor, t: Tensor, dropped: Tensor) -> Tensor:
-    """Fig. 7 for one document: noisy 0, clean 0, noisy 1, clean 1, …"""
+    """Predict by fig. 7 for one document: noisy 0, clean 0, noisy 1, clean 1, and so on."""
     tower, count = model.transformer, len(clean)
     weight = torch.cat([tower.embedding_in.weight, tower.index_in.weight], dim=1)
     inputs = torch.stack([noisy, clean], dim=1).flatten(0, 1)
