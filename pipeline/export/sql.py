@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.inputs.column_types import TEXT, ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 
@@ -85,6 +87,12 @@ def open_duckdb(views: str) -> int:
 
 
 def _view(family: str, files: list[str], corpus: Corpus) -> str:
+    groups = _alike(corpus, files) if family == "documents" else [("", files)]
+    selects = [_select(family, some, casts) for casts, some in groups]
+    return f"CREATE OR REPLACE VIEW {_name(family)} AS\n" + "UNION ALL BY NAME\n".join(selects).rstrip("\n") + ";\n"
+
+
+def _select(family: str, files: list[str], casts: str) -> str:
     listed = ",\n  ".join(f"'{file.replace(chr(39), chr(39) * 2)}'" for file in files)
     numbers = family != "documents"
     row, excluded, option = (
@@ -93,17 +101,34 @@ def _view(family: str, files: list[str], corpus: Corpus) -> str:
         else ("", _FILE, ", union_by_name = true")
     )
     return (
-        f"CREATE OR REPLACE VIEW {_name(family)} AS\n"
-        f"SELECT regexp_extract({_FILE}, '{_PART}', 1) AS part, {row}* EXCLUDE ({excluded}){_casts(family, corpus)}\n"
-        f"FROM read_parquet([\n  {listed}\n], filename = '{_FILE}', hive_partitioning = false{option});\n"
+        f"SELECT regexp_extract({_FILE}, '{_PART}', 1) AS part, {row}* EXCLUDE ({excluded}){casts}\n"
+        f"FROM read_parquet([\n  {listed}\n], filename = '{_FILE}', hive_partitioning = false{option})\n"
     )
 
 
-def _casts(family: str, corpus: Corpus) -> str:
-    """Columns that inputs keep in their common type: files of a part can have a narrower one."""
-    columns = [one for one in corpus.catalogue.values() if one.name in corpus.kept_types and family == "documents"]
-    casts = [f"{(name := _quoted(one.name))}::{_sql_type(one.type)} AS {name}" for one in columns]
-    return f" REPLACE ({', '.join(casts)})" if casts else ""
+def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
+    """Files of documents by the casts that give the columns that inputs keep the common type of all parts.
+
+    DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers.
+    """
+    groups: dict[str, list[str]] = {}
+    for part, file in zip(corpus.parts, files, strict=True):
+        mine = types_in(corpus.state_of(part).receipts[SEGMENT].counts, 1)
+        casts = [_cast(name, mine.get(name, TEXT), kind) for name, kind in corpus.kept_types.items()]
+        needed = ", ".join(cast for cast in casts if cast)
+        groups.setdefault(f" REPLACE ({needed})" if needed else "", []).append(file)
+    return list(groups.items())
+
+
+def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:
+    """Of a column in the files of a part; nothing if it has the common type."""
+    if mine.arrow == common.arrow:
+        return ""
+    column, kind = _quoted(name), common.arrow
+    if kind == pa.string() and pa.types.is_nested(mine.arrow):
+        return f"to_json({column})::VARCHAR AS {column}"
+    cast = "TRY_CAST" if mine.arrow == pa.string() else "CAST"  # text that stands for nulls alone
+    return f"{cast}({column} AS {_sql_type(kind)}) AS {column}"
 
 
 def _sql_type(kind: pa.DataType) -> str:

@@ -160,6 +160,22 @@ def test_what_reads_a_corpus_has_the_types(finished: Path, tmp_path: Path) -> No
     assert shown.split() == ["[INTEGER,", "VARCHAR,", "DOUBLE]"], shown
 
 
+def test_views_of_duckdb_lose_nothing_that_parts_have_in_different_types(tmp_path: Path) -> None:
+    big = 2**53 + 1
+    write_jsonl(tmp_path / "in/a.jsonl", documents("a", [{"n": big, "b": True, "o": {"k": 1}, "e": None}]))
+    write_jsonl(tmp_path / "in/b.jsonl", documents("b", [{"n": 0.5, "b": 2, "o": "x", "e": [1]}]))
+    bring_up_to_date(config(tmp_path, ["n", "b", "o", "e"]))
+    script = (
+        "import duckdb, json, sys; duckdb.execute(sys.argv[1]); "
+        "print(json.dumps(duckdb.sql('SELECT doc_id, n, b, o, e FROM documents ORDER BY doc_id').fetchall()))"
+    )
+    views = pipeline("sql", tmp_path / "out").stdout
+    shown = subprocess.run([sys.executable, "-c", script, views], capture_output=True, text=True, check=True).stdout
+    assert json.loads(shown) == [["a0", str(big), "true", '{"k":1}', None], ["b0", "0.5", "2", "x", [1]]]
+    rows = of_documents(tmp_path / "out", "n", "b", "o", "e")
+    assert rows == {"a0": (str(big), "true", '{"k": 1}', None), "b0": ("0.5", "2", "x", [1])}
+
+
 def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     moment = dt.datetime(2010, 1, 31, 10)
