@@ -115,7 +115,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
         yield (
             keys,
             (
-                f"select.where: {column} is null in {which}, and `{clause.text}` does not tell what becomes of "
+                f"select.where: {column} is null in {which}, and `{clause.text}` does not say what becomes of "
                 f"them. To keep them: ({column} is null or {test}); to leave them out: {column} is not null and "
                 f"{test}{or_all}"
             ),

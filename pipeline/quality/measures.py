@@ -38,7 +38,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreSummary:
     """One column of scores over the rows that have it."""
 
     name: str
@@ -98,7 +98,7 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
     return Quality(by_lang, by_length, everything, read, corpus.rows)
 
 
-def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[Score]:
+def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[ScoreSummary]:
     """Measure every column of scores that the corpus has, over the same rows as `measure`."""
     names = [name for name in SCORES if name in corpus.columns]
     values: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in names}
@@ -111,7 +111,7 @@ def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None
             break
     found = {name: np.concatenate(of_name).astype(np.float64) for name, of_name in values.items() if of_name}
     return [
-        Score(name, len(one), float(one.mean()), tuple(map(float, np.quantile(one, QUANTILES))))
+        ScoreSummary(name, len(one), float(one.mean()), tuple(map(float, np.quantile(one, QUANTILES))))
         for name, one in found.items()
         if len(one)
     ]

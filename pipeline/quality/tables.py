@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.formats import number, plain
-from pipeline.quality.measures import QUANTILES, Quality, Score, ScoredRow
+from pipeline.quality.measures import QUANTILES, Quality, ScoredRow, ScoreSummary
 from pipeline.quality.measures import Group as QualityGroup
 
 
@@ -51,7 +51,7 @@ def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[s
     return cells | {"below 20": shown(group.poor, ".0%")}
 
 
-def show_scores(console: Console, scores: list[Score]) -> None:
+def show_scores(console: Console, scores: list[ScoreSummary]) -> None:
     """Show every column of scores, if there are more than AutoBLEU's."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("score", "scored", "mean", *(f"p{share:.0%}"[:-1] for share in QUANTILES)):

@@ -51,7 +51,7 @@ Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SortedRun:
     """A sorted run of ids. `chunks`: the keys of its chunks."""
 
     path: str
@@ -113,15 +113,15 @@ def _check_none(found: pa.Table, chunks: ChunkTable) -> None:
     )
 
 
-def _runs(store: Store) -> list[_Run]:
+def _runs(store: Store) -> list[_SortedRun]:
     found = []
     for path in runs_of_ids(store):
         with opened_run(store, path) as (opened, keys):
-            found.append(_Run(path, keys, opened.metadata.num_rows))
+            found.append(_SortedRun(path, keys, opened.metadata.num_rows))
     return found
 
 
-def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chunk]]) -> Iterator[_Run]:
+def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chunk]]) -> Iterator[_SortedRun]:
     """Read the ids of chunks; what has been read is kept when a run is stopped."""
     keys: list[str] = []
     tables: list[pa.Table] = []
@@ -144,11 +144,11 @@ def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chu
         yield _write_run(store, keys, tables)
 
 
-def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _Run:
+def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _SortedRun:
     table = pa.concat_tables(tables)
     path = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
     store.write(path, run_of_ids(keys, table))
-    return _Run(path, keys, table.num_rows)
+    return _SortedRun(path, keys, table.num_rows)
 
 
 def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
             yield item.doc_id
 
 
-def _compare(store: Store, runs: list[_Run], ranks: dict[str, int], chunks: int) -> pa.Table:
+def _compare(store: Store, runs: list[_SortedRun], ranks: dict[str, int], chunks: int) -> pa.Table:
     """Return ids with more than one document: `id`, `rank` and `count` for every chunk they are in, and `first`.
 
     `ranks`: those of keys, in the order of the inputs. Each chunk is taken from one sorted run, even if several have
@@ -190,7 +190,7 @@ def _compare(store: Store, runs: list[_Run], ranks: dict[str, int], chunks: int)
     return pa.concat_tables(found)
 
 
-def _range_of(store: Store, run: _Run, ours: npt.NDArray[np.int64], low: int, high: int) -> pa.Table:
+def _range_of(store: Store, run: _SortedRun, ours: npt.NDArray[np.int64], low: int, high: int) -> pa.Table:
     """Return the ids of a sorted run with a hash in [low, high), of the chunks that are taken from it."""
     with opened_run(store, run.path) as (opened, _):
         groups = []

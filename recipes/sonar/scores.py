@@ -44,7 +44,7 @@ Kind = tuple[str, str]  # (kind of text, language)
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutText:
     """Text that no model of this recipe was trained on: sentences by kind, and aligned records of short sentences."""
 
     sentences: Mapping[Kind, Sequence[str]]
@@ -61,7 +61,7 @@ class KindScore:
     bleu_long: float | None
 
 
-def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, most: int) -> HeldOut:
+def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, most: int) -> HeldOutText:
     """At most `most` sentences of each kind, and as many aligned records, chosen by hashes of their texts and ids."""
     settings = SegmentSettings(method="spacy-capped", max_chars=LONGEST_SENTENCE)
     segmenter = Segmenter(settings, tokenizer.count)
@@ -86,7 +86,7 @@ def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, mo
     chosen = {
         kind: sorted(texts, key=lambda text: uniform("score", text))[:most] for kind, texts in sorted(found.items())
     }
-    return HeldOut(chosen, aligned[:most])
+    return HeldOutText(chosen, aligned[:most])
 
 
 def embed(encoder: SonarTextEncoder, tokenizer: SonarTokenizer, texts: Sequence[str], language: str) -> Tensor:
@@ -112,7 +112,7 @@ def decode(
 
 @torch.inference_mode()
 def scores_by_kind(
-    encoder: SonarTextEncoder, decoder: SonarTextDecoder, tokenizer: SonarTokenizer, text: HeldOut
+    encoder: SonarTextEncoder, decoder: SonarTextDecoder, tokenizer: SonarTokenizer, text: HeldOutText
 ) -> dict[Kind, KindScore]:
     """How well sentences survive their embeddings."""
     scores = {}
@@ -131,7 +131,7 @@ def scores_by_kind(
 
 @torch.inference_mode()
 def translation_scores(
-    encoder: SonarTextEncoder, decoder: SonarTextDecoder, tokenizer: SonarTokenizer, text: HeldOut
+    encoder: SonarTextEncoder, decoder: SonarTextDecoder, tokenizer: SonarTokenizer, text: HeldOutText
 ) -> dict[str, dict[str, float]]:
     """BLEU of translations into and out of English: direction → other language → value."""
     scores: dict[str, dict[str, float]] = {}

@@ -27,7 +27,7 @@ PREFIX = 2  # `</s> [language]`
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepMode:
     """How a device is driven.
 
     check: steps between two looks at how many rows are open. worth: the share of rows at which the others leave.
@@ -48,8 +48,8 @@ class Pace:
         return min(capacity, -(-length // BLOCK) * BLOCK) if self.blocks else None
 
 
-ON_CPU = Pace(check=1, worth=0.9, blocks=False, captured=False)
-ON_GPU = Pace(check=4, worth=0.5, blocks=True, captured=True)
+ON_CPU = StepMode(check=1, worth=0.9, blocks=False, captured=False)
+ON_GPU = StepMode(check=4, worth=0.5, blocks=True, captured=True)
 
 
 def room(length: int) -> int:
@@ -60,7 +60,7 @@ def room(length: int) -> int:
 class Greedy:
     """Greedy decoding by one decoder. It keeps its memory from batch to batch, and on a GPU what was captured."""
 
-    def __init__(self, decoder: SonarTextDecoder, pace: Pace | None = None) -> None:
+    def __init__(self, decoder: SonarTextDecoder, pace: StepMode | None = None) -> None:
         self.decoder = decoder
         self.pace = pace or (ON_GPU if decoder.embedding.weight.is_cuda else ON_CPU)
         self._space: _Space | None = None
@@ -156,7 +156,7 @@ class _Space:
         )
 
     def begin(
-        self, decoder: SonarTextDecoder, pace: Pace, embeddings: Tensor, prefixes: Tensor, limits: Tensor
+        self, decoder: SonarTextDecoder, pace: StepMode, embeddings: Tensor, prefixes: Tensor, limits: Tensor
     ) -> None:
         """Take in a batch and its first token. Rows that only fill it up are finished already."""
         count, rows = len(embeddings), pace.rows(len(embeddings))

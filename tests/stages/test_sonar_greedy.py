@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stages.sonar import greedy
-from stages.sonar.greedy import ON_CPU, ON_GPU, Greedy, Pace, likeliest
+from stages.sonar.greedy import ON_CPU, ON_GPU, Greedy, StepMode, likeliest
 from stages.sonar.ids import END, PAD
 from stages.sonar.networks import SonarTextDecoder
 from tests.stages.test_sonar_generate import DIM, VOCAB, batch, decoder, plain_greedy, rows
 
-AS_ON_A_GPU = Pace(check=2, worth=0.5, blocks=True, captured=False)
+AS_ON_A_GPU = StepMode(check=2, worth=0.5, blocks=True, captured=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -143,7 +143,7 @@ def test_captured_steps_are_the_steps(monkeypatch: pytest.MonkeyPatch, dtype: to
         embeddings = torch.randn(200, 256, dtype=dtype)
         prefixes = torch.tensor([[END, 5]] * 200)
     limits = 1 + torch.arange(200) % 90
-    pace = Pace(ON_GPU.check, ON_GPU.worth, blocks=True, captured=False)
+    pace = StepMode(ON_GPU.check, ON_GPU.worth, blocks=True, captured=False)
     expected = Greedy(network, pace)(embeddings, prefixes, limits)
     search = Greedy(network)
     for _ in range(3):
