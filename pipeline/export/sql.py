@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.export.wide import free
 from pipeline.inputs.column_types import TEXT, ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
@@ -29,7 +30,7 @@ _SQL_TYPES = {
     "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "REAL",
     "double": "DOUBLE", "string": "VARCHAR", "date32[day]": "DATE",
 }  # fmt: skip
-_FILE = "__file"  # no column of a corpus has this name
+_NUMBERS = ("part", "row")  # that views make themselves
 _OF_FILES = ("doc", "lang", "first_row", "rows")  # of documents: also in sentences, or only the part's own numbers
 
 
@@ -88,21 +89,27 @@ def open_duckdb(views: str) -> int:
 
 def _view(family: str, files: list[str], corpus: Corpus) -> str:
     groups = _alike(corpus, files) if family == "documents" else [("", files)]
-    selects = [_select(family, some, casts) for casts, some in groups]
+    selects = [_select(family, some, casts, corpus) for casts, some in groups]
     return f"CREATE OR REPLACE VIEW {_name(family)} AS\n" + "UNION ALL BY NAME\n".join(selects).rstrip("\n") + ";\n"
 
 
-def _select(family: str, files: list[str], casts: str) -> str:
+def _renamed(corpus: Corpus) -> list[str]:
+    """Return the kept columns that SQL would take for `part` or `row`."""
+    return [one for one in corpus.kept_types if one.lower() in _NUMBERS]
+
+
+def _select(family: str, files: list[str], casts: str, corpus: Corpus) -> str:
+    file_name = free("__file", corpus.catalogue)
     listed = ",\n  ".join(f"'{file.replace(chr(39), chr(39) * 2)}'" for file in files)
     numbers = family != "documents"
     row, excluded, option = (
-        ("file_row_number AS row, ", f"{_FILE}, file_row_number", ", file_row_number = true")
+        ("file_row_number AS row, ", [file_name, "file_row_number"], ", file_row_number = true")
         if numbers
-        else ("", _FILE, ", union_by_name = true")
+        else ("", [file_name, *map(_quoted, _renamed(corpus))], ", union_by_name = true")
     )
     return (
-        f"SELECT regexp_extract({_FILE}, '{_PART}', 1) AS part, {row}* EXCLUDE ({excluded}){casts}\n"
-        f"FROM read_parquet([\n  {listed}\n], filename = '{_FILE}', hive_partitioning = false{option})\n"
+        f"SELECT regexp_extract({file_name}, '{_PART}', 1) AS part, {row}* EXCLUDE ({', '.join(excluded)}){casts}\n"
+        f"FROM read_parquet([\n  {listed}\n], filename = '{file_name}', hive_partitioning = false{option})\n"
     )
 
 
@@ -114,9 +121,14 @@ def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
     for part, file in zip(corpus.parts, files, strict=True):
         mine = types_in(corpus.state_of(part).receipts[SEGMENT].counts, 1)
-        casts = [_cast(name, mine.get(name, TEXT), kind) for name, kind in corpus.kept_types.items()]
-        needed = ", ".join(cast for cast in casts if cast)
-        groups.setdefault(f" REPLACE ({needed})" if needed else "", []).append(file)
+        casts = {name: _cast(name, mine.get(name, TEXT), kind) for name, kind in corpus.kept_types.items()}
+        moved = {name: casts.pop(name) or f"{_quoted(name)} AS {_quoted(name)}" for name in _renamed(corpus)}
+        needed = ", ".join(cast for cast in casts.values() if cast)
+        others = "".join(
+            f", {cast.removesuffix(_quoted(name))}{_quoted(free(name, [*corpus.catalogue, *_NUMBERS]))}"
+            for name, cast in moved.items()
+        )
+        groups.setdefault((f" REPLACE ({needed})" if needed else "") + others, []).append(file)
     return list(groups.items())
 
 

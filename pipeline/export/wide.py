@@ -3,15 +3,16 @@
     data/train/<part>.parquet      data/validation/<part>.parquet      data/test/<part>.parquet
 
 Columns: `doc_id`, `split`, `source`, `lang`, the metadata that the inputs keep, `piece` (the number of the sequence in
-its document), every column of the sentences and their scores, and `embedding`. The types and encodings are those that
-DuckDB, Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16 without
-BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a float32 exactly. The folders are named
-after the splits, as `datasets` expects. Memory: a row group of each split.
+its document; `piece_` if metadata has that name), every column of the sentences and their scores, and `embedding`. The
+types and encodings are those that DuckDB, Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are
+lists of float32 or float16 without BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a
+float32 exactly. The folders are named after the splits, as `datasets` expects. Memory: a row group of each split.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import IO, Literal
 
 import numpy as np
@@ -57,8 +58,16 @@ def write_wide(
 
 def _names(corpus: Corpus, vectors: Vectors) -> list[str]:
     left_out = {*_UNUSED, *(("embedding",) if vectors == "none" else ())}
-    names = [*FIRST, *corpus.catalogue]
+    names = [*FIRST, *corpus.catalogue]  # metadata may bear any other name
     return [name for name in dict.fromkeys(names) if name in corpus.catalogue and name not in left_out]
+
+
+def free(name: str, taken: Collection[str]) -> str:
+    """A name that is not taken, by underscores at its end; letters of both cases are the same, as in SQL."""
+    lower = {one.lower() for one in taken}
+    while name.lower() in lower:
+        name += "_"
+    return name
 
 
 def _write_part(
@@ -82,7 +91,7 @@ def _write_part(
             if begin == end:
                 continue
             table = reader.read(names, group).take(pa.array(rows[begin:end] - low))
-            table = table.add_column(names.index("split") + 1, "piece", pa.array(piece[begin:end]))
+            table = table.add_column(names.index("split") + 1, free("piece", names), pa.array(piece[begin:end]))
             table = _plain(table, vectors, written)
             for split in table["split"].unique().to_pylist():
                 if split not in writers:

@@ -3,7 +3,8 @@ attempts.
 
 A corpus keeps the results of older settings, so that going back costs nothing; this deletes them. Files are kept if the
 view of the newest run names them (its receipts, their files, its fits, training indexes that name no others), if a view
-of the last 30 days does, or if they are the index of a model. Files that people put beside them are not touched. Cost:
+of the last 30 days does, or if they are the index of a model. Files that people put beside them are not touched. What a
+killed process had written of any other file is deleted a day later, since another process may be writing it now. Cost:
 one listing per folder (by pieces, if there are many parts), and every receipt of the view.
 """
 
@@ -21,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.base.formats import counted, size
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.fits import read_record
@@ -31,10 +32,14 @@ from pipeline.corpus.states import States
 from pipeline.corpus.view import View
 from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
+from pipeline.storage.store import Store
 from pipeline.training.data.index import FAMILIES, read_index, unusable
 
 VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
+_UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.tmp")  # what is written before it is renamed
+_UNFINISHED_SECONDS = 24 * 3600.0
+_RECORDS = ("ids", "ledger", "lock", "recipes", "report", layout.RUNS, "tombstones", "train")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
 
 
@@ -51,9 +56,8 @@ class Garbage:
         """Return the files by folder."""
         found: dict[str, list[str]] = {}
         for path in self.why:
-            found.setdefault(layout.INDEXES if path.startswith(layout.INDEXES) else path.partition("/")[0], []).append(
-                path
-            )
+            index = path.startswith(layout.INDEXES) and not _UNFINISHED.fullmatch(path.rpartition("/")[2])
+            found.setdefault(layout.INDEXES if index else path.partition("/")[0], []).append(path)
         return found
 
 
@@ -62,8 +66,11 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
 
     Raises `CorpusError` if the newest run is under way or was interrupted.
     """
-    paths = garbage(corpus)
-    others = [] if older_views else list(_recent(corpus, time.time() if now is None else now))
+    now = time.time() if now is None else now
+    paths, unfinished = garbage(corpus), set(_unfinished(corpus.store, now))
+    for path in sorted(unfinished.difference(*paths.values())):
+        paths.setdefault(path.partition("/")[0], []).append(path)
+    others = [] if older_views else list(_recent(corpus, now))
     named = {path for other in others for path in _named(other)}
     needed = {digest for _, digests in models_of(corpus.store) for digest in digests}
     learned = {path for digest in needed for path in _files_of(corpus, digest)}
@@ -76,7 +83,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
             elif path in learned:
                 kept["a model was trained on them"] += 1
             else:
-                why[path] = _why(folder, path)
+                why[path] = "left by a killed write" if path in unfinished else _why(folder)
     for path in [path for path in why if path.startswith(f"{layout.INDEXES}/")]:
         if path.rpartition("/")[2].split(".")[0] in needed:
             del why[path]
@@ -111,7 +118,16 @@ def _files_of(corpus: Corpus, digest: str) -> Iterator[str]:
             yield from (path for path in parts[family].to_pylist() if path)
 
 
-def _why(folder: str, path: str) -> str:
+def _unfinished(store: Store, now: float) -> Iterator[str]:
+    for folder in _RECORDS:
+        for path in store.find(folder):
+            if _UNFINISHED.fullmatch(path.rpartition("/")[2]):
+                with contextlib.suppress(MissingError):  # it got its name meanwhile
+                    if now - store.modified(path) > _UNFINISHED_SECONDS:
+                        yield path
+
+
+def _why(folder: str) -> str:
     if folder == layout.INDEXES:
         return "an index over files that are no longer part of the newest run, and no model was trained with it"
     return "made with settings or inputs that the newest run does not have, or left by a killed attempt"

@@ -170,11 +170,16 @@ def save(
         if not store.create(path, marker.model_dump_json(indent=1).encode()):
             delete_folders(store, [folder])
             raise CorpusError(f"{store.url}/{path} exists already: another training continues {run}; end one of them")
-        for old in markers(store, run)[:-keep]:
-            store.delete(f"{run}/{CHECKPOINTS}/{name_of(old.step)}.json")
-            delete_folders(store, [old.folder])
+        keep_newest(store, run, keep)
     if processes.world > 1:
         dist.barrier()
+
+
+def keep_newest(store: Store, run: str, keep: int) -> None:
+    """Delete the checkpoints that are older than the newest `keep`, markers first."""
+    for old in markers(store, run)[:-keep]:
+        store.delete(f"{run}/{CHECKPOINTS}/{name_of(old.step)}.json")
+        delete_folders(store, [old.folder])
 
 
 def load(store: Store, marker: Marker, losses: nn.Module, optimizer: torch.optim.Optimizer, one: bool) -> None:

@@ -57,7 +57,10 @@ class Log:
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
         """Log numbers after `step` steps. `kind`: `train` or `validation`."""
-        self._lines.append({"kind": kind, "step": step} | numbers)
+        line: Numbers = {"kind": kind, "step": step}
+        if self._lines and line.items() <= self._lines[-1].items():  # the process before this one was killed after it
+            self._lines.pop()
+        self._lines.append(line | numbers)
         for name, value in numbers.items():
             if value is not None:
                 self._board.add_scalar(f"{kind}/{name}", value, step)

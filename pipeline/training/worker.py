@@ -169,6 +169,8 @@ class _Work:
         for folder in checkpoint.interrupted(self.store, self.run) if self.processes.first else []:
             self._say(f"{folder} was interrupted and does not count: removed")
             checkpoint.delete_folders(self.store, [folder])
+        if self.processes.first:
+            checkpoint.keep_newest(self.store, self.run, self.settings.keep_checkpoints)
         self.processes.told("")
 
     def _model(self, fresh: bool) -> Lcm:

@@ -91,7 +91,7 @@ def _fill(
     network = network.to(dtype).to_empty(device=device)
     network.embedding.positions.copy_(sinusoids(card.max_tokens, card.dim))
     wanted = {name: parameter.data for name, parameter in network.named_parameters()}
-    missing, unexpected, misshapen = set(wanted), [], []
+    missing, unexpected, misshapen, not_finite = set(wanted), [], [], []
     filled: set[TensorTarget] = set()
     for source, target in weights.targets.items():
         if target.name not in wanted:
@@ -106,6 +106,8 @@ def _fill(
         place.copy_(value)
         if target.control_rows:
             place[: len(CONTROL_ROWS)] = value[list(CONTROL_ROWS)].to(place)
+        if not place.isfinite().all():
+            not_finite.append(source)
         filled.add(target)
         if target.third is None or all(TensorTarget(target.name, third) in filled for third in range(3)):
             missing.discard(target.name)
@@ -118,6 +120,12 @@ def _fill(
         raise CardError(
             f"{weights.path} does not fit card {card.name} (layout {card.layout}); {'; '.join(problems)}; "
             f"correct the card's numbers or layout, or give the right file"
+        )
+    if not_finite:
+        raise CardError(
+            f"{weights.path}, a file of card {card.name}, holds values that are no numbers, or too large for {dtype}, "
+            f"in {', '.join(not_finite[:3])}{' and others' if len(not_finite) > 3 else ''}: no sentence would get an "
+            "embedding; give a file that is whole, or another precision"
         )
     return network.eval().requires_grad_(False)
 
