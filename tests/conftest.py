@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,14 @@ def _sees_a_gpu() -> bool:
     import torch  # in seconds, and few tests ask
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _numbers_near_zero_stay() -> Iterator[None]:
+    """A recipe takes them for zero, which would hold for all tests of its process that follow."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 @pytest.fixture(autouse=True)

@@ -175,7 +175,7 @@ def test_what_is_no_predictor_of_these_embeddings_is_refused(fitted: tuple[Predi
     predictor, _ = fitted
     with pytest.raises(ValueError, match="fitted on embeddings of 32 dimensions, these have 8"):
         computed(predictor, part(np.zeros((3, 8), np.float16)))
-    with pytest.raises(ValueError, match="no predictor"):
+    with pytest.raises(ValueError, match="are not a predictor"):
         Predictor.from_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match="'scaler'"):
         Predictor.from_bytes(to_bytes("scaler", {"median": torch.zeros(3)}, {}))

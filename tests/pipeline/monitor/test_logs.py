@@ -53,7 +53,7 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     first = pipeline("logs", path, "--run", store.folders("runs")[0], "--stage", "segment")
     assert "odd[bold]\\x1b[31m.jsonl" in first.stdout and "\x1b" not in first.stdout, first
     for arguments, code, words in (
-        (("--stage", "code"), 2, "those are: segment, encode"),
+        (("--stage", "code"), 2, "stages are: segment, encode"),
         (("--worker", "nobody"), 1, f"it had: {name}"),
         (("--part", "0123456789ab-00000"), 1, "nothing is known of it"),
         (("--run", "2001"), 1, "no run; the newest"),

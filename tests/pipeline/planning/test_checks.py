@@ -42,7 +42,7 @@ SAID = [
     (8, r"encode\.model is sonar-tny – .*did you mean sonar-tiny"),
     (9, r"autobleu\.sample is 1\.5; allowed: less than or equal to 1\."),
     (10, r"select\.where: there is no column autobleau; did you mean autobleu"),
-    (11, r"scaler\.file .*fits/none\.safetensors is not there"),
+    (11, r"scaler\.file .*fits/none\.safetensors does not exist"),
     (13, r"train\.model is lcm-two-tower-tny – .*did you mean lcm-two-tower-tiny"),
     (13, r"train\.weights is fragility, which nothing makes here"),
     (13, r"train\.answers is 'ansewr', which no input keeps"),
@@ -173,7 +173,7 @@ def test_types_of_kept_columns_are_checked_with_everything_else(make_config: Mak
     assert found(["note", "ok"], "note == 'x' and ok is not null and not ok") == ""
     assert "year holds text; this is a number" in found(["year"], "year > 2000")  # a number and a text
     assert "year is null in documents that do not say it" not in found(["year"], "year == '2010'")
-    assert "ok is null in documents that do not say it, and `ok` does not tell" in found(["ok"], "ok")
+    assert "ok is null in documents that do not say it, and `ok` does not say" in found(["ok"], "ok")
     assert "keep says that note is int64, and no value in the first 2 records" in found({"note": "int64"}, "chars > 1")
     assert found({"year": "int64"}, "chars > 1") == ""  # one fits
     (tmp_path / "out").mkdir()
