@@ -23,6 +23,7 @@ def _handlers_are_put_back() -> Iterator[None]:
 
 @pytest.mark.parametrize("sign", SIGNALS)
 def test_a_run_stops_as_by_ctrl_c(sign: signal.Signals) -> None:
+    signal.signal(sign, signal.SIG_DFL)  # these tests may run under nohup
     install_sigterm_handler()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), sign)
