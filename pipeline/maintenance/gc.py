@@ -32,12 +32,11 @@ from pipeline.corpus.states import States
 from pipeline.corpus.view import View
 from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, is_unfinished
 from pipeline.training.data.index import FAMILIES, read_index, unusable
 
 VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
-_UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.tmp")  # what is written before it is renamed
 _UNFINISHED_SECONDS = 24 * 3600.0
 _RECORDS = ("ids", "ledger", "lock", "recipes", "report", layout.RUNS, "tombstones", "train")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
@@ -56,7 +55,7 @@ class Garbage:
         """Return the files by folder."""
         found: dict[str, list[str]] = {}
         for path in self.why:
-            index = path.startswith(layout.INDEXES) and not _UNFINISHED.fullmatch(path.rpartition("/")[2])
+            index = path.startswith(layout.INDEXES) and not is_unfinished(path)
             found.setdefault(layout.INDEXES if index else path.partition("/")[0], []).append(path)
         return found
 
@@ -121,7 +120,7 @@ def _files_of(corpus: Corpus, digest: str) -> Iterator[str]:
 def _unfinished(store: Store, now: float) -> Iterator[str]:
     for folder in _RECORDS:
         for path in store.find(folder):
-            if _UNFINISHED.fullmatch(path.rpartition("/")[2]):
+            if is_unfinished(path):
                 with contextlib.suppress(MissingError):  # it got its name meanwhile
                     if now - store.modified(path) > _UNFINISHED_SECONDS:
                         yield path

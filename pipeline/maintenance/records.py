@@ -48,7 +48,7 @@ from pipeline.inputs.chunk import PACKED
 from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.records import Values, read_json
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, is_unfinished
 
 _RECEIPT = re.compile(r"(receipts/[a-z-]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-[0-9]{{3}}\.json")
@@ -212,7 +212,8 @@ def _ends_of_runs(store: Store) -> Iterator[Finding]:
         yield from _tried(f"{folder}/{SUMMARY}", partial(read_summary, store, folder), f"{folder}/{SUMMARY}")
         yield from _tried(f"{folder}/{PROGRESS}", partial(read_progress, store, folder), f"{folder}/{PROGRESS}")
         for path in store.find(f"{folder}/{EVENTS}"):
-            yield from _tried(path, partial(read_events, store, path), path)
+            if not is_unfinished(path):
+                yield from _tried(path, partial(read_events, store, path), path)
 
 
 def _recipes(store: Store) -> Iterator[Finding]:
@@ -223,7 +224,8 @@ def _recipes(store: Store) -> Iterator[Finding]:
             raise DamagedError(path, "it is not the recipe that its name says", "")
 
     for path in store.find("recipes"):
-        yield from _tried(path, partial(read, path), path)
+        if not is_unfinished(path):
+            yield from _tried(path, partial(read, path), path)
 
 
 def _ledgers(store: Store) -> Iterator[Finding]:

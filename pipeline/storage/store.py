@@ -22,6 +22,7 @@ import errno
 import functools
 import io
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -44,8 +45,15 @@ _REMEDIES = {
     errno.EROFS: "choose another output",
 }
 
+_UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.tmp")
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def is_unfinished(path: str) -> bool:
+    """Tell whether a file on a local disk is being written, or was when its writer was killed: it has no name yet."""
+    return _UNFINISHED.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _asks(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:

@@ -160,6 +160,14 @@ def test_damaged_records_are_found_and_made_again(corpus: Path, pattern: str, sp
     assert verified(corpus)[0] and data_digests(corpus / "out") == before
 
 
+def test_what_a_killed_write_left_is_not_wrong(corpus: Path) -> None:
+    """Such a file has no name yet; nobody reads it, and `gc` deletes it a day later."""
+    for path in list((corpus / "out").rglob("*.json*")):
+        path.with_name(f".{path.name}.0a1b2c3d.tmp").write_bytes(path.read_bytes()[:20])
+    fine, shown = verified(corpus)
+    assert fine, shown
+
+
 def test_a_run_writes_its_record_again_when_nobody_can_read_it(corpus: Path) -> None:
     """It said `Nothing to do.` for ever, and every reader that the corpus is damaged."""
     (chunks,) = (corpus / "out/runs").glob("*/chunks.parquet")
