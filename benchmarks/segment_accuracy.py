@@ -1,6 +1,7 @@
 """How well sentence boundaries are found: precision, recall and F1 against gold sentences, for every method.
 
     python -m benchmarks.segment_accuracy --conllu en_ewt-ud-dev.conllu --sat sat-tiny
+    python -m benchmarks.segment_accuracy --ud ud-sentences.jsonl.xz
 
 The gold sentences are the lines `# text = …` of a CoNLL-U file, the documents those that `# newdoc` starts, their
 sentences joined by single spaces, so that nothing but the text shows where one ends. *Bare* is the same without case
@@ -10,12 +11,18 @@ count. Next to our methods run spaCy's plain sentencizer and wtpsplit's own `spl
 
 The capped methods also cut sentences that are too long. These cuts count as boundaries found, and hardly one is gold:
 the second table shows what that costs. Takes a minute with a small SaT model.
+
+`--ud` shows F1 by language and treebank instead, of at most 120 documents of each, with SaT alone (`sat_only`). The
+file has a JSON object per line with `lang`, `treebank`, `sentences` and `spaces`: what follows each sentence.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import lzma
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +37,7 @@ from stages.segment.settings import SegmentSettings
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 
+DOCUMENTS = 120  # of a treebank
 METHODS = ("spacy", "spacy-capped", "sat", "sat-capped")
 
 
@@ -43,10 +51,18 @@ class Gold:
 
     @classmethod
     def of(cls, name: str, documents: Iterable[Sequence[str]]) -> Gold:
+        return cls.spaced(name, ([(sentence, " ") for sentence in sentences] for sentences in documents))
+
+    @classmethod
+    def spaced(cls, name: str, documents: Iterable[Sequence[tuple[str, str]]]) -> Gold:
+        """Documents as sentences and what follows each of them, which is left out behind the last."""
         texts, edges = [], []
         for sentences in documents:
-            texts.append(" ".join(sentences))
-            ends = [len(" ".join(sentences[: number + 1])) for number in range(len(sentences))]
+            text, ends = "", []
+            for sentence, space in sentences:
+                ends.append(len(text) + len(sentence))
+                text += sentence + space
+            texts.append(text[: ends[-1]])
             edges.append(boundaries(texts[-1], ends))
         return cls(name, texts, edges)
 
@@ -80,6 +96,9 @@ class Score:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
+    if options.ud:
+        _by_treebank(options)
+        return
     out = console()
     documents = list(read_conllu(options.conllu))
     golds = (Gold.of("clean", documents), Gold.of("bare", bare(documents)))
@@ -104,6 +123,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out.print(f"{describe_cpu()}; {options.conllu.name}: {len(documents)} documents, {counts}")
     _print_scores(found, golds)
     _print_caps(found, capped, golds, options.max_chars)
+
+
+def read_ud(path: Path) -> dict[tuple[str, str], list[list[tuple[str, str]]]]:
+    """Language and treebank → at most `DOCUMENTS` documents: sentences, and what follows each."""
+    found: dict[tuple[str, str], list[list[tuple[str, str]]]] = defaultdict(list)
+    with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as lines:
+        for one in map(json.loads, lines):
+            documents = found[one["lang"], one["treebank"]]
+            if len(documents) < DOCUMENTS:
+                documents.append(list(zip(one["sentences"], one["spaces"], strict=True)))
+    return dict(sorted(found.items()))
+
+
+def _by_treebank(options: argparse.Namespace) -> None:
+    out = console()
+    out.print(f"{describe_cpu()}; {options.ud.name}")
+    table = Table(title="F1 of boundaries, clean and bare")
+    for name in ("language", "treebank", "boundaries"):
+        table.add_column(name)
+    for kind in ("clean", "bare"):
+        for method in METHODS:
+            table.add_column(f"{kind}\n{method}", justify="right")
+    for (lang, treebank), documents in read_ud(options.ud).items():
+        options.lang = lang
+        golds = (
+            Gold.spaced("clean", documents),
+            Gold.of("bare", bare([sentence for sentence, _ in one] for one in documents)),
+        )
+        found = [_ours(method, options.sat[0] if "sat" in method else None, golds, options) for method in METHODS]
+        cells = [score(one[at], golds[at].boundaries) for at in range(len(golds)) for one in found]
+        shown = [f"{one.f1:.3f}" if one.gold else "no gold" for one in cells]
+        table.add_row(lang, treebank, str(cells[0].gold), *shown)
+    out.print(table)
 
 
 def read_conllu(path: Path) -> Iterator[list[str]]:
@@ -141,7 +193,7 @@ def score(found: Sequence[set[int]], gold: Sequence[set[int]]) -> Score:
 def _ours(method: str, model: str | None, golds: Sequence[Gold], options: argparse.Namespace) -> list[list[set[int]]]:
     settings = {"method": method, "max_chars": options.max_chars, "max_tokens": options.max_tokens}
     if model:
-        settings |= {"sat": model, "threshold": options.threshold, "stride": options.stride}
+        settings |= {"sat": model, "sat_only": True, "threshold": options.threshold, "stride": options.stride}
     tokenizer = SonarTokenizer(load_card(options.tokenizer))
     segmenter = Segmenter(SegmentSettings.model_validate(settings), tokenizer.count)
     langs = [options.lang] * max(len(gold.texts) for gold in golds)
@@ -193,9 +245,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Precision, recall and F1 of sentence boundaries, clean and without case and punctuation.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "--conllu", type=Path, required=True, help="gold: a CoNLL-U file with `# newdoc` and `# text =`"
-    )
+    gold = parser.add_mutually_exclusive_group(required=True)
+    gold.add_argument("--conllu", type=Path, help="gold: a CoNLL-U file with `# newdoc` and `# text =`")
+    gold.add_argument("--ud", type=Path, help="gold of many languages: JSONL, also .xz")
     parser.add_argument("--sat", nargs="*", default=["sat-tiny"], help="names or paths of cards of SaT models")
     parser.add_argument("--lang", default="eng_Latn", help="of the gold file, as a SONAR code")
     parser.add_argument("--threshold", type=float, help="of SaT, ours and wtpsplit's; the card's if not given")

@@ -66,7 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     ends = {name: theirs.ends(texts, card.threshold) for name in ways}
     for name, stride in ((f"ours, stride {theirs.stride}", theirs.stride), ("ours, default stride", None)):
-        settings = {"method": "sat", "sat": options.sat, "stride": stride, "precision": options.precision}
+        settings = {
+            "method": "sat",
+            "sat": options.sat,
+            "sat_only": True,
+            "stride": stride,
+            "precision": options.precision,
+        }
         segmenter = Segmenter(SegmentSettings.model_validate(settings), lambda texts: [0] * len(texts))
         ways[name] = Way(megabytes(texts), partial(segmenter.segment, texts, langs))
         ends[name] = segmented_ends(segmenter.segment(texts, langs), len(texts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -39,6 +40,21 @@ def test_documents_of_a_conllu_file(tmp_path: Path) -> None:
     from benchmarks.segment_accuracy import read_conllu
 
     assert [*read_conllu(_conllu(tmp_path))] == [*DOCUMENTS]
+
+
+def test_documents_of_many_treebanks(tmp_path: Path) -> None:
+    from benchmarks.segment_accuracy import Gold, read_ud
+
+    path = tmp_path / "ud.jsonl"
+    lines = [
+        {"lang": "zho_Hans", "treebank": "B", "sentences": ["好。", "不好。"], "spaces": ["", "\n"]},
+        {"lang": "deu_Latn", "treebank": "A", "sentences": ["Ja.", "Nein."], "spaces": [" ", " "]},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    found = read_ud(path)
+    assert list(found) == [("deu_Latn", "A"), ("zho_Hans", "B")]
+    gold = Gold.spaced("clean", [*found["deu_Latn", "A"], *found["zho_Hans", "B"]])
+    assert gold.texts == ["Ja. Nein.", "好。不好。"] and gold.boundaries == [{3}, {2}]
 
 
 @pytest.mark.slow

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from stages.batching import Tokens
 from stages.lcm.batch import Batch, of_documents
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
+from stages.sonar.ids import END
 
 DIM = 12
+VOCAB, LANG = 30, 25
 LENGTHS = (5, 1, 16, 3, 9)
 
 
@@ -65,3 +69,13 @@ def batch(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> Batch:
     made = of_documents(documents(lengths, seed))
     codes = codebooks().encode(made.embeddings.numpy(), "float32").astype("int32")
     return replace(made, codes=torch.from_numpy(codes))
+
+
+def batch_of_words(lengths: tuple[int, ...]) -> Batch:
+    """Of random words; the first two sentences are a prompt."""
+    one = batch(lengths)
+    draw = np.random.default_rng(0)
+    words = [[LANG, *draw.integers(4, LANG, draw.integers(1, 9)).tolist(), END] for _ in range(one.sentences)]
+    weights = one.weights.clone()
+    weights[:2] = 0
+    return replace(one, tokens=Tokens.of(words), weights=weights)

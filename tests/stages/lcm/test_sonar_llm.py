@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -16,8 +14,7 @@ from stages.lcm.sonar_llm import SonarLlm, tokens_of
 from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder
 from tests.stages.lcm import models
-
-VOCAB, LANG = 30, 25
+from tests.stages.lcm.models import VOCAB
 
 
 def decoder(dim: int = models.DIM) -> SonarTextDecoder:
@@ -26,13 +23,7 @@ def decoder(dim: int = models.DIM) -> SonarTextDecoder:
 
 
 def batch(lengths: tuple[int, ...] = models.LENGTHS) -> Batch:
-    """Of random words; the first two sentences are a prompt."""
-    one = models.batch(lengths)
-    draw = np.random.default_rng(0)
-    words = [[LANG, *draw.integers(4, LANG, draw.integers(1, 9)).tolist(), END] for _ in range(one.sentences)]
-    weights = one.weights.clone()
-    weights[:2] = 0
-    return replace(one, tokens=Tokens.of(words), weights=weights)
+    return models.batch_of_words(lengths)
 
 
 def made(fresh: bool = False, **settings: object) -> SonarLlm:

@@ -23,18 +23,13 @@ from stages.lcm.softmax import softmax_losses
 from stages.lcm.token_lm import TokenLm, headless_losses, streams_of, windows
 from stages.sonar.ids import END
 from tests.stages.lcm import models
+from tests.stages.lcm.models import LANG, VOCAB
 
-VOCAB, LANG, CONTEXT = 30, 25, 200
+CONTEXT = 200
 
 
 def batch(lengths: tuple[int, ...] = (3, 1, 6)) -> Batch:
-    """Of random words; the first two sentences are a prompt."""
-    one = models.batch(lengths)
-    draw = np.random.default_rng(0)
-    words = [[LANG, *draw.integers(4, LANG, draw.integers(1, 9)).tolist(), END] for _ in range(one.sentences)]
-    weights = one.weights.clone()
-    weights[:2] = 0
-    return replace(one, tokens=Tokens.of(words), weights=weights)
+    return models.batch_of_words(lengths)
 
 
 def card(**changes: object) -> LcmCard:
