@@ -7,7 +7,8 @@
 Beside it two workers tokenise, make token lists, detokenise and compute BLEU, again and again, as `prepare` and
 `finish` of two parts do. Threads hold the interpreter while they do so, and Python takes it from them after its switch
 interval. The ways are timed in turns, so that what else the machine does meets all of them; figures are medians over
-the rounds of a step's time, and of its ratio to the step alone in the same round.
+the rounds of a step's time, and of its ratio to the step alone in the same round. Processes that only count show what
+the machine itself takes from a step when its other cores are busy: cores that share a clock, a cache or a real core.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 
 import torch
 
-from benchmarks.encode_gpu import FORMATS, LANGUAGE, SMALL, Shape
-from benchmarks.flops import wait
+from benchmarks import command_line
+from benchmarks.encode_gpu import FORMATS, LANGUAGE, SMALL, add_network_options, endless_decoder
+from benchmarks.flops import Shape, wait
 from benchmarks.worker_gpu import TOKENIZER, made_up_sentences
 from launchers.actors import SWITCH_SECONDS
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
@@ -36,10 +37,10 @@ from stages.device import describe, prepare_cuda
 from stages.sonar.card import load_card
 from stages.sonar.generate import greedy
 from stages.sonar.ids import END
-from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.tokenizer import SonarTokenizer
 
 LANG = "eng_Latn"
+TEXT, COUNT = "text", "count"  # what processes do
 DEFAULT_SECONDS = sys.getswitchinterval()
 
 
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     options = _parser().parse_args(arguments)
     if options.work:
-        _work(threading.Event(), lambda: print("ready", flush=True), options.cores)
+        work = _work if options.work == TEXT else _count
+        work(threading.Event(), lambda: print("ready", flush=True), options.cores)
         return
     if options.apart:
         own, *options.cores = sorted(os.sched_getaffinity(0))
@@ -64,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"beside threads, switch interval {SWITCH_SECONDS * 1e6:.0f} µs": lambda: _threads(options, SWITCH_SECONDS),
     }
     times: dict[str, list[float]] = {}
-    with _processes(options) as beside:
-        ways["beside processes"] = beside
+    with _processes(options, TEXT) as beside, _processes(options, COUNT) as counting:
+        ways |= {"beside processes": beside, "beside processes that only count": counting}
         decode()
         for _ in range(options.rounds):
             for name, way in ways.items():
@@ -79,13 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _decoder(options: argparse.Namespace, shape: Shape, vocab_size: int) -> Callable[[], float]:
-    """What decodes a batch and returns the seconds of one step."""
-    torch.manual_seed(0)
-    with torch.device(options.device):
-        network = SonarTextDecoder(**asdict(shape), vocab_size=vocab_size, max_tokens=514)
-        embeddings = torch.randn(options.rows, shape.dim).to(FORMATS[options.format])
-    network = network.to(FORMATS[options.format]).eval().requires_grad_(False)
-    network.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
+    """Return what decodes a batch and returns the seconds of one step."""
+    dtype = FORMATS[options.format]
+    network = endless_decoder(shape, vocab_size, options.device, dtype, options.seed)
+    embeddings = torch.randn(options.rows, shape.dim, device=options.device).to(dtype)
     prefixes = torch.tensor([[END, LANGUAGE]] * options.rows, device=options.device)
     limits = torch.full((options.rows,), options.steps)
 
@@ -101,7 +100,7 @@ def _decoder(options: argparse.Namespace, shape: Shape, vocab_size: int) -> Call
 
 
 def _work(stop: threading.Event, started: Callable[[], object], cores: Sequence[int]) -> None:
-    """What the CPU does for parts of sentences, until it is told to stop. cores: of this thread, if not all."""
+    """Do what the CPU does for parts of sentences, until it is told to stop. cores: of this thread, if not all."""
     if cores:
         os.sched_setaffinity(0, cores)
     tokenizer, texts = SonarTokenizer(load_card(TOKENIZER)), made_up_sentences(1000, 0)
@@ -110,6 +109,16 @@ def _work(stop: threading.Event, started: Callable[[], object], cores: Sequence[
         lists = tokenizer.encode(texts, LANG)
         Tokens.of(lists)
         sentence_bleu(sentence_statistics(tokenizer.decode(lists), texts, LANG))
+
+
+def _count(stop: threading.Event, started: Callable[[], object], cores: Sequence[int]) -> None:
+    """Keep a core busy without memory."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+    started()
+    number = 0
+    while not stop.is_set():
+        number += 1
 
 
 @contextlib.contextmanager
@@ -131,9 +140,11 @@ def _threads(options: argparse.Namespace, interval: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _processes(options: argparse.Namespace) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
-    """Processes that work only while the context that this gives is entered."""
-    command = [sys.executable, "-m", "benchmarks.beside", "--work", "--cores", *map(str, options.cores)]
+def _processes(
+    options: argparse.Namespace, work: str
+) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Start processes that work only while the context that this gives is entered."""
+    command = [sys.executable, "-m", "benchmarks.beside", "--work", work, "--cores", *map(str, options.cores)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(options.workers)]
 
     def tell(sign: signal.Signals) -> None:
@@ -160,22 +171,14 @@ def _processes(options: argparse.Namespace) -> Iterator[Callable[[], contextlib.
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.beside",
-        description="A decoding step alone, beside threads, and beside processes.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    on_gpu = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
-    parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    parser = command_line("beside", "A decoding step alone, beside threads, and beside processes.")
+    add_network_options(parser, rounds=5)
     parser.add_argument("--rows", type=int, default=64, help="sentences that are decoded together")
     parser.add_argument("--steps", type=int, default=64, help="of one decoding")
     parser.add_argument("--workers", type=int, default=2, help="threads or processes beside it")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="a very small network")
     parser.add_argument("--apart", action="store_true", help="on Linux: the step has a core, the others have the rest")
     parser.add_argument("--cores", type=int, nargs="*", default=[], help=argparse.SUPPRESS)
-    parser.add_argument("--work", action="store_true", help="only do what is done beside it, for ever")
+    parser.add_argument("--work", choices=(TEXT, COUNT), help="only do what is done beside it, for ever")
     return parser
 
 

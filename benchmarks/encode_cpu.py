@@ -28,10 +28,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.flops import combined_rate, encoder_flops, layer_shapes, matmul_rates
+from benchmarks import command_line
+from benchmarks.flops import Shape, combined_rate, encoder_flops, layer_shapes, matmul_rates
 from benchmarks.machine import console, describe_cpu
-from benchmarks.random_model import Size, make_model
-from benchmarks.reference import DEFAULT, Order, Reference, ReferenceError, Way, rebuilt, write_job
+from benchmarks.random_model import make_model
+from benchmarks.reference import DEFAULT, Order, Reference, ReferenceError, Request, rebuilt, write_job
 from benchmarks.sample import Sentences, sample_sentences
 from stages.arrow import embedding_matrix
 from stages.batching import Indices
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
     out = console()
-    size = Size(options.dim, options.layers, options.heads, options.ffn_dim or 4 * options.dim)
+    size = Shape(options.dim, options.layers, options.heads, options.ffn_dim or 4 * options.dim)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="encode-cpu-")))
         sentences = sample_sentences(options.sentences, options.tokenizer)
@@ -61,13 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         first, lengths = _ours(stage, sentences)[1:]
         formats, batches, orders = options.formats, options.batches, options.orders
-        ways = list(dict.fromkeys([DEFAULT, *(Way(*one) for one in product(orders, batches, formats))]))
+        ways = list(dict.fromkeys([DEFAULT, *(Request(*one) for one in product(orders, batches, formats))]))
         for reference in references:
             reference.seconds(DEFAULT)  # warms up
             _check(out, reference.kind, first, reference.embeddings(sentences))
 
         ours: list[float] = []
-        theirs: dict[tuple[str, Way], list[float]] = {}
+        theirs: dict[tuple[str, Request], list[float]] = {}
         for number in range(options.rounds):
             if number:
                 ways = _contenders(ways, theirs, references[0].kind)
@@ -84,10 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.encode_cpu",
-        description="Sentences a second of the encode stage and of the official package, in one run.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = command_line(
+        "encode_cpu", "Sentences a second of the encode stage and of the official package, in one run."
     )
     parser.add_argument(
         "--official", metavar="PYTHON", help="a Python that has sonar-space and fairseq2; PYTHONPATH is handed on to it"
@@ -114,14 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _contenders(ways: list[Way], theirs: dict[tuple[str, Way], list[float]], kind: str) -> list[Way]:
-    """The default, and what may turn out to be the best: at most a quarter slower than the best so far."""
+def _contenders(ways: list[Request], theirs: dict[tuple[str, Request], list[float]], kind: str) -> list[Request]:
+    """Return the default, and what may turn out to be the best: at most a quarter slower than the best so far."""
     speeds = {way: statistics.median(theirs[kind, way]) for way in ways}
     return [way for way in ways if way == DEFAULT or speeds[way] <= 1.25 * min(speeds.values())]
 
 
 def _references(stack: ExitStack, out: Console, options: argparse.Namespace, folder: Path) -> list[Reference]:
-    """The official package, if there is one, and its way of working rebuilt, last."""
+    """Return the official package, if there is one, and its way of working rebuilt, last."""
     found = []
     if options.official:
         try:
@@ -132,7 +131,7 @@ def _references(stack: ExitStack, out: Console, options: argparse.Namespace, fol
 
 
 def _ours(stage: Encode, sentences: Sentences) -> tuple[float, npt.NDArray[np.float16], Indices]:
-    """Seconds, embeddings, and the token counts of what was computed."""
+    """Return seconds, embeddings, and the token counts of what was computed."""
     part = sentences.part()
     start = time.perf_counter()
     prepared = stage.prepare(part)
@@ -142,7 +141,7 @@ def _ours(stage: Encode, sentences: Sentences) -> tuple[float, npt.NDArray[np.fl
 
 
 def agreement(ours: npt.NDArray[np.float16], theirs: npt.NDArray[np.float32]) -> float:
-    """The lowest cosine between two embeddings of the same sentence."""
+    """Return the lowest cosine between two embeddings of the same sentence."""
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
     return float(((a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
 
@@ -159,7 +158,7 @@ def _print_setting(
     out: Console,
     options: argparse.Namespace,
     sentences: Sentences,
-    size: Size,
+    size: Shape,
     dtype: torch.dtype,
     references: list[Reference],
 ) -> None:
@@ -181,7 +180,7 @@ def _print_speeds(
     out: Console,
     count: int,
     ours: list[float],
-    theirs: dict[tuple[str, Way], list[float]],
+    theirs: dict[tuple[str, Request], list[float]],
     batch_tokens: int,
     dtype: torch.dtype,
 ) -> None:
@@ -208,7 +207,7 @@ def _print_speeds(
     out.print(table)
 
 
-def _print_factors(out: Console, kind: str, ours: list[float], theirs: dict[tuple[str, Way], list[float]]) -> None:
+def _print_factors(out: Console, kind: str, ours: list[float], theirs: dict[tuple[str, Request], list[float]]) -> None:
     speeds = {way: statistics.median(seconds) for (one, way), seconds in theirs.items() if one == kind}
     own = statistics.median(ours)
     best = min(speeds, key=lambda way: speeds[way])
@@ -220,14 +219,16 @@ def _print_factors(out: Console, kind: str, ours: list[float], theirs: dict[tupl
 
 def _print_share(
     out: Console,
-    size: Size,
+    size: Shape,
     lengths: Indices,
     batch_tokens: int,
     seconds: float,
     dtype: torch.dtype,
     reference: Reference,
 ) -> None:
-    """Our FLOP/s against what F.linear gives on the encoder's own shapes, in a process without our settings of MKL."""
+    """Print our FLOP/s against what F.linear gives on the encoder's own shapes, in a process without our settings of
+    MKL.
+    """
     flops = encoder_flops(lengths.tolist(), dim=size.dim, layers=size.layers, ffn_dim=size.ffn_dim)
     longest_first, tokens = np.sort(lengths)[::-1], list[int]()
     budget = Budget(batch_tokens, "--batch-tokens", "tokens", "give a lower --batch-tokens")

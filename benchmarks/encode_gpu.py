@@ -22,14 +22,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmarks.flops import combined_rate, decoder_flops, encoder_flops, layer_shapes, matmul_rates, wait
-from stages.batching import Tokens
+from benchmarks import command_line
+from benchmarks.flops import Shape, combined_rate, decoder_flops, encoder_flops, layer_shapes, matmul_rates, wait
+from pipeline.training.peaks import peak_tflops
+from stages.batching import Indices, Tokens
 from stages.device import Budget, describe, prepare_cuda
 from stages.sonar.embed import embed
 from stages.sonar.generate import beam_search
@@ -47,16 +51,6 @@ FORMATS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torc
 PARTS = ("encode", "baseline", "decode", "worker")
 LANGUAGE = 5  # any id that is not a control symbol
 AGREEMENT = 0.999  # cosine between the baseline's embedding of a sentence and ours, both in 16 bits
-# dense, 16 bits; the first name that is part of the device's
-PEAK_TFLOPS = {"H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0, "A100": 312.0}
-
-
-@dataclass(frozen=True)
-class Shape:
-    dim: int = 1024
-    layers: int = 24
-    heads: int = 16
-    ffn_dim: int = 8192
 
 
 SMALL = Shape(dim=64, layers=2, heads=4, ffn_dim=128)
@@ -82,6 +76,17 @@ class Bench:
     rounds: int
     rate: float
     peak: float | None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, shape: Shape, vocab_size: int, rows: int) -> Bench:
+        """Set up the device and measure its rate for `rows` rows; print both."""
+        device, dtype, shapes = options.device, FORMATS[options.format], layer_shapes(shape.dim, shape.ffn_dim)
+        prepare_cuda(device)
+        print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
+        rate = combined_rate(matmul_rates(rows, shapes, dtype, device), shapes)
+        print(f"F.linear on the network's shapes, {rows} rows: {rate / 1e12:.3f} TFLOP/s", flush=True)
+        peak = options.peak_tflops or peak_tflops(torch.device(device), dtype)
+        return cls(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
 
     def report(self, title: str, draw: Callable[[int], Round]) -> None:
         """Run one round to warm up, then time some and print the middle one.
@@ -114,17 +119,9 @@ class Bench:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     shape, vocab_size = (SMALL, 1000) if options.small else (Shape(), 256_206)
-    device, dtype = options.device, FORMATS[options.format]
-    prepare_cuda(device)
-    print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
     lengths = sentence_lengths(options.sentences or (200 if options.small else 32_768), options.seed)
     print(f"{len(lengths)} sentences, {np.mean(lengths):.1f} tokens per sentence, at most {max(lengths)}")
-    shapes = layer_shapes(shape.dim, shape.ffn_dim)
-    rows = min(max(options.batch_tokens), sum(lengths))
-    rate = combined_rate(matmul_rates(rows, shapes, dtype, device), shapes)
-    print(f"F.linear on the encoder's shapes, {rows} rows: {rate / 1e12:.3f} TFLOP/s", flush=True)
-    peak = options.peak_tflops or next((top for name, top in PEAK_TFLOPS.items() if name in describe(device)), None)
-    bench = Bench(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
+    bench = Bench.of(options, shape, vocab_size, min(max(options.batch_tokens), sum(lengths)))
     if {"encode", "baseline"} & set(options.only):
         _encoding(bench, options, len(lengths))
     if "decode" in options.only:
@@ -134,21 +131,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def sentence_lengths(count: int, seed: int) -> list[int]:
-    """Token counts drawn from the real distribution, longest first."""
+    """Draw token counts from the real distribution, longest first."""
     rng = np.random.default_rng(seed)
     drawn = np.interp(rng.random(count), np.linspace(0, 1, len(LENGTHS)), LENGTHS)
     return sorted((max(3, round(value)) for value in drawn.tolist()), reverse=True)
 
 
 def _encoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
-    """Ours at each batch size, and the baseline on the same sentences and weights."""
+    """Measure ours at each batch size, and the baseline on the same sentences and weights."""
     torch.manual_seed(options.seed)
     with torch.device(bench.device):
         encoder = SonarTextEncoder(**asdict(bench.shape), vocab_size=bench.vocab_size, max_tokens=514)
     encoder = encoder.to(bench.dtype).eval().requires_grad_(False)
 
     def sentences(number: int) -> Tokens:
-        """In the order in which sentences come, not sorted."""
+        """Draw sentences in the order in which they come, not sorted."""
         rng = np.random.default_rng(options.seed + number)
         sizes = rng.permutation(sentence_lengths(count, options.seed + number))
         return Tokens.of([rng.integers(END + 1, bench.vocab_size, size).tolist() for size in sizes])
@@ -179,7 +176,6 @@ def _encoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
     if importlib.util.find_spec("transformers") is None:
         print("baseline: not measured, transformers is not installed")
         return
-    from benchmarks.hugging_face import Baseline
 
     baseline = Baseline(encoder, heads=bench.shape.heads)
     order = np.argsort(tokens.lengths, kind="stable")
@@ -199,19 +195,15 @@ def _same(one: Round, number: int) -> Round:
 
 
 def lowest_cosine(theirs: Tensor, ours: Tensor) -> float:
-    """Of the embeddings of the same sentence."""
+    """Return the lowest cosine of two embeddings of the same sentence."""
     return float(torch.cosine_similarity(theirs.float(), ours.float(), dim=1).min())
 
 
 @torch.inference_mode()
 def _decoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
-    """Greedy at each batch size and beam search, each sentence to its own length."""
-    torch.manual_seed(options.seed)
-    with torch.device(bench.device):
-        decoder = SonarTextDecoder(**asdict(bench.shape), vocab_size=bench.vocab_size, max_tokens=514)
-        embeddings = torch.randn(count, bench.shape.dim).to(bench.dtype)
-    decoder = decoder.to(bench.dtype).eval().requires_grad_(False)
-    decoder.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
+    """Measure greedy decoding at each batch size and beam search, each sentence to its own length."""
+    decoder = endless_decoder(bench.shape, bench.vocab_size, bench.device, bench.dtype, options.seed)
+    embeddings = torch.randn(count, bench.shape.dim, device=bench.device).to(bench.dtype)
     prefixes, search = torch.tensor([[END, LANGUAGE]] * count, device=bench.device), Greedy(decoder)
 
     def decoding(rows: int, beam: int, number: int) -> Round:
@@ -241,12 +233,22 @@ def _decoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
         bench.report(title, partial(decoding, rows, options.beam))
 
 
+def endless_decoder(shape: Shape, vocab_size: int, device: str, dtype: torch.dtype, seed: int) -> SonarTextDecoder:
+    """Return a decoder of random weights that never ends a sentence by itself."""
+    torch.manual_seed(seed)
+    with torch.device(device):
+        decoder = SonarTextDecoder(**asdict(shape), vocab_size=vocab_size, max_tokens=514)
+    decoder = decoder.to(dtype).eval().requires_grad_(False)
+    decoder.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
+    return decoder
+
+
 def _numbers(shape: Shape) -> dict[str, int]:
     return {"dim": shape.dim, "layers": shape.layers, "ffn_dim": shape.ffn_dim}
 
 
 def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
-    """Which kernels take the time."""
+    """Print which kernels take the time."""
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = bench.device.startswith("cuda")
@@ -257,7 +259,7 @@ def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
 
 
 def _worker(options: argparse.Namespace) -> None:
-    needed = ("fsspec", "safetensors", "sentencepiece", "yaml")
+    needed = ("fsspec", "sentencepiece")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         print(f"from disk to disk: not measured, not installed: {', '.join(missing)}")
@@ -266,15 +268,21 @@ def _worker(options: argparse.Namespace) -> None:
     subprocess.run([*command, *(["--small"] if options.small else [])], check=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.encode_gpu",
-        description="Encoding and decoding of the published size, random weights, real lengths; the baseline; a run.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def add_network_options(parser: argparse.ArgumentParser, rounds: int = 3) -> None:
+    """Add the options of all measurements of networks of random weights."""
     on_gpu = torch.cuda.is_available()
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--small", action="store_true", help="very small networks, to see that everything runs")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line(
+        "encode_gpu", "Encoding and decoding of the published size, random weights, real lengths; the baseline; a run."
+    )
+    add_network_options(parser)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure")
     parser.add_argument("--sentences", type=int, help="32 768 if not given; 200 with --small")
     parser.add_argument("--decode-sentences", type=int, default=8192, help="of those, how many to decode")
@@ -282,12 +290,62 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decode-rows", type=int, nargs="+", default=[512, 1024, 2048], help="sentences per batch")
     parser.add_argument("--beam", type=int, default=5, help="of beam search; 1: leave it out")
     parser.add_argument("--baseline-batches", type=int, nargs="+", default=[128, 512, 2048], help="sentences per batch")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
     parser.add_argument("--profile", action="store_true", help="print the kernels that take the time")
-    parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
+
+
+PAD = 1  # as in the ports; our random ids start above it
+
+
+class Baseline:
+    """Ids and mask of padded sentences → (rows, dim), on the device and in the format of the encoder it copies."""
+
+    def __init__(self, encoder: SonarTextEncoder, *, heads: int) -> None:
+        from benchmarks.random_model import m2m100_names  # cards need more packages than the rest of this file
+
+        transformers = import_module("transformers")
+        m2m100 = import_module("transformers.models.m2m_100.modeling_m2m_100")
+        weight = encoder.embedding.weight
+        config = transformers.M2M100Config(
+            vocab_size=weight.shape[0],
+            d_model=weight.shape[1],
+            encoder_layers=len(encoder.layers),
+            encoder_attention_heads=heads,
+            encoder_ffn_dim=encoder.get_parameter("layers.0.ffn.inner_proj.weight").shape[0],
+            max_position_embeddings=encoder.embedding.positions.shape[0],
+            activation_function="relu",
+            scale_embedding=True,
+            pad_token_id=PAD,
+            attn_implementation="sdpa",
+        )
+        self.device = weight.device
+        with torch.device(weight.device):
+            self.network: Any = m2m100.M2M100Encoder(config)
+        self.network = self.network.to(weight.dtype).eval().requires_grad_(False)
+        self.network.load_state_dict(m2m100_names(encoder.state_dict()))
+
+    def padded(self, tokens: Tokens, rows: Indices) -> tuple[Tensor, Tensor]:
+        """Return ids and mask of some sentences, padded to the longest, on the device."""
+        longest = int(tokens.lengths[rows].max())
+        ids: npt.NDArray[np.int64] = np.full((len(rows), longest), PAD, dtype=np.int64)
+        for place, row in enumerate(rows):
+            sentence = tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]]
+            ids[place, : len(sentence)] = sentence
+        on_device = torch.from_numpy(ids).to(self.device)
+        return on_device, (on_device != PAD).long()
+
+    def all(self, batches: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """Return the embeddings of many batches; they stay on the device."""
+        return [self(ids, mask) for ids, mask in batches]
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the mean over the tokens of each sentence."""
+        hidden = self.network(input_ids=ids, attention_mask=mask).last_hidden_state
+        kept = mask.unsqueeze(2).to(hidden.dtype)
+        mean: Tensor = (hidden * kept).sum(dim=1) / kept.sum(dim=1)
+        return mean
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from benchmarks import command_line
 from stages.device import compute_dtype, describe
 from stages.rvq.codebooks import Codebooks
 from stages.rvq.fit import fit_codebooks
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def vectors(rows: int, dim: int, seed: int) -> Matrix:
-    """(rows, dim) float16 on the host."""
+    """Return (rows, dim) float16 on the host."""
     generator = torch.Generator().manual_seed(seed)
     spectrum = torch.arange(1, dim + 1) ** -0.5
     turn = torch.linalg.qr(torch.randn(dim, dim, generator=generator))[0] * spectrum[:, None]
@@ -162,11 +163,7 @@ def _progress(backend: str, start: float) -> Callable[[int, int], None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fit_rvq",
-        description="Fit RVQ codebooks by faiss and by PyTorch, and encode with them.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("fit_rvq", "Fit RVQ codebooks by faiss and by PyTorch, and encode with them.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--backends", nargs="+", choices=("faiss", "torch"), help="on a GPU torch, else both")
     parser.add_argument("--codebooks", type=int, default=4)

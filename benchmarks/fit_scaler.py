@@ -27,6 +27,7 @@ import numpy.typing as npt
 from rich.table import Table
 from sklearn.preprocessing import RobustScaler
 
+from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from stages.scaler.robust import ScalerFit
 
@@ -104,7 +105,7 @@ WAYS: dict[str, Callable[[Path, int, int], Pair]] = {"ours": _ours, "numpy": _nu
 
 
 def _write(folder: Path, rows: int, dim: int, seed: int) -> None:
-    """Values of SONAR's size: about 0.01, with a median and a scale of its own in every dimension."""
+    """Write values of SONAR's size: about 0.01, with a median and a scale of its own in every dimension."""
     rng = np.random.default_rng(seed)
     centre, scale = rng.normal(size=dim) * 0.005, rng.lognormal(-4.5, 0.3, size=dim)
     with (folder / "embeddings.f16").open("wb") as file:
@@ -114,11 +115,7 @@ def _write(folder: Path, rows: int, dim: int, seed: int) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fit_scaler",
-        description="Time and peak memory of fitting the robust scaler.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("fit_scaler", "Time and peak memory of fitting the robust scaler.")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--folder", default=os.environ.get("TMPDIR", "/tmp"), help="where the file goes for a while")

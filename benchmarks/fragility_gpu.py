@@ -17,7 +17,6 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.encode_gpu import FORMATS, LANGUAGE, SMALL, Shape, sentence_lengths
-from benchmarks.flops import decoder_flops, wait
+from benchmarks import command_line
+from benchmarks.encode_gpu import FORMATS, LANGUAGE, SMALL, add_network_options, endless_decoder, sentence_lengths
+from benchmarks.flops import Shape, decoder_flops, wait
 from stages.batching import Tokens
 from stages.device import Budget, describe, prepare_cuda
 from stages.fragility.noise import noise, perturbed
@@ -34,7 +34,6 @@ from stages.scaler.robust import RobustScaler
 from stages.sonar.embed import embed
 from stages.sonar.greedy import Greedy
 from stages.sonar.ids import END
-from stages.sonar.networks import SonarTextDecoder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,13 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _decoding(
     options: argparse.Namespace, shape: Shape, vocab_size: int, levels: npt.NDArray[np.float64], lengths: list[int]
 ) -> list[tuple[int, float]]:
-    """Seconds by rows per batch."""
+    """Return seconds by rows per batch."""
     device, dtype = options.device, FORMATS[options.format]
-    torch.manual_seed(options.seed)
-    with torch.device(device):
-        decoder = SonarTextDecoder(**asdict(shape), vocab_size=vocab_size, max_tokens=514)
-    decoder = decoder.to(dtype).eval().requires_grad_(False)
-    decoder.embedding.weight[END] = 0  # the logit of </s> is 0 and another's always greater
+    decoder = endless_decoder(shape, vocab_size, device, dtype, options.seed)
     scaler = RobustScaler(torch.zeros(shape.dim), torch.ones(shape.dim))
     rng = np.random.default_rng(options.seed)
     embeddings = rng.standard_normal((len(lengths), shape.dim), np.float32).astype(np.float16)
@@ -92,7 +87,9 @@ def _decoding(
 
 @torch.inference_mode()
 def _external(options: argparse.Namespace, lengths: list[int], levels: int) -> float | None:
-    """Seconds to encode every sentence and every decoding in an encoder of mGTE's size; None where it cannot be."""
+    """Return seconds to encode every sentence and every decoding in an encoder of mGTE's size; None where it
+    cannot be.
+    """
     if importlib.util.find_spec("transformers") is None:
         print("external encoder: not measured, transformers is not installed")
         return None
@@ -135,21 +132,14 @@ def _seconds(options: argparse.Namespace, work: Callable[[], None]) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fragility_gpu",
-        description="Sentences a second of noise, decoding and external encoding at the published size.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = command_line(
+        "fragility_gpu", "Sentences a second of noise, decoding and external encoding at the published size."
     )
-    on_gpu = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
-    parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    add_network_options(parser)
     parser.add_argument("--sentences", type=int, help="2048 if not given; 20 with --small")
     parser.add_argument("--levels", type=int, default=9, help="noise levels")
     parser.add_argument("--batch-rows", type=int, nargs="+", default=[512, 1024, 2048], help="decodings a batch")
     parser.add_argument("--external-tokens", type=int, default=32_768, help="tokens per batch of the external encoder")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--small", action="store_true", help="very small networks, to see that everything runs")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from benchmarks import command_line
+
 ROOT = Path(__file__).parent.parent
 SECONDS = 540.0  # for everything
 TEST_SECONDS = 60.0  # of those, for the tests
@@ -34,7 +36,7 @@ FAILED = "no figure: see the output"
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """A line of the table. pattern: what holds the figure in what the command prints; of several, `best` of the first
     group counts. figure: how it is told, by groups.
     """
@@ -56,7 +58,7 @@ class Row:
 
     name: str
     command: str
-    figures: tuple[Figure, ...]
+    figures: tuple[Metric, ...]
     limit: float
     small: str
 
@@ -66,64 +68,64 @@ SHARES = r"(?:MFU ([\d.]+%), )?([\d.]+%) of F\.linear"
 
 ROWS = (
     Row("encode", "encode_gpu --only encode --batch-tokens 32768 16384", (
-        Figure("encode, ids on the host → embeddings on the host", "≥ 12 000 sentences/s, stretch 16 000",
+        Metric("encode, ids on the host → embeddings on the host", "≥ 12 000 sentences/s, stretch 16 000",
                r"(?m)^encode, (?:\d+) tokens per batch" + RATE, r"\1 sentences/s"),
-        Figure("… its MFU, and as a share of `F.linear` on the encoder's shapes", "the higher the better",
+        Metric("… its MFU, and as a share of `F.linear` on the encoder's shapes", "the higher the better",
                r"(?m)^encode, .*?([\d.]+) TFLOP/s, " + SHARES, r"MFU \2, \3 of F.linear"),
     ), 80, "encode_gpu --small --only encode --sentences 24 --rounds 1 --batch-tokens 512"),
     Row("decode", "encode_gpu --only decode --decode-rows 2048 512 --decode-sentences 4096 --beam 5 --rounds 2", (
-        Figure("greedy decoding, each sentence to its own length", "≥ 4 000 sentences/s, stretch 8 000",
+        Metric("greedy decoding, each sentence to its own length", "≥ 4 000 sentences/s, stretch 8 000",
                r"(?m)^greedy decode, \d+ sentences per batch" + RATE, r"\1 sentences/s"),
-        Figure("… its MFU", "the higher the better", r"(?m)^greedy decode, .*?([\d.]+) TFLOP/s, " + SHARES, r"MFU \2"),
-        Figure("beam search, beam 5", "none", r"(?m)^beam search, .*?" + RATE, r"\1 sentences/s"),
+        Metric("… its MFU", "the higher the better", r"(?m)^greedy decode, .*?([\d.]+) TFLOP/s, " + SHARES, r"MFU \2"),
+        Metric("beam search, beam 5", "none", r"(?m)^beam search, .*?" + RATE, r"\1 sentences/s"),
     ), 100, "encode_gpu --small --only decode --sentences 12 --rounds 1 --decode-rows 16"),
     Row("worker", "worker_gpu --parts 8", (
-        Figure("device busy from disk to disk, from the first part to the last, parts of 30 000 sentences", "≥ 97 %",
+        Metric("device busy from disk to disk, from the first part to the last, parts of 30 000 sentences", "≥ 97 %",
                r"device busy: ([\d.]+)%", r"\1 %"),
-        Figure("… its sentences/s", "≥ 97 % of the first row", r"from disk to disk: (\d+)", r"\1 sentences/s"),
+        Metric("… its sentences/s", "≥ 97 % of the first row", r"from disk to disk: (\d+)", r"\1 sentences/s"),
     ), 90, "worker_gpu --small --parts 3"),
     Row("beside", "beside", (
-        Figure("a decoding step of 64 sentences beside BLEU and token lists in other processes", "≤ 5 % above it alone",
+        Metric("a decoding step of 64 sentences beside BLEU and token lists in other processes", "≤ 5 % above it alone",
                r"a step beside processes: [\d.]+ ms, [+]?(-?[\d.]+)%", r"\1 %"),
-        Figure("… beside threads of the same process", "none",
+        Metric("… beside threads of the same process", "none",
                r"a step beside threads: [\d.]+ ms, [+]?(-?[\d.]+)%", r"\1 %"),
     ), 60, "beside --small --rows 4 --steps 8 --rounds 1 --workers 1"),
     Row("baseline", "encode_gpu --only baseline --baseline-batches 512 --rounds 1 --sentences 16384", (
-        Figure("Hugging Face's M2M100 encoder, the same weights, sorted by length", "slower in the same run",
+        Metric("Hugging Face's M2M100 encoder, the same weights, sorted by length", "slower in the same run",
                r"Hugging Face M2M100 encoder.*?" + RATE, r"\1 sentences/s"),
     ), 60, "encode_gpu --small --only baseline --sentences 24 --rounds 1 --baseline-batches 16"),
     Row("segment", "segment_gpu --batch-tokens 32768 --rounds 2", (
-        Figure("segment by SaT of the size of sat-3l-sm, documents of 78 sentences", "≥ 60 000 sentences/s",
+        Metric("segment by SaT of the size of sat-3l-sm, documents of 78 sentences", "≥ 60 000 sentences/s",
                r"documents of 78 sentences.*?" + RATE, r"\1 sentences/s"),
-        Figure("… documents of 8 sentences", "none", r"documents of 8 sentences.*?" + RATE, r"\1 sentences/s"),
+        Metric("… documents of 8 sentences", "none", r"documents of 8 sentences.*?" + RATE, r"\1 sentences/s"),
     ), 50, "segment_gpu --small --rounds 1 --batch-tokens 1024 --sentences 50"),
     Row("fragility", "fragility_gpu --batch-rows 2048 --rounds 2", (
-        Figure("fragility at nine noise levels: noise and greedy decodings", "≥ 250 sentences/s, stretch 500",
+        Metric("fragility at nine noise levels: noise and greedy decodings", "≥ 250 sentences/s, stretch 500",
                r"decodings/s, .*?; (\d+) sentences/s", r"\1 sentences/s"),
-        Figure("… with ten texts a sentence encoded by an encoder of mGTE's size", "the same",
+        Metric("… with ten texts a sentence encoded by an encoder of mGTE's size", "the same",
                r"with the external encoder (\d+)", r"\1 sentences/s"),
     ), 60, "fragility_gpu --small --rounds 1 --sentences 6 --levels 2 --batch-rows 16"),
     Row("lcm", "lcm_gpu --files 200000", (
-        Figure("train Two-Tower 1.6B, documents of 20 to 128 sentences, bfloat16: MFU", "≥ 40 %",
+        Metric("train Two-Tower 1.6B, documents of 20 to 128 sentences, bfloat16: MFU", "≥ 40 %",
                r"MFU ([\d.]+%)", r"\1"),
-        Figure("… concepts/s", "the higher the better", r"concepts/s  ([\d,]+)", r"\1"),
-        Figure("… the share of the time in which steps wait for the loader, from files", "≤ 2 %",
+        Metric("… concepts/s", "the higher the better", r"concepts/s  ([\d,]+)", r"\1"),
+        Metric("… the share of the time in which steps wait for the loader, from files", "≤ 2 %",
                r"loader +steps wait for it ([\d.]+)%", r"\1 %"),
     ), 110, "lcm_gpu --small --files 3000"),
     Row("rvq", "fit_rvq --codebooks 4 --units 8192 --dim 1024 --rows 524288 --project 2000000 --test-rows 65536", (
-        Figure("RVQ: 4 of 64 codebooks of 8192 units, projected to 2 million vectors of 1024", "under 19 s",
+        Metric("RVQ: 4 of 64 codebooks of 8192 units, projected to 2 million vectors of 1024", "under 19 s",
                r"projection for \d+ rows: (\d+) s", r"\1 s", least=True),
-        Figure("… encode with them, float16 on the host → codes on the host", "none", r"encode by ours: (\d+)",
+        Metric("… encode with them, float16 on the host → codes on the host", "none", r"encode by ours: (\d+)",
                r"\1 vectors/s"),
     ), 60, "fit_rvq --rounds 1 --codebooks 2 --units 32 --dim 32 --rows 600 --test-rows 100 --backends torch"),
     Row("lcm-base", "lcm_gpu --model lcm-base-1.6b", (
-        Figure("Base-LCM of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
+        Metric("Base-LCM of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
     ), 90, "lcm_gpu --small"),
     Row("lcm-one-tower", "lcm_gpu --model lcm-one-tower-1.6b", (
-        Figure("One-Tower of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
+        Metric("One-Tower of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
     ), 90, "lcm_gpu --small"),
     Row("lcm-quant", "lcm_gpu --model lcm-quant-c-1.6b", (
-        Figure("Quant-LCM of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
+        Metric("Quant-LCM of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
     ), 90, "lcm_gpu --small"),
 )  # fmt: skip
 
@@ -158,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, command: Sequence[str], limit: float) -> tuple[str, bool]:
-    """What a command prints, shown as it comes, and whether it ended well; killed with its children at the limit."""
+    """Return what a command prints, shown as it comes, and whether it ended well; killed with its children at the
+    limit.
+    """
     print(f"── {name}: {' '.join(command[1:])} (at most {limit:.0f} s)", flush=True)
     start, lines = time.monotonic(), list[str]()
     process = subprocess.Popen(
@@ -187,7 +191,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def table(told: dict[str, str]) -> str:
-    """The table of GPU.md, from what the rows printed."""
+    """Return the table of GPU.md, from what the rows printed."""
     device = next((found[1] for text in told.values() if (found := re.search(r"(?m)^(.*?); torch \S+", text))), "")
     lines = ["| row | goal | command | figure | device | date |", "|---|---|---|---|---|---|"]
     for row in ROWS:
@@ -208,11 +212,7 @@ def marked_tests() -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_all",
-        description="Measure every row of GPU.md and run the tests for GPUs.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("gpu_all", "Measure every row of GPU.md and run the tests for GPUs.")
     parser.add_argument("--out", required=True, help="the file that the table goes to")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="very small networks, to see that everything runs")

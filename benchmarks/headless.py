@@ -34,8 +34,7 @@ from rich.table import Table
 from benchmarks.machine import console, describe_cpu
 from pipeline.config.train import TrainSettings
 from pipeline.training.distributed import Processes, WrappedModel
-from pipeline.training.optimizer import adamw
-from pipeline.training.step import Stepper
+from pipeline.training.step import Stepper, adamw
 from stages.batching import Tokens
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
@@ -63,7 +62,7 @@ class Asked:
 
 
 def sequences() -> list[list[int]]:
-    """The sample's text in sentences of `LENGTH` tokens."""
+    """Return the sample's text in sentences of `LENGTH` tokens."""
     tokenizer = SonarTokenizer(load_card("sonar-tiny"))
     lang = tokenizer.language_id("eng_Latn")
     texts: list[str] = []
@@ -76,7 +75,7 @@ def sequences() -> list[list[int]]:
 
 
 def batch_of(sentences: list[list[int]]) -> Batch:
-    """Sequences of `SENTENCES` sentences."""
+    """Return sequences of `SENTENCES` sentences."""
     count = len(sentences)
     lengths = torch.full((count // SENTENCES,), SENTENCES)
     return Batch(torch.zeros(count, 1), lengths, torch.ones(count), tokens=Tokens.of(sentences))

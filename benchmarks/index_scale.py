@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
-    """How many runs each file holds, and the spans."""
+    """Write and return how many runs each file holds, and the spans."""
     random, split = np.random.default_rng(0), SplitBuilder(RowRangeWriter(Store(str(folder)), DIGEST, SPLIT))
     part = 0
     while split.size[0] < documents:
@@ -79,7 +79,7 @@ def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
 
 
 def measure(folder: str, files: list[int], spans: pa.Table, world: int, epochs: float) -> Measured:
-    """One process of a training: it opens the index and plans micro-batches from `epochs` on."""
+    """Measure one process of a training: it opens the index and plans micro-batches from `epochs` on."""
     rules = OrderRules(128, 8192, seed=0, shuffle=True, epochs=None, lanes=LANES, window=WINDOW)
     first, sentences = (spans[name].to_numpy() for name in ("first_run", "sentences"))  # which imports pandas
     before, began = _memory(), time.process_time()
@@ -93,7 +93,7 @@ def measure(folder: str, files: list[int], spans: pa.Table, world: int, epochs: 
 
 
 def _memory() -> tuple[float, float]:
-    """MB that the process has by itself, and of mapped files."""
+    """Return MB that the process has by itself, and of mapped files."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     found = {line[0]: float(line[1]) / 1000 for line in lines if line[0] in ("RssAnon:", "RssFile:")}
     return found["RssAnon:"], found["RssFile:"]

@@ -30,7 +30,7 @@ class NoSegmenter:
         self.device = device
 
     def __call__(self, chunk: Chunk) -> Iterator[Event]:
-        """Nothing comes of a chunk."""
+        """Yield nothing: nothing comes of a chunk."""
         yield from ()
 
 
@@ -41,7 +41,7 @@ class NoVisitor:
         self.device = device
 
     def __call__(self, ref: PartRef) -> Event:
-        """Done."""
+        """Say that the part is done."""
         return Event(kind="part", where=ref.part)
 
 

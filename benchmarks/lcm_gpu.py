@@ -30,9 +30,8 @@ from pipeline.config.train import TrainSettings
 from pipeline.training.data.index import TrainingSource
 from pipeline.training.data.loader import WINDOW, Loader
 from pipeline.training.distributed import Processes, parallel
-from pipeline.training.optimizer import adamw
 from pipeline.training.peaks import peak_tflops
-from pipeline.training.step import Stepper
+from pipeline.training.step import Stepper, adamw
 from stages.device import prepare_cuda
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
@@ -46,7 +45,7 @@ WARM_UP, ROUNDS = 3, 5
 
 
 def documents(concepts: int, context: int, dim: int, codebooks: Codebooks | None) -> Batch:
-    """Random embeddings in documents of 20 sentences to the context, up to the first that does not fit."""
+    """Return random embeddings in documents of 20 sentences to the context, up to the first that does not fit."""
     lengths: list[int] = []
     longest = min(context, concepts)
     while sum(lengths) + (length := int(torch.randint(min(20, longest), longest + 1, ()))) <= concepts:
@@ -147,7 +146,7 @@ def main() -> None:
 
 
 def _with_loader(stepper: Stepper, micros: Iterator[tuple[int, Batch]], a_step: int, steps: int) -> str:
-    """Rounds of steps on what the loader gives; the first one, in which it begins to read, does not count."""
+    """Time rounds of steps on what the loader gives; the first one, in which it begins to read, does not count."""
     shares, rates, step = [], [], WARM_UP + ROUNDS * steps
     for number in range(ROUNDS + 1):
         began, waited, pending = time.perf_counter(), 0.0, []

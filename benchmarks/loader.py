@@ -32,8 +32,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import command_line
+from benchmarks.flops import Shape
 from benchmarks.machine import console, describe_cpu
-from benchmarks.random_model import Size, make_model
+from benchmarks.random_model import make_model
 from benchmarks.storage import model_values
 from launchers.launch import launch
 from pipeline import Corpus
@@ -85,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_corpus(folder: Path, rows: int, dim: int) -> Corpus:
-    """About so many sentences in parts of 100 000."""
-    make_model(folder, Size(dim, 1, 4, dim), tokenizer_of="sonar-tiny", seed=0, fairseq2=False)
+    """Make a corpus of about so many sentences in parts of 100 000."""
+    make_model(folder, Shape(dim, 1, 4, dim), tokenizer_of="sonar-tiny", seed=0, fairseq2=False)
     words = random.Random(0)
     with (folder / "in.jsonl").open("w", encoding="utf-8") as file:
         for number in range(-(-rows // DOCUMENT)):
@@ -133,7 +135,7 @@ Measured = Callable[[int], int]  # threads → embeddings
 
 
 def methods(index: Index, files: Sequence[Path], exported: Path) -> dict[str, Measured]:
-    """What is measured, by name."""
+    """Return what is measured, by name."""
     places = [(file, number) for file in files for number in range(pq.ParquetFile(file).num_row_groups)]
 
     def ours(threads: int) -> int:
@@ -182,7 +184,7 @@ def methods(index: Index, files: Sequence[Path], exported: Path) -> dict[str, Me
 
 
 def rate(measure: Measured, threads: int, rounds: int) -> tuple[float, float]:
-    """Embeddings a second, and a second of CPU time."""
+    """Return embeddings a second, and a second of CPU time."""
     rates, by_cpu = [], []
     for _ in range(rounds):
         started, cpu = time.perf_counter(), time.process_time()
@@ -193,11 +195,7 @@ def rate(measure: Measured, threads: int, rounds: int) -> tuple[float, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.loader",
-        description="Embeddings a second from the page cache into tensors.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("loader", "Embeddings a second from the page cache into tensors.")
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)

@@ -11,12 +11,14 @@ from rich.console import Console
 
 
 def console() -> Console:
-    """Wide enough for the tables also when the output goes to a file."""
+    """Return a console that is wide enough for the tables also when the output goes to a file."""
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
 def describe_cpu() -> str:
-    """`Intel(R) Xeon(R) Processor @ 2.80GHz, 2 CPUs, avx512`: what it says of itself, and what this process may use."""
+    """Return `Intel(R) Xeon(R) Processor @ 2.80GHz, 2 CPUs, avx512`: what it says of itself, and what this process may
+    use.
+    """
     name, flags = platform.processor() or platform.machine(), set[str]()
     information = Path("/proc/cpuinfo")
     if information.exists():

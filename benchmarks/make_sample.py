@@ -42,7 +42,7 @@ OWN_SCRIPT = {"rus_Cyrl": re.compile("[\u0400-\u04ff]"), "zho_Hans": re.compile(
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta"}
 
 
-class Document(NamedTuple):
+class SamplePage(NamedTuple):
     id: str
     lang: str
     title: str
@@ -54,7 +54,8 @@ class Document(NamedTuple):
 
 
 def r_character_vectors(folder: Path) -> dict[str, list[str]]:
-    """Character vectors of an R lazy-load database: `<name>.rdx` is the index, `<name>.rdb` the deflated objects.
+    """Return character vectors of an R lazy-load database: `<name>.rdx` is the index, `<name>.rdb` the deflated
+    objects.
 
     An index entry is an integer pair (offset, length); an object is a 4-byte size and a zlib stream of R's XDR
     serialisation, in which 0x10 opens a character vector and every element is (flags, length, bytes).
@@ -72,7 +73,7 @@ def r_character_vectors(folder: Path) -> dict[str, list[str]]:
 
 
 def r_strings(data: bytes, at: int) -> tuple[list[str], int]:
-    """The first character vector at or after a position, and where it ends."""
+    """Return the first character vector at or after a position, and where it ends."""
     at = data.index(struct.pack(">I", 0x10), at)
     (count,) = struct.unpack_from(">I", data, at + 4)
     at += 8
@@ -84,7 +85,7 @@ def r_strings(data: bytes, at: int) -> tuple[list[str], int]:
     return strings, at
 
 
-def austen(root: Path) -> Iterator[Document]:
+def austen(root: Path) -> Iterator[SamplePage]:
     novels = r_character_vectors(root / "usr/lib/R/site-library/janeaustenr/data")
     for name, title in AUSTEN.items():
         lines = "\n".join(novels[name])
@@ -93,7 +94,7 @@ def austen(root: Path) -> Iterator[Document]:
             chapter = re.sub(r"\n\s*VOLUME [IVX]+\s*$", "", chapter).replace("_", "")  # _word_ is emphasis
             paragraphs = [collapse(paragraph) for paragraph in re.split(r"\n\s*\n", chapter)]
             text = "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
-            yield Document(f"austen-{name}-{number:04d}", "eng_Latn", f"{title}, chapter {number}", "austen", text)
+            yield SamplePage(f"austen-{name}-{number:04d}", "eng_Latn", f"{title}, chapter {number}", "austen", text)
 
 
 # ---------------------------------------------------------------- HTML
@@ -141,7 +142,7 @@ class Prose(HTMLParser):
 
 
 def prose(page: Path, lang: str, skip: Callable[[str, dict[str, str]], bool]) -> tuple[str, list[str]]:
-    """Title (the first <h1>, else <title>) and paragraphs of an HTML page."""
+    """Return title (the first <h1>, else <title>) and paragraphs of an HTML page."""
     parser = Prose(skip)
     parser.feed(page.read_text(encoding="utf-8"))
     return parser.titles[:2][-1], [paragraph for paragraph in parser.paragraphs if is_prose(paragraph, lang)]
@@ -162,20 +163,20 @@ def collapse(text: str) -> str:
 
 
 def shuffled(names: Iterable[str]) -> list[str]:
-    """An order that depends on the names only."""
+    """Return an order that depends on the names only."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 # ---------------------------------------------------------------- PostgreSQL
 
 
-def postgresql(root: Path) -> Iterator[Document]:
+def postgresql(root: Path) -> Iterator[SamplePage]:
     def skip(tag: str, attributes: dict[str, str]) -> bool:
         kinds = {"navheader", "navfooter", "refnamediv", "refsynopsisdiv", "toc", "footnotes", "footnote"}
         return tag in ("table", "pre", "dt", "script") or bool(kinds & set(attributes.get("class", "").split()))
 
     folder = root / "usr/share/doc/postgresql-doc-15/html"
-    chosen: dict[str, Document] = {}
+    chosen: dict[str, SamplePage] = {}
     for name in shuffled(page.stem for page in folder.glob("*.html")):
         title, paragraphs = prose(folder / f"{name}.html", "eng_Latn", skip)
         text = "\n\n".join(paragraphs)
@@ -185,15 +186,15 @@ def postgresql(root: Path) -> Iterator[Document]:
             and len(chosen) < POSTGRESQL_PAGES
         ):
             title = re.sub(r"^([0-9A-Z]+\.)+\s*", "", title)
-            chosen[name] = Document(f"postgresql-{name}-0001", "eng_Latn", title, "postgresql", text)
+            chosen[name] = SamplePage(f"postgresql-{name}-0001", "eng_Latn", title, "postgresql", text)
     yield from (chosen[name] for name in sorted(chosen))
 
 
 # ---------------------------------------------------------------- LibreOffice
 
 
-def libreoffice(root: Path) -> dict[str, list[Document]]:
-    """The same guide pages in every language."""
+def libreoffice(root: Path) -> dict[str, list[SamplePage]]:
+    """Return the same guide pages in every language."""
 
     def skip(tag: str, attributes: dict[str, str]) -> bool:
         kinds = {"howtoget", "relatedtopics", "related", "embedded", "debug", "tablecontent", "code"}
@@ -210,7 +211,7 @@ def libreoffice(root: Path) -> dict[str, list[Document]]:
         for guide in LIBREOFFICE_GUIDES
         for page in (help_folder / "en-US/text" / guide / "guide").glob("*.html")
     ]
-    chosen: dict[str, dict[str, Document]] = {}
+    chosen: dict[str, dict[str, SamplePage]] = {}
     for page in shuffled(pages):
         if len(chosen) == LIBREOFFICE_PAGES:
             break
@@ -227,7 +228,7 @@ def libreoffice(root: Path) -> dict[str, list[Document]]:
             paragraphs = [paragraph for paragraph in paragraphs if paragraph not in english]  # not translated
             english = english or paragraphs
             slug = f"libreoffice-{module}-{name.replace('_', '-')}-{lang[:3]}-0001"
-            documents[lang] = Document(slug, lang, title, "libreoffice", "\n\n".join(paragraphs))
+            documents[lang] = SamplePage(slug, lang, title, "libreoffice", "\n\n".join(paragraphs))
         sizes = [len(document.text) * (3 if lang == "zho_Hans" else 1) for lang, document in documents.items()]
         if len(sizes) == len(LIBREOFFICE_LANGUAGES) and min(sizes) >= 1_200:
             chosen[page] = documents
@@ -237,7 +238,7 @@ def libreoffice(root: Path) -> dict[str, list[Document]]:
 # ---------------------------------------------------------------- files
 
 
-def write(path: Path, documents: Iterable[Document]) -> None:
+def write(path: Path, documents: Iterable[SamplePage]) -> None:
     lines = [json.dumps(document._asdict(), ensure_ascii=False) + "\n" for document in documents]
     path.write_bytes(gzip.compress("".join(lines).encode(), compresslevel=9, mtime=0))
     texts = [json.loads(line)["text"] for line in lines]

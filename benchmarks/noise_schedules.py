@@ -15,13 +15,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stages.lcm.card import DiffusionSettings
-from stages.lcm.schedule import alphas_squared, log_snr
+from stages.lcm.diffusion import alphas_squared, log_snr
 
 COLORS = ("#000000", "#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7")  # of Okabe and Ito
 
 
 def schedules(steps: int) -> dict[str, DiffusionSettings]:
-    """Those of Table 5, under its names."""
+    """Return the schedules of Table 5, under its names."""
     found = {"Cosine": DiffusionSettings(steps=steps)}
     for number, (first, last) in enumerate([(0.001, 0.0012), (0.02, 0.022)], 1):
         found[f"Quadratic-{number}"] = DiffusionSettings(

@@ -23,7 +23,7 @@ POSITION_OFFSET = 2
 PRECISION = {torch.float32: "high", torch.bfloat16: "medium"}  # what predict() asks of torch for each format
 
 
-class Layer(nn.Module):
+class RebuiltLayer(nn.Module):
     def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
         super().__init__()
         self.heads = heads
@@ -43,7 +43,7 @@ class Layer(nn.Module):
         return x + y
 
 
-class Encoder(nn.Module):
+class RebuiltEncoder(nn.Module):
     """The network, from weights in fairseq2's layout."""
 
     positions: Tensor
@@ -54,14 +54,14 @@ class Encoder(nn.Module):
         ffn_dim = weights["encoder.layers.0.ffn.inner_proj.weight"].shape[0]
         count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layers."))
         self.embed = nn.Embedding(vocab_size, dim)
-        self.layers = nn.ModuleList(Layer(dim, heads, ffn_dim) for _ in range(count))
+        self.layers = nn.ModuleList(RebuiltLayer(dim, heads, ffn_dim) for _ in range(count))
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(0.1)
         self.load_state_dict({_renamed(name): value for name, value in weights.items()})
         self.register_buffer("positions", _sinusoids(max_tokens, dim), persistent=False)
 
     def forward(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """ids: (rows, width) int64, padded; lengths: tokens of each row → (rows, dim)."""
+        """Encode ids: (rows, width) int64, padded; lengths: tokens of each row → (rows, dim)."""
         rows, width = ids.shape
         padded = min(lengths) < width
         place = torch.arange(width).expand(rows, -1).contiguous()
@@ -96,7 +96,7 @@ class RebuiltPipeline:
         max_tokens: int,
         dtype: torch.dtype,
     ) -> None:
-        self.model = Encoder(weights, heads, max_tokens).eval()
+        self.model = RebuiltEncoder(weights, heads, max_tokens).eval()
         positions = self.model.positions
         self.model.to(dtype).positions = positions  # the table of positions stays fp32
         self.dtype = dtype
@@ -106,7 +106,7 @@ class RebuiltPipeline:
 
     @torch.inference_mode()
     def predict(self, source: Path | Sequence[str], source_lang: str, batch_size: int = 5) -> Tensor:
-        """source: a file with a sentence per line, or sentences → (sentences, dim) in the order given."""
+        """Encode source: a file with a sentence per line, or sentences → (sentences, dim) in the order given."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(PRECISION[self.dtype])
         try:
@@ -136,7 +136,7 @@ class RebuiltPipeline:
 
 
 def _mask(length: int, width: int, dtype: torch.dtype) -> Tensor:
-    """(1, width, width): tokens see tokens, padding sees padding."""
+    """Return (1, width, width): tokens see tokens, padding sees padding."""
     if length == width:
         return torch.zeros((1, width, width), dtype=dtype)
     mask = torch.full((1, width, width), -torch.inf, dtype=dtype)
@@ -146,7 +146,7 @@ def _mask(length: int, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def _sinusoids(positions: int, dim: int) -> Tensor:
-    """(1 + positions, dim) float32: row 0 is for padding."""
+    """Return (1 + positions, dim) float32: row 0 is for padding."""
     steps = torch.arange(POSITION_OFFSET, POSITION_OFFSET + positions, dtype=torch.float32)
     rates = torch.exp(torch.arange(dim // 2, dtype=torch.float32) * (-math.log(10000.0) / (dim // 2 - 1)))
     angles = torch.outer(steps, rates)

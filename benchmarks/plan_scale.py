@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 from rich.table import Table
 
+from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from pipeline.config.run_config import RunConfig, load_config
 from pipeline.corpus.counters import counters_of
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_up(folder: Path, chunks: int, parts: int, tail: int) -> Path:
-    """A corpus of so many chunks with so many parts each (0: nothing is done yet). Returns its corpus.yaml."""
+    """Make a corpus of so many chunks with so many parts each (0: nothing is done yet). Returns its corpus.yaml."""
     config = _configure(folder, chunks)
     if parts:
         listed = order_chunks(plan_inputs(config.input, config.chunk_bytes), config.seed)
@@ -100,7 +101,7 @@ def _configure(folder: Path, chunks: int) -> RunConfig:
 
 
 def _made_up(view: View, chunk: Chunk, print_: str, parts: int) -> tuple[ChunkReceipt, list[dict[str, Receipt]]]:
-    """Receipts as a run leaves them."""
+    """Return receipts as a run leaves them."""
     columns = {stage: _columns(families) for stage, families in WRITES.items()}
     every: list[dict[str, Receipt]] = []
     for number in range(parts):
@@ -182,7 +183,7 @@ def _receipts(view: View, chunk: Chunk, print_: str, parts: int, done: bool) -> 
 
 
 def _rows(view: View, entries: Iterator[tuple[Chunk, str]], parts: int) -> Iterator[dict[str, Any]]:
-    """Rows as `fold` makes them; after the first one, its texts with other names and fingerprints."""
+    """Return rows as `fold` makes them; after the first one, its texts with other names and fingerprints."""
     first, first_print = next(entries, (None, ""))
     if first is None:
         return
@@ -201,7 +202,9 @@ def _rows(view: View, entries: Iterator[tuple[Chunk, str]], parts: int) -> Itera
 
 
 def measured(command: str, config: Path) -> tuple[float, float, float, str]:
-    """Seconds, seconds of CPU, peak of resident memory in MB, and what came out, of a command in its own process."""
+    """Return seconds, seconds of CPU, peak of resident memory in MB, and what came out, of a command in its own
+    process.
+    """
     started = time.monotonic()
     arguments = [sys.executable, "-m", "benchmarks.plan_scale", "--measure", command, str(config)]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, check=True, text=True)
@@ -235,11 +238,7 @@ def _size(folder: Path) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plan_scale",
-        description="Seconds and memory of plan and status over a made-up corpus.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("plan_scale", "Seconds and memory of plan and status over a made-up corpus.")
     parser.add_argument("--chunks", type=int, default=714_286)
     parser.add_argument("--parts", type=int, default=7, help="of each chunk")
     parser.add_argument("--tail", type=int, default=500, help="chunks that are in no ledger")

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch import Tensor
 
-from benchmarks.export import fairseq2_names
+from benchmarks.flops import Shape
 from stages.sonar.card import ModelCard, ModelFile, load_card
 from stages.sonar.checkpoint import save
+from stages.sonar.layouts import FAIRSEQ2_MODULES, M2M100_MODULES
 from stages.sonar.networks import SonarTextEncoder
 
 
-@dataclass(frozen=True)
-class Size:
-    """Architecture numbers of the encoder; the vocabulary is the tokenizer's."""
-
-    dim: int
-    layers: int
-    heads: int
-    ffn_dim: int
-
-
 def make_model(
-    folder: Path, size: Size, *, tokenizer_of: str, seed: int, fairseq2: bool = True, device: str = "cpu"
+    folder: Path, shape: Shape, *, tokenizer_of: str, seed: int, fairseq2: bool = True, device: str = "cpu"
 ) -> ModelCard:
     """Write random weights, drawn on `device`, with the tokenizer and languages of a card.
 
@@ -37,14 +30,7 @@ def make_model(
     base = load_card(tokenizer_of)
     torch.manual_seed(seed)
     with torch.device(device):
-        network = SonarTextEncoder(
-            dim=size.dim,
-            layers=size.layers,
-            heads=size.heads,
-            ffn_dim=size.ffn_dim,
-            vocab_size=base.vocab_size,
-            max_tokens=base.max_tokens,
-        )
+        network = SonarTextEncoder(**asdict(shape), vocab_size=base.vocab_size, max_tokens=base.max_tokens)
     encoder, tokenizer = folder / "encoder.safetensors", folder / "tokenizer.model"
     save(network, encoder)
     shutil.copyfile(base.path("tokenizer"), tokenizer)
@@ -58,11 +44,11 @@ def make_model(
         "layout": "native",
         "description": f"random weights of seed {seed}",
         "licence": "none",
-        "dim": size.dim,
-        "encoder_layers": size.layers,
-        "decoder_layers": size.layers,
-        "heads": size.heads,
-        "ffn_dim": size.ffn_dim,
+        "dim": shape.dim,
+        "encoder_layers": shape.layers,
+        "decoder_layers": shape.layers,
+        "heads": shape.heads,
+        "ffn_dim": shape.ffn_dim,
         "vocab_size": base.vocab_size,
         "max_tokens": base.max_tokens,
         "languages": list(base.languages),
@@ -76,3 +62,33 @@ def make_model(
     card = folder / "card.yaml"
     card.write_text(yaml.safe_dump(content), encoding="utf-8")
     return load_card(str(card))
+
+
+def fairseq2_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name weights as in fairseq2's checkpoints of the encoder."""
+    return _named(weights, "encoder_frontend.embed.weight", "encoder.layers", FAIRSEQ2_MODULES)
+
+
+def m2m100_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name weights as in the state of Hugging Face's `M2M100Encoder`."""
+    return _named(weights, "embed_tokens.weight", "layers", M2M100_MODULES)
+
+
+def _named(weights: Mapping[str, Tensor], table: str, layers: str, modules: dict[str, str]) -> dict[str, Tensor]:
+    """Name weights, with q, k and v apart; tensors are views."""
+    theirs = {ours: name for name, ours in modules.items()}
+    found: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        module, _, kind = name.rpartition(".")
+        if module == "embedding":
+            found[table] = value
+        elif module == "norm":
+            found[f"layer_norm.{kind}"] = value
+        else:
+            _, number, inner = module.split(".", 2)
+            if inner == "attention.qkv_proj":
+                for letter, third in zip("qkv", value.chunk(3), strict=True):
+                    found[f"{layers}.{number}.self_attn.{letter}_proj.{kind}"] = third
+            else:
+                found[f"{layers}.{number}.{theirs[inner]}.{kind}"] = value
+    return found

@@ -14,7 +14,7 @@ from typing import IO, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.random_model import Size
+from benchmarks.flops import Shape
 from benchmarks.reference_worker import EMBEDDINGS
 from benchmarks.sample import Sentences
 from stages.sonar.card import ModelCard
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
-class Way:
+class Request:
     """How the reference is asked to encode."""
 
     order: Order
@@ -32,15 +32,15 @@ class Way:
     format: str
 
 
-DEFAULT = Way("arrival", 5, "float32")
+DEFAULT = Request("arrival", 5, "float32")
 
 
 class ReferenceError(RuntimeError):
     """The process did not start, or ended in an error."""
 
 
-def write_job(folder: Path, card: ModelCard, size: Size, sentences: Sentences) -> None:
-    """What the process needs next to the model: numbers, and a text file for each language."""
+def write_job(folder: Path, card: ModelCard, size: Shape, sentences: Sentences) -> None:
+    """Write what the process needs next to the model: numbers, and a text file for each language."""
     places = sentences.by_language()
     for lang, rows in places.items():
         (folder / f"{lang}.txt").write_text("".join(sentences.texts[row] + "\n" for row in rows), encoding="utf-8")
@@ -80,19 +80,19 @@ class Reference:
         self._process.wait()
         self._pipe(self._process.stdout).close()
 
-    def seconds(self, way: Way) -> float:
+    def seconds(self, way: Request) -> float:
         """Encode all sentences."""
         return float(self._ask({"encode": asdict(way)}))
 
     def embeddings(self, sentences: Sentences) -> npt.NDArray[np.float32]:
-        """What it made of the sentences the last time, in their order."""
+        """Return what it made of the sentences the last time, in their order."""
         stored: npt.NDArray[np.float32] = np.load(self.folder / EMBEDDINGS)
         found = np.empty_like(stored)
         found[[row for rows in sentences.by_language().values() for row in rows]] = stored
         return found
 
     def rates(self, rows: int, shapes: Sequence[tuple[int, int]], format: str) -> list[float]:
-        """FLOP/s of matmuls in this process."""
+        """Measure FLOP/s of matmuls in this process."""
         return [float(rate) for rate in self._ask({"rates": {"rows": rows, "shapes": shapes, "format": format}})]
 
     def _ask(self, request: dict[str, Any]) -> Any:
@@ -116,5 +116,5 @@ class Reference:
 
 
 def rebuilt(folder: Path, threads: int) -> Reference:
-    """The way of working rebuilt, in this Python."""
+    """Return the way of working rebuilt, in this Python."""
     return Reference("rebuilt", sys.executable, folder, threads)

@@ -29,7 +29,7 @@ EMBEDDINGS = "reference.npy"
 
 
 def official_pipeline(folder: Path, job: dict[str, Any], dtype: torch.dtype) -> Any:
-    """`TextToEmbeddingModelPipeline` with the weights of the folder."""
+    """Return `TextToEmbeddingModelPipeline` with the weights of the folder."""
     text = importlib.import_module("sonar.inference_pipelines.text")
     # fp32 is what one gets without saying anything
     chosen = {} if dtype == torch.float32 else {"dtype": dtype}
@@ -37,7 +37,7 @@ def official_pipeline(folder: Path, job: dict[str, Any], dtype: torch.dtype) -> 
 
 
 def rebuilt_pipeline(folder: Path, job: dict[str, Any], dtype: torch.dtype) -> Any:
-    """The same from `benchmarks/official_way.py`."""
+    """Return the same from `benchmarks/official_way.py`."""
     from benchmarks.official_way import RebuiltPipeline
 
     weights = torch.load(folder / "fairseq2-encoder.pt", weights_only=True)["model"]
@@ -52,7 +52,7 @@ def rebuilt_pipeline(folder: Path, job: dict[str, Any], dtype: torch.dtype) -> A
 
 
 def register(folder: Path, job: dict[str, Any]) -> None:
-    """An asset card, found through the environment."""
+    """Register an asset card, found through the environment."""
     end_of_text = {"unk_idx": 1, "bos_idx": 2, "eos_idx": 3, "pad_idx": 1}
     numbers = {
         "model_dim": job["dim"],
@@ -80,7 +80,7 @@ def register(folder: Path, job: dict[str, Any]) -> None:
 
 
 def versions(kind: str) -> dict[str, str]:
-    """What answers the requests."""
+    """Return what answers the requests."""
     found = {"torch": str(torch.__version__)}
     if kind == "official":
         found |= {name: importlib.metadata.version(name) for name in ("sonar-space", "fairseq2")}
@@ -90,7 +90,7 @@ def versions(kind: str) -> dict[str, str]:
 
 
 def encode(pipeline: Any, folder: Path, languages: list[str], order: str, batch: int) -> float:
-    """Seconds of one `predict` a language; in arrival order it reads a file, else it gets a list, which it sorts."""
+    """Time one `predict` a language; in arrival order it reads a file, else it gets a list, which it sorts."""
     seconds = 0.0
     found = []
     for lang in languages:

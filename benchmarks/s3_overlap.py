@@ -54,10 +54,10 @@ class SimulatedEncoder:
     spans: list[tuple[float, float]] = field(default_factory=list)
 
     def setup(self, device: str) -> None:
-        """Nothing to load."""
+        """Do nothing: there is nothing to load."""
 
     def prepare(self, part: pa.Table) -> int:
-        """Its rows."""
+        """Return the number of its rows."""
         return int(part.num_rows)
 
     def compute(self, rows: int) -> int:
@@ -68,7 +68,7 @@ class SimulatedEncoder:
         return rows
 
     def finish(self, rows: int) -> Computed:
-        """The columns of the encode stage."""
+        """Return the columns of the encode stage."""
         status = pa.array(np.zeros(rows, np.uint8))
         return Computed({"embeddings": pa.table({"embedding": self.values}), "status": pa.table({"status": status})})
 
@@ -114,7 +114,7 @@ def _measure(out: Any, config: RunConfig, encoder: SimulatedEncoder, refs: list[
 
 @contextmanager
 def _bad_s3(folder: Path, options: argparse.Namespace) -> Iterator[None]:
-    """An empty bucket `corpus` behind the proxy, for the S3 clients of this process."""
+    """Start an empty bucket `corpus` behind the proxy, for the S3 clients of this process."""
     os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
     half = str(options.errors / 2)
     with (
@@ -139,7 +139,7 @@ def _config(folder: Path) -> RunConfig:
 
 
 def _texts(number: int, rows: int) -> list[str]:
-    """Sentences of 90 characters."""
+    """Return sentences of 90 characters."""
     rng = np.random.default_rng(number)
     letters = rng.choice(np.frombuffer(b"etaoinshrdlu      ", np.uint8), (rows, 90))
     return [row.tobytes().decode() for row in letters]

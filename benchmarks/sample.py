@@ -24,11 +24,11 @@ class Sentences:
     langs: list[str]
 
     def part(self) -> pa.Table:
-        """What the encode stage reads."""
+        """Return what the encode stage reads."""
         return pa.table({"sentences.text": pa.array(self.texts), "sentences.lang": pa.array(self.langs)})
 
     def by_language(self) -> dict[str, list[int]]:
-        """Language → places of its sentences, in order."""
+        """Map each language to the places of its sentences, in order."""
         places: dict[str, list[int]] = {}
         for place, lang in enumerate(self.langs):
             places.setdefault(lang, []).append(place)
@@ -36,7 +36,7 @@ class Sentences:
 
 
 def sample_sentences(count: int, model: str = "sonar-tiny") -> Sentences:
-    """About `count` sentences, the same number from each file of the sample and so from all of its languages.
+    """Return about `count` sentences, the same number from each file of the sample and so from all of its languages.
 
     Copies are left out: the encode stage would encode them once, and that is not what its speed is about.
     """

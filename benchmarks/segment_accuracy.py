@@ -29,6 +29,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmentation import PlainSpacy, Wtpsplit, boundaries, segmented_ends
 from stages.segment.sat.card import load_sat_card
@@ -55,7 +56,7 @@ class Gold:
 
     @classmethod
     def spaced(cls, name: str, documents: Iterable[Sequence[tuple[str, str]]]) -> Gold:
-        """Documents as sentences and what follows each of them, which is left out behind the last."""
+        """Make documents of sentences and what follows each of them, which is left out behind the last."""
         texts, edges = [], []
         for sentences in documents:
             text, ends = "", []
@@ -88,7 +89,9 @@ class Score:
         return 2 * self.right / (self.found + self.gold) if self.found + self.gold else 0.0
 
     def shown(self) -> list[str]:
-        """Precision, recall, F1 and boundaries found; documents of one sentence each have nothing to be found."""
+        """Return precision, recall, F1 and boundaries found; documents of one sentence each have nothing to be
+        found.
+        """
         if not self.gold:
             return ["no gold", "boundary", "–", str(self.found)]
         return [f"{self.precision:.3f}", f"{self.recall:.3f}", f"{self.f1:.3f}", str(self.found)]
@@ -126,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def read_ud(path: Path) -> dict[tuple[str, str], list[list[tuple[str, str]]]]:
-    """Language and treebank → at most `DOCUMENTS` documents: sentences, and what follows each."""
+    """Map language and treebank to at most `DOCUMENTS` documents: sentences, and what follows each."""
     found: dict[tuple[str, str], list[list[tuple[str, str]]]] = defaultdict(list)
     with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as lines:
         for one in map(json.loads, lines):
@@ -159,7 +162,7 @@ def _by_treebank(options: argparse.Namespace) -> None:
 
 
 def read_conllu(path: Path) -> Iterator[list[str]]:
-    """The sentences of each document."""
+    """Return the sentences of each document."""
     sentences: list[str] = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:
@@ -174,7 +177,7 @@ def read_conllu(path: Path) -> Iterator[list[str]]:
 
 
 def bare(documents: Iterable[Iterable[str]]) -> Iterator[list[str]]:
-    """Without case and punctuation."""
+    """Yield documents without case and punctuation."""
     for sentences in documents:
         kept = (
             "".join(c for c in sentence.lower() if not unicodedata.category(c).startswith("P"))
@@ -185,7 +188,7 @@ def bare(documents: Iterable[Iterable[str]]) -> Iterator[list[str]]:
 
 
 def score(found: Sequence[set[int]], gold: Sequence[set[int]]) -> Score:
-    """Of the boundaries of all documents."""
+    """Score the boundaries of all documents."""
     right = sum(len(a & b) for a, b in zip(found, gold, strict=True))
     return Score(sum(map(len, found)), right, sum(map(len, gold)))
 
@@ -240,10 +243,8 @@ def _print_caps(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.segment_accuracy",
-        description="Precision, recall and F1 of sentence boundaries, clean and without case and punctuation.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = command_line(
+        "segment_accuracy", "Precision, recall and F1 of sentence boundaries, clean and without case and punctuation."
     )
     gold = parser.add_mutually_exclusive_group(required=True)
     gold.add_argument("--conllu", type=Path, help="gold: a CoNLL-U file with `# newdoc` and `# text =`")

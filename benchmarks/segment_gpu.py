@@ -6,7 +6,7 @@
 It calls what the stage calls: `SatRunner` from token ids on the host to averaged logits on the host, at its
 default stride, as many documents at once as the stage gives it. Tokenizing and cutting are work of the CPU and not in
 it. A sentence has 24 tokens, about what XLM-R's tokenizer makes of 100 characters of English; the lengths of documents
-are log-normal. Needs torch, numpy, pyarrow and tokenizers; 2 GB of memory.
+are log-normal. Needs what `encode_gpu` needs, and tokenizers; 2 GB of memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.encode_gpu import FORMATS, PEAK_TFLOPS, Bench, Round, Shape
-from benchmarks.flops import combined_rate, encoder_flops, layer_shapes, matmul_rates
-from stages.device import describe, prepare_cuda
+from benchmarks import command_line
+from benchmarks.encode_gpu import SMALL, Bench, Round, add_network_options
+from benchmarks.flops import Shape, encoder_flops
 from stages.segment.sat.networks import SatNetwork
 from stages.segment.sat.runner import SatRunner, windows
 
@@ -34,7 +34,6 @@ Indices = npt.NDArray[np.int64]
 SENTENCE = 24  # tokens
 FIRST_PIECE = 4  # the first id that is not a control symbol
 SIZE, VOCAB_SIZE = Shape(dim=768, layers=3, heads=12, ffn_dim=3072), 250_002
-SMALL, SMALL_VOCAB_SIZE = Shape(dim=64, layers=2, heads=4, ffn_dim=128), 1000
 MATMULS = tuple(
     f"aten::{name}"
     for name in ("addmm", "mm", "bmm", "linear", "_scaled_dot_product", "_flash_att", "_efficient_att", "_cudnn_att")
@@ -43,24 +42,17 @@ MATMULS = tuple(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    shape, vocab_size = (SMALL, SMALL_VOCAB_SIZE) if options.small else (SIZE, VOCAB_SIZE)
-    device, dtype = options.device, FORMATS[options.format]
-    prepare_cuda(device)
-    print(f"{describe(device)}; torch {torch.__version__}, {options.format}; {shape}, vocabulary {vocab_size}")
+    shape, vocab_size = (SMALL, 1000) if options.small else (SIZE, VOCAB_SIZE)
+    bench = Bench.of(options, shape, vocab_size, max(options.batch_tokens))
     torch.manual_seed(options.seed)
-    with torch.device(device):
+    with torch.device(bench.device):
         network = SatNetwork(**asdict(shape), vocab_size=vocab_size, max_positions=514)
-    network = network.to(dtype).eval().requires_grad_(False)
-    shapes = layer_shapes(shape.dim, shape.ffn_dim)
-    rate = combined_rate(matmul_rates(max(options.batch_tokens), shapes, dtype, device), shapes)
-    print(f"F.linear on the network's shapes, {max(options.batch_tokens)} rows: {rate / 1e12:.3f} TFLOP/s", flush=True)
-    peak = options.peak_tflops or next((top for name, top in PEAK_TFLOPS.items() if name in describe(device)), None)
-    bench = Bench(device, dtype, shape, vocab_size, options.rounds, rate, peak and peak * 1e12)
+    network = network.to(bench.dtype).eval().requires_grad_(False)
     sentences = options.sentences or (200 if options.small else 200_000)
     for mean in options.document_sentences:
         for batch_tokens in options.batch_tokens:
             runner = SatRunner(
-                network, Tokenizer(Unigram()), stride=options.stride, batch_tokens=batch_tokens, device=device
+                network, Tokenizer(Unigram()), stride=options.stride, batch_tokens=batch_tokens, device=bench.device
             )
             title = f"documents of {mean} sentences, {batch_tokens} tokens per batch, stride {runner.stride}"
             draw = partial(_drawn, runner, bench, options, sentences, mean)
@@ -72,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _drawn(
     runner: SatRunner, bench: Bench, options: argparse.Namespace, sentences: int, mean: int, number: int
 ) -> Round:
-    """Documents of their own for each round."""
+    """Draw documents of their own for each round."""
     rng = np.random.default_rng(options.seed + number)
     calls = documents(sentences, mean, options.call_tokens, rng)
     ids = [torch.from_numpy(rng.integers(FIRST_PIECE, bench.vocab_size, int(one.sum()))) for one in calls]
@@ -83,7 +75,7 @@ def _drawn(
 
 
 def documents(sentences: int, mean: int, call_tokens: int, rng: np.random.Generator) -> list[Indices]:
-    """Token counts of documents for each call; together they have that many sentences."""
+    """Return token counts of documents for each call; together they have that many sentences."""
     found: list[int] = []
     left = sentences
     while left > 0:
@@ -102,7 +94,7 @@ def _run(runner: SatRunner, ids: list[torch.Tensor], calls: list[Indices]) -> No
 
 
 def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
-    """What part of the time is in matmuls and attention, and what in the rest."""
+    """Print what part of the time is in matmuls and attention, and what in the rest."""
     on_gpu = bench.device.startswith("cuda")
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as taken:
         work()
@@ -120,14 +112,10 @@ def _profile(bench: Bench, title: str, work: Callable[[], object]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.segment_gpu",
-        description="Sentences a second of the SaT runner at the size of sat-3l-sm, random weights.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = command_line(
+        "segment_gpu", "Sentences a second of the SaT runner at the size of sat-3l-sm, random weights."
     )
-    on_gpu = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
-    parser.add_argument("--format", default="float16" if on_gpu else "float32", choices=FORMATS)
+    add_network_options(parser)
     parser.add_argument("--sentences", type=int, help="200 000 if not given; 200 with --small")
     parser.add_argument(
         "--document-sentences", type=int, nargs="+", default=[78, 8], help="mean length of documents; 78 in the paper"
@@ -139,11 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stride", type=int, help="tokens between windows; the stage's default if not given; wtpsplit: 64"
     )
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
     parser.add_argument("--profile", action="store_true", help="print what is not matmul")
-    parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 

@@ -23,9 +23,10 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
+from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmentation import (
-    Way,
+    Timed,
     Wtpsplit,
     add_text_options,
     boundaries,
@@ -62,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     theirs = Wtpsplit(card, options.stride)
     ways = {
-        f"wtpsplit's split, stride {theirs.stride}": Way(megabytes(texts), partial(theirs.split, texts, card.threshold))
+        f"wtpsplit's split, stride {theirs.stride}": Timed(
+            megabytes(texts), partial(theirs.split, texts, card.threshold)
+        )
     }
     ends = {name: theirs.ends(texts, card.threshold) for name in ways}
     for name, stride in ((f"ours, stride {theirs.stride}", theirs.stride), ("ours, default stride", None)):
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "precision": options.precision,
         }
         segmenter = Segmenter(SegmentSettings.model_validate(settings), lambda texts: [0] * len(texts))
-        ways[name] = Way(megabytes(texts), partial(segmenter.segment, texts, langs))
+        ways[name] = Timed(megabytes(texts), partial(segmenter.segment, texts, langs))
         ends[name] = segmented_ends(segmenter.segment(texts, langs), len(texts))
     take_turns(ways.values(), options.rounds)
     found = {name: [boundaries(*one) for one in zip(texts, each, strict=True)] for name, each in ends.items()}
@@ -84,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _print(out: Console, ways: dict[str, Way], found: dict[str, list[set[int]]]) -> None:
+def _print(out: Console, ways: dict[str, Timed], found: dict[str, list[set[int]]]) -> None:
     table = speed_table("SaT (goal: ≥ 2 × wtpsplit)", "sentences/s", "× wtpsplit", "boundaries", "that differ")
     first = next(iter(ways))
     seconds = {name: statistics.median(way.wall) for name, way in ways.items()}
@@ -134,11 +137,7 @@ def _explain(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.segment_sat",
-        description="Speed and boundaries of our SaT and of wtpsplit's with the same model.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("segment_sat", "Speed and boundaries of our SaT and of wtpsplit's with the same model.")
     add_text_options(parser, megabytes=0.5)
     parser.add_argument("--sat", default="sat-tiny", help="name or path of the card of a SaT model")
     parser.add_argument("--stride", type=int, default=64, help="tokens between windows; 64 is wtpsplit's default")

@@ -25,10 +25,11 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 
+from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmentation import (
     PlainSpacy,
-    Way,
+    Timed,
     add_text_options,
     megabytes,
     read_texts,
@@ -76,7 +77,7 @@ def _rules(out: Console, texts: list[str], options: argparse.Namespace) -> None:
     tokenised = list(map(plain.nlp.make_doc, texts))
     works["spaCy: blank pipeline and sentencizer"] = partial(plain.ends, texts)
     works["spaCy: sentencizer alone"] = lambda: list(map(plain.sentencizer, tokenised))
-    ways = {name: Way(megabytes(texts), work) for name, work in works.items()}
+    ways = {name: Timed(megabytes(texts), work) for name, work in works.items()}
     take_turns(ways.values(), options.rounds)
     table = speed_table("Rules on one core (goal: spacy-capped ≥ 5 MB/s)")
     for name, way in ways.items():
@@ -85,7 +86,7 @@ def _rules(out: Console, texts: list[str], options: argparse.Namespace) -> None:
 
 
 def no_tokens(texts: Sequence[str]) -> list[int]:
-    """Counts nothing."""
+    """Count nothing."""
     return [0] * len(texts)
 
 
@@ -99,25 +100,27 @@ class Cap:
         self.limits = Limits(max_chars, None, no_tokens)
 
     def found(self, text: Text, whole_paragraphs: bool) -> FoundByModel:
-        """What SaT found; or nothing but paragraphs, and the probabilities inside them."""
+        """Return what SaT found; or nothing but paragraphs, and the probabilities inside them."""
         one = FoundByModel(text, self.logits, self.card.threshold, self.card.paragraph_threshold)
         if whole_paragraphs:
             one.cut = text.ends
         return one
 
     def fit(self, text: Text, found: FoundByModel) -> Pieces:
-        """Pieces that hold the limits."""
+        """Return pieces that hold the limits."""
         pieces = Pieces(text, found.cut, self.limits)
         found.fit(pieces)
         return pieces
 
     def all_of_it(self, whole_paragraphs: bool) -> Pieces:
-        """The same with everything that depends on the texts."""
+        """Do the same with everything that depends on the texts."""
         text = Text(self.texts)
         return self.fit(text, self.found(text, whole_paragraphs))
 
     def probabilities(self, characters: int) -> list[npt.NDArray[np.float64]]:
-        """Of the first characters, document by document, as wtpsplit has them: 0 where no token ends."""
+        """Return the probabilities of the first characters, document by document, as wtpsplit has them: 0 where no
+        token ends.
+        """
         every = np.zeros(int(self.text.edges[-1]))
         every[self.text.ink] = sigmoid(self.logits)
         stops = np.minimum(self.text.edges[1:] - 1, characters).tolist()
@@ -133,8 +136,8 @@ def _cap(out: Console, texts: list[str], options: argparse.Namespace) -> None:
     ways = {}
     for name, whole in (("SaT's boundaries stay", False), ("each paragraph is one sentence", True)):
         found = cap.found(cap.text, whole)
-        ways[f"ours, {name}"] = Way(size, partial(cap.fit, cap.text, found))
-        ways[f"ours, {name}; with the arrays over the text"] = Way(size, partial(cap.all_of_it, whole))
+        ways[f"ours, {name}"] = Timed(size, partial(cap.fit, cap.text, found))
+        ways[f"ours, {name}; with the arrays over the text"] = Timed(size, partial(cap.all_of_it, whole))
         before, after = Pieces(cap.text, found.cut, cap.limits), cap.fit(cap.text, found)
         out.print(
             f"{name}: {len(before.first)} sentences, {len(before.too_long())} of them too long; {len(after.first)} "
@@ -149,7 +152,7 @@ def _cap(out: Console, texts: list[str], options: argparse.Namespace) -> None:
             constrained_segmentation(one, prior, max_length=options.max_chars)
 
     size = megabytes([cap.text.text[: sum(map(len, given))]])
-    theirs = Way(size, viterbi)
+    theirs = Timed(size, viterbi)
     take_turns([theirs], 1)
     ways[f"wtpsplit's Viterbi, first {size * 1000:.0f} kB"] = theirs
     table = speed_table(f"Cap of {options.max_chars} characters on given probabilities, one core (goal: ≥ 5 MB/s)")
@@ -159,11 +162,7 @@ def _cap(out: Console, texts: list[str], options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.segment_speed",
-        description="MB/s of segmenting on one core, next to spaCy and wtpsplit.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("segment_speed", "MB/s of segmenting on one core, next to spaCy and wtpsplit.")
     add_text_options(parser, megabytes=5)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure")
     parser.add_argument("--rounds", type=int, default=3)

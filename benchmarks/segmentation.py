@@ -32,7 +32,7 @@ CONTROLS = 4  # positions of XLM-R that no token of a text has: two before the f
 
 
 def add_text_options(parser: argparse.ArgumentParser, megabytes: float) -> None:
-    """The options that say which texts are segmented."""
+    """Add the options that say which texts are segmented."""
     novel = Path(str(importlib.resources.files("conf") / "sample" / "austen-eng.jsonl.gz"))
     parser.add_argument("--texts", default=str(novel), help="JSONL, also .gz, .bz2, .xz, .zst; a path or a URL")
     parser.add_argument("--column", default="text", help="of the text")
@@ -41,7 +41,7 @@ def add_text_options(parser: argparse.ArgumentParser, megabytes: float) -> None:
 
 
 def read_texts(options: argparse.Namespace) -> list[str]:
-    """Texts of the first records, until they have so many megabytes together."""
+    """Return texts of the first records, until they have so many megabytes together."""
     texts: list[str] = []
     left = options.megabytes * 1e6
     with fsspec.open(options.texts, "rt", compression="infer", encoding="utf-8") as lines:
@@ -54,12 +54,12 @@ def read_texts(options: argparse.Namespace) -> list[str]:
 
 
 def megabytes(texts: Iterable[str]) -> float:
-    """10⁶ bytes of UTF-8."""
+    """Return 10⁶ bytes of UTF-8."""
     return sum(len(text.encode()) for text in texts) / 1e6
 
 
 @dataclass
-class Way:
+class Timed:
     """A way of working, what it works on, and the seconds that it took, round by round."""
 
     megabytes: float
@@ -68,7 +68,7 @@ class Way:
     process: list[float] = field(default_factory=list)
 
     def row(self) -> list[str]:
-        """MB/s by the clock, MB per second of CPU time, and the range by the clock."""
+        """Return MB/s by the clock, MB per second of CPU time, and the range by the clock."""
         speeds = [self.megabytes / seconds for seconds in self.wall]
         return [
             f"{statistics.median(speeds):.3g}",
@@ -77,7 +77,7 @@ class Way:
         ]
 
 
-def take_turns(ways: Iterable[Way], rounds: int) -> None:
+def take_turns(ways: Iterable[Timed], rounds: int) -> None:
     """Measure all of them in every round, after one round that does not count."""
     for number in range(rounds + 1):
         for way in ways:
@@ -89,7 +89,7 @@ def take_turns(ways: Iterable[Way], rounds: int) -> None:
 
 
 def speed_table(title: str, *further: str) -> Table:
-    """For rows of a name, what `Way.row` gives, and further columns."""
+    """Return a table for rows of a name, what `Timed.row` gives, and further columns."""
     table = Table(title=title)
     table.add_column("method")
     for name in ("MB/s", "MB/s of CPU time", "range", *further):
@@ -98,19 +98,19 @@ def speed_table(title: str, *further: str) -> Table:
 
 
 def boundaries(text: str, ends: Iterable[int]) -> set[int]:
-    """The boundaries at places in a text; its beginning and its end are none."""
+    """Return the boundaries at places in a text; its beginning and its end are none."""
     solid = np.cumsum([0, *(not character.isspace() for character in text)])
     return set(solid[list(ends)].tolist()) - {0, int(solid[-1])}
 
 
 def segmented_ends(segmented: Segmented, documents: int) -> list[list[int]]:
-    """Where the sentences of each document end, as our segmenter found them."""
+    """Return where the sentences of each document end, as our segmenter found them."""
     edges = np.searchsorted(segmented.document, np.arange(documents + 1))
     return [segmented.end[low:high].tolist() for low, high in pairwise(edges)]
 
 
 def sigmoid(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Probabilities of log odds."""
+    """Return probabilities of log odds."""
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
@@ -126,7 +126,7 @@ class PlainSpacy:
         self.sentencizer = self.nlp.add_pipe("sentencizer")
 
     def ends(self, texts: Sequence[str]) -> list[list[int]]:
-        """Where the sentences of each text end."""
+        """Return where the sentences of each text end."""
         return [[sentence.end_char for sentence in found.sents] for found in self.nlp.pipe(texts)]
 
 
@@ -145,7 +145,7 @@ class Wtpsplit:
         self.stride = min(stride or self.block * 3 // 4, self.block)
 
     def split(self, texts: Sequence[str], threshold: float) -> list[list[str]]:
-        """Its own `split`; the sentences of a text are together the text."""
+        """Return what its own `split` gives; the sentences of a text are together the text."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it does not split at line ends
             found: Any = self._sat.split(
@@ -158,9 +158,9 @@ class Wtpsplit:
             return list(found)
 
     def ends(self, texts: Sequence[str], threshold: float) -> list[list[int]]:
-        """Where the sentences of each text end."""
+        """Return where the sentences of each text end."""
         return [list(accumulate(map(len, sentences))) for sentences in self.split(texts, threshold)]
 
     def probabilities(self, texts: Sequence[str]) -> list[npt.NDArray[np.float64]]:
-        """For each character of each text the probability that a sentence ends with it."""
+        """Return for each character of each text the probability that a sentence ends with it."""
         return list(self._sat.predict_proba(texts, stride=self.stride, block_size=self.block))

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
+from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from benchmarks.sample import sample_sentences
 from pipeline.corpus.receipts import write_family
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(store: Store, matrix: Matrix, rounds: int) -> dict[str, tuple[str, str, str]]:
-    """Layout → write, read, size; the layouts take turns."""
+    """Return write and read speed and size by layout; the layouts take turns."""
     methods: dict[str, Callable[[Store, pa.Table], str]] = {
         "ours": _write_ours,
         "ours + digests": _write_committed,
@@ -118,7 +119,9 @@ def _read(store: Store, path: str) -> list[Matrix]:
 
 
 def model_values(rows: int, dim: int, seed: int) -> Matrix:
-    """Embeddings of the sample by sonar-tiny, repeated to the asked size with noise that makes every value differ."""
+    """Return embeddings of the sample by sonar-tiny, repeated to the asked size with noise that makes every value
+    differ.
+    """
     stage = Encode(EncodeSettings())
     stage.setup("cpu")
     part = sample_sentences(min(rows, SAMPLE)).part()
@@ -132,7 +135,7 @@ def model_values(rows: int, dim: int, seed: int) -> Matrix:
 
 
 def normal_values(rows: int, dim: int, seed: int) -> Matrix:
-    """A normal distribution with mean 0; each dimension has its own scale around 0.01."""
+    """Return a normal distribution with mean 0; each dimension has its own scale around 0.01."""
     generator = np.random.default_rng(seed)
     values = generator.standard_normal((rows, dim), dtype=np.float32)
     values *= (0.01 * np.exp(0.3 * generator.standard_normal(dim))).astype(np.float32)
@@ -143,11 +146,7 @@ VALUES = {"model": model_values, "normal": normal_values}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.storage",
-        description="Write and read speed and size of embeddings on disk.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_line("storage", "Write and read speed and size of embeddings on disk.")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)

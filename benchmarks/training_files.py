@@ -23,7 +23,8 @@ DIGEST = "0" * 32
 
 
 def made_up_index(folder: Path, rows: int, dim: int, longest: int, codes: tuple[int, int] | None = None) -> Index:
-    """About so many random sentences, in documents of 20 of them to `longest`, in parts as a run writes them.
+    """Make an index of about so many random sentences, in documents of 20 of them to `longest`, in parts as a run
+    writes them.
 
     codes: codebooks and units, if there are to be codes.
     """
@@ -70,7 +71,7 @@ def made_up_index(folder: Path, rows: int, dim: int, longest: int, codes: tuple[
 
 
 def _documents(rows: int, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Runs of one part, each a whole document, with no closing sentence."""
+    """Return runs of one part, each a whole document, with no closing sentence."""
     lengths: list[int] = []
     while sum(lengths) < rows:
         lengths.append(int(rng.integers(min(20, longest), longest + 1)))
@@ -82,7 +83,7 @@ def _documents(rows: int, longest: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _vectors(rows: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """(rows, dim) float16; normal ones, the same thousand again and again with their signs turned."""
+    """Return (rows, dim) float16; normal ones, the same thousand again and again with their signs turned."""
     some = rng.standard_normal((1000, dim), np.float32).astype(np.float16)
     found: np.ndarray = some[rng.integers(0, len(some), rows)] * rng.choice(np.array([-1, 1], np.float16), (rows, 1))
     return found

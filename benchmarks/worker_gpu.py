@@ -31,9 +31,10 @@ import torch
 import yaml
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.encode_gpu import SMALL, Shape, sentence_lengths
-from benchmarks.flops import encoder_flops
-from benchmarks.random_model import Size, make_model
+from benchmarks import command_line
+from benchmarks.encode_gpu import SMALL, sentence_lengths
+from benchmarks.flops import Shape, encoder_flops
+from benchmarks.random_model import make_model
 from benchmarks.segmented import LANG, segmented_part
 from pipeline.config.run_config import RunConfig, load_config
 from pipeline.run.hosts import HostedWorker
@@ -51,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = options.rows or (60 if options.small else 30_000)
     with tempfile.TemporaryDirectory(prefix="worker-gpu-", dir=options.folder) as name:
         folder = Path(name)
-        size = Size(shape.dim, shape.layers, shape.heads, shape.ffn_dim)
-        make_model(folder, size, tokenizer_of=TOKENIZER, seed=options.seed, fairseq2=False, device=options.device)
+        make_model(folder, shape, tokenizer_of=TOKENIZER, seed=options.seed, fairseq2=False, device=options.device)
         config = _config(folder, options.batch_tokens)
         sizes = [200] * options.in_flight + [rows] * options.parts
         refs = [
@@ -85,7 +85,7 @@ def _config(folder: Path, batch_tokens: int) -> RunConfig:
 
 @cache
 def _words() -> list[str]:
-    """The words of the sample's English documents, in their order."""
+    """Return the words of the sample's English documents, in their order."""
     words: list[str] = []
     for file in sorted(Path(str(importlib.resources.files("conf") / "sample")).glob("*-eng.jsonl.gz")):
         with gzip.open(file, "rt", encoding="utf-8") as lines:
@@ -101,7 +101,7 @@ def _tokens_a_word() -> float:
 
 
 def made_up_sentences(rows: int, seed: int) -> list[str]:
-    """Windows of words, about as many tokens long as `sentence_lengths` says, in random order."""
+    """Return windows of words, about as many tokens long as `sentence_lengths` says, in random order."""
     words = _words()
     rng = np.random.default_rng(seed)
     lengths = rng.permutation(np.asarray(sentence_lengths(rows, seed)) - 2)
@@ -111,7 +111,7 @@ def made_up_sentences(rows: int, seed: int) -> list[str]:
 
 
 def _watch(config: RunConfig, worker: PartWorker | HostedWorker) -> list[tuple[float, float]]:
-    """When the encode stage computes, from now on: (start, end) of each part."""
+    """Return when the encode stage computes, from now on: (start, end) of each part."""
     (settings,) = config.row_stages()
     stage: Any = worker.networks.stage(settings)[0]
     compute: Callable[[Any], Any] = stage.compute
@@ -129,7 +129,7 @@ def _watch(config: RunConfig, worker: PartWorker | HostedWorker) -> list[tuple[f
 
 @contextmanager
 def _kernels(device: str) -> Iterator[list[tuple[float, float]]]:
-    """(start, end) in seconds of all that ran on the device meanwhile, filled in at the end; empty on a CPU."""
+    """Return (start, end) in seconds of all that ran on the device meanwhile, filled in at the end; empty on a CPU."""
     spans: list[tuple[float, float]] = []
     if not device.startswith("cuda"):
         yield spans
@@ -144,7 +144,9 @@ def _kernels(device: str) -> Iterator[list[tuple[float, float]]]:
 
 
 def busy(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds in which at least one of (start, end) was running, and seconds from the first start to the last end."""
+    """Return seconds in which at least one of (start, end) was running, and seconds from the first start to the last
+    end.
+    """
     first = last = total = 0.0
     for number, (start, end) in enumerate(sorted(spans)):
         if number == 0:
@@ -186,10 +188,8 @@ def _print(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.worker_gpu",
-        description="How busy a device is from the first part to the last, with reading and writing.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = command_line(
+        "worker_gpu", "How busy a device is from the first part to the last, with reading and writing."
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", type=int, default=20)

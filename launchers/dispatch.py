@@ -80,15 +80,33 @@ def is_ray_job(config: RunConfig) -> bool:
 
 
 def slurm_cluster() -> Cluster:
-    """Return what SLURM can be asked about the jobs of runs that were handed to it."""
-    from launchers.slurm import jobs
-    from launchers.slurm.submit import jobs_folder, jobs_root
+    """Return what SLURM can be asked about the jobs of runs that were handed to it.
+
+    Its modules are imported at the first question: most corpora have no jobs.
+    """
     from pipeline.monitor.run_status import Cluster
 
+    def states(asked: Sequence[str]) -> dict[str, str]:
+        from launchers.slurm import jobs
+
+        return jobs.states(asked)
+
+    def cancel(ended: Sequence[str]) -> None:
+        from launchers.slurm import jobs
+
+        jobs.cancel(ended)
+
+    def logs(folder: Path, job: str) -> list[Path]:
+        from launchers.slurm import jobs
+
+        return jobs.log_files(folder, job)
+
     def folder(setting: str | None, output: str, run: str) -> Path:
+        from launchers.slurm.submit import jobs_folder, jobs_root
+
         return jobs_folder(jobs_root(setting, output), run)
 
-    return Cluster(jobs.states, jobs.cancel, jobs.log_files, folder)
+    return Cluster(states, cancel, logs, folder)
 
 
 def jobs_alive(jobs: Sequence[str]) -> bool:

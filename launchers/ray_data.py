@@ -26,8 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from launchers.actors import SegmentActor, Segmenting, VisitActor, Visiting, packed, unpacked
-from launchers.gpu_bundles import GpuBundles
-from launchers.pools import Node, pools
+from launchers.pools import GpuBundles, Node, pools
 from pipeline.base.errors import CorpusError
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.run_config import RunConfig

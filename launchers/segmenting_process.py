@@ -125,12 +125,15 @@ def main(connection: int, life: int) -> None:
             os.nice(NICE)
             torch.set_num_threads(1)
         task = SegmentTask(config, folder, device)
-        while True:
-            chunk = Chunk.from_json(receive(asking))
-            with contextlib.closing(task(chunk)) as events:
-                for event in events:
-                    send(asking, event.model_dump_json())
-            send(asking, "")
+        try:
+            while True:
+                chunk = Chunk.from_json(receive(asking))
+                with contextlib.closing(task(chunk)) as events:
+                    for event in events:
+                        send(asking, event.model_dump_json())
+                send(asking, "")
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends already
 
 
 def _watch(life: int) -> None:

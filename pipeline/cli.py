@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -11,7 +13,7 @@ import typer
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.commands import inspect, maintain, monitor, run, setup, train
-from pipeline.commands.options import err, out
+from pipeline.commands.options import LogLevel, Quiet, Verbose, err, out, with_messages
 
 app = typer.Typer(
     add_completion=True,
@@ -34,13 +36,20 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def top(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
     ] = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    log_level: LogLevel = None,
 ) -> None:
     """Handle options of the program itself; its help text is given to `app`."""
+    context.obj = (verbose, quiet, log_level)
 
 
+GARBAGE = 20_000  # objects between collections: at Python's 700, imports alone take 0.1 s longer
+SPINS = 1000  # as libgomp itself takes when one process has more threads than there are cores
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows them
     "Work on a corpus": (run.run, run.plan, monitor.status, monitor.logs, run.cancel, run.retry),
     "Look at it, and hand it over": (
@@ -56,16 +65,32 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
     "Keep it in order": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
     "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),
 }
+# What these print is a summary of what they do, which -q leaves out; the others are asked for what they print.
+SUMMARISING = (run.run, run.retry, run.cancel, inspect.report, inspect.export, train.index, train.train)
 for panel, commands in COMMANDS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(rich_help_panel=panel)(with_messages(command, command in SUMMARISING))
 for command in (run.gate, run.worker, run.training):  # SLURM jobs call these
-    app.command(hidden=True)(command)
+    app.command(hidden=True)(with_messages(command, False))
+
+
+def _shorten_waits() -> None:
+    """Let OpenMP's threads sleep soon when they wait for each other, in this process and those that it starts.
+
+    By itself libgomp spins for long before it sleeps. Where other processes have the cores, the thread that is waited
+    for is not running, and spinning takes the time that it needs. Call this before torch is imported; what the
+    environment says already stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
 
 
 def main() -> None:
     """Run the command line: errors become messages and exit codes; SIGTERM works like Ctrl-C."""
+    _shorten_waits()
     install_sigterm_handler()
+    gc.set_threshold(GARBAGE)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches all installed packages for some
     try:
         result: Any = app(standalone_mode=True)
     except (PipelineError, OSError, ValueError) as error:  # OSError: no permission, no space, a store without an answer

@@ -20,7 +20,9 @@ _ROUNDS = 5
 
 
 def orthogonalised(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(rows, columns) → the same singular vectors with singular values between about 0.7 and 1.2, computed in dtype."""
+    """Return (rows, columns) with the same singular vectors with singular values between about 0.7 and 1.2, computed in
+    dtype.
+    """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = (wide / wide.norm().clamp(min=1e-7)).to(dtype)
     a, b, c = _QUINTIC

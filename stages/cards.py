@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -68,11 +69,21 @@ def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, pr
             f"in .yaml (conf/{folder}/ has examples)"
         )
     try:
-        card = kind.model_validate_json(json.dumps(load_yaml(path.read_text(encoding="utf-8"))))
+        card = kind.model_validate_json(card_json(path))
     except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
         raise CardError(f"{path} is not a valid card of a {what}: {error}") from error
     card._folder = path.parent
     return card
+
+
+def card_json(path: Path) -> str:
+    """Return what a card's file states, as JSON. Raises OSError, `yaml.YAMLError`, UnicodeDecodeError or TypeError."""
+    return _as_json(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(256)  # of the texts: a plan asks for the same few cards many times, and YAML is slow
+def _as_json(text: str) -> str:
+    return json.dumps(load_yaml(text))
 
 
 def is_folder(place: str) -> bool:

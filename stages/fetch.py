@@ -32,6 +32,7 @@ Report = Callable[[int, int | None], None]  # bytes so far, bytes in all (None: 
 
 RETRY_PAUSES = (1.0, 3.0)  # seconds before another try; a try that got some bytes starts the row again
 TIMEOUT = 60.0  # seconds without a byte
+LINE_SECONDS = 10.0  # from one line of progress to the next
 _BLOCK = 1 << 20
 
 
@@ -262,15 +263,15 @@ def _alone(target: Path) -> Iterator[None]:
 class Lines:
     """Reports progress as a line every ten seconds, for logs."""
 
-    def __init__(self, name: str, every: float = 10.0) -> None:
-        self._name, self._every = name, every
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._began = self._last = time.monotonic()
         self._first: int | None = None
 
     def __call__(self, done: int, total: int | None) -> None:
         now = time.monotonic()
         self._first = done if self._first is None else self._first
-        if now - self._last < self._every:
+        if now - self._last < LINE_SECONDS:
             return
         self._last = now
         rate = (done - self._first) / (now - self._began)

@@ -94,7 +94,7 @@ def test_sat_on_a_gpu_needs_few_packages() -> None:
         "import sys, benchmarks.segment_gpu as one\n"
         "few = ['--rounds', '1', '--batch-tokens', '1024', '--call-tokens', '2000', '--profile']\n"
         "one.main(['--small', '--device', 'cpu', '--format', 'float32', *few])\n"
-        "assert not {'ray', 'pydantic', 'spacy', 'wtpsplit', 'transformers', 'yaml', 'regex'} & set(sys.modules)\n"
+        "assert not {'ray', 'spacy', 'wtpsplit', 'transformers'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

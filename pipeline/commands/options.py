@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.abc
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from pipeline.base.errors import ConfigError
+from pipeline.base.messages import LEVELS, set_log_level
 
 if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 LOG_WIDTH = 160  # where the output is not a terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
 err = Console(stderr=True, soft_wrap=True)
+notes = Console(stderr=True, soft_wrap=True)  # what is being done; silent with -q
 
 ConfigPath = Annotated[
     Path,
@@ -35,9 +42,98 @@ Overrides = Annotated[
         help="override one setting, e.g. --set encode.batch_tokens=4096; --set train=null removes a section",
     ),
 ]
+MESSAGES = "Messages"
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        help="log on standard error what is done, and how long it takes; -vv: every chunk and part, too",
+        rich_help_panel=MESSAGES,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="no progress, no notices and no summary: only what was asked for, warnings and errors",
+        rich_help_panel=MESSAGES,
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        envvar="PIPELINE_LOG_LEVEL",
+        help=f"the least level that is logged on standard error: {', '.join(LEVELS)}",
+        show_envvar=False,
+        rich_help_panel=MESSAGES,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts, with keys that stay")]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def without_pandas() -> None:
+    """Let pyarrow find no pandas, which it imports at its first conversion for 0.2 s of CPU if there is one.
+
+    It looks for pandas again where it needs it, in `to_pandas`.
+    """
+    import pyarrow as pa
+
+    nowhere = _NoPandas()
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, nowhere)
+        try:
+            pa.array([0])
+        finally:
+            sys.meta_path.remove(nowhere)
+
+
+def set_messages(verbose: int, quiet: bool, level: str | None, summary: bool) -> None:
+    """Apply -v, -q and --log-level. `summary`: what the command prints is no more than a summary of what it does."""
+    if quiet and verbose:
+        raise ConfigError("-q asks for less and -v for more; leave out one of them")
+    if level is not None and level.lower() not in LEVELS:
+        raise ConfigError(f"--log-level {level}: give one of {', '.join(LEVELS)}")
+    set_log_level((level or ("error" if quiet else ("warning", "info", "debug")[min(verbose, 2)])).lower())
+    notes.quiet = quiet
+    out.quiet = quiet and summary
+
+
+def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., None]:
+    """Return a command with the options -v, -q and --log-level, which stand before or after its name."""
+
+    @functools.wraps(command)
+    def called(
+        *values: Any, context: typer.Context, verbose: int, quiet: bool, log_level: str | None, **named: Any
+    ) -> None:
+        above = context.obj or (0, False, None)
+        set_messages(verbose or above[0], quiet or above[1], log_level or above[2], summary)
+        command(*values, **named)
+
+    own = (("context", typer.Context, inspect.Parameter.empty), ("verbose", Verbose, 0), ("quiet", Quiet, False),
+           ("log_level", LogLevel, None))  # fmt: skip
+    signature = inspect.signature(command, eval_str=True)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in own
+    ]
+    both = signature.replace(parameters=[*signature.parameters.values(), *options])
+    setattr(called, "__signature__", both)  # noqa: B010  # typer makes the options of this and of the annotations
+    called.__annotations__ = {one.name: one.annotation for one in both.parameters.values()}
+    return called
 
 
 def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
@@ -57,7 +153,7 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
     from pipeline.planning.checks import load_checked as load_all
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
-    with announced(err, "checking the inputs"):
+    with announced(notes, "checking the inputs"):
         return load_all(config, [*(overrides or []), *chosen], [check_launcher])
 
 
@@ -72,13 +168,14 @@ def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) ->
 
 def asker() -> Callable[[str], bool] | None:
     """Return a function that asks the person at the terminal, with no as the default; None without a terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or out.quiet:
         return None
     return lambda question: typer.confirm(question, default=False)
 
 
 def open_corpus(where: str) -> Corpus:
     """Open the corpus in a folder, or that of a YAML file; says so if that has been edited since the newest run."""
+    without_pandas()
     from pipeline.corpus.reader import Corpus
     from pipeline.corpus.runs import changed_settings
 

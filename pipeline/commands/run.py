@@ -24,6 +24,7 @@ from pipeline.commands.options import (
     open_corpus,
     out,
     submits_ray_job,
+    without_pandas,
 )
 
 
@@ -150,6 +151,7 @@ def plan(
         if value is not None and not simulated:
             raise ConfigError(f"{option} {value} belongs to --simulate; give that as well")
     chosen = gpus_of(gpus)
+    without_pandas()
     checked = load_checked(config, overrides)
     made = make_plan(checked.config, only, until, chunks=checked.chunks)
     if as_json:

@@ -20,9 +20,8 @@ from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.causes import causes, key_of, without
-from pipeline.config.frozen import Frozen
+from pipeline.config.frozen import Frozen, Places
 from pipeline.config.launcher import LauncherSettings
-from pipeline.config.places import Places
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import MICRO_CONCEPTS, TrainSettings
 from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
@@ -470,7 +469,11 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
     shown = shown if len(shown) <= 80 else shown[:77] + "…"
     if kind == "value_error":
         return [f"{place}: {key}: {context['error']}"] if key else []
-    return [f"{place}: {key} is {shown}; allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"]
+    alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
+    hint = f"did you mean {alike[0]}? " if alike else ""
+    return [
+        f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"
+    ]
 
 
 def _limits(error: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ class ScienceSettings(BaseModel):
             raise ValueError(f"seeds are {list(self.seeds)}; each stands for a training of its own: name it once")
         for name, one in self.objectives.items():
             if one.of is not None and (one.of not in self.objectives or self.objectives[one.of].of is not None):
-                raise ValueError(f"{name} is of {one.of}, which is no row that is trained")
+                raise ValueError(f"{name} is of {one.of}, which is not a row that is trained")
         for claim in map(Claim.of, self.claims):
             for metric, row in (claim.smaller, claim.larger):
                 if row not in self.objectives and row not in BASELINES:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from pipeline.base.formats import duration, number, plain
+from pipeline.base.messages import warn
 from pipeline.corpus.events import Event
 
 LINE_SECONDS = 5.0
@@ -98,7 +99,7 @@ class RunProgress:
         else:
             self._failed += 1
             what = f" {plain(event.where, 200)}: {plain(event.error, 1000)}"
-            self._console.print(Text("failed", "bold red") + Text(what), soft_wrap=True)
+            warn(self._console, Text("failed", "bold red") + Text(what), soft_wrap=True)
         if self._bars:
             self._bars.update(self._segment_bar, completed=self._chunks_done)
             self._bars.update(self._visit_bar, completed=self._visited, total=self._total(), note=self._note())

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.formats import counted, number, plain, size
+from pipeline.base.messages import warn
 from pipeline.corpus.accounting import Accounting
 
 
@@ -71,17 +72,17 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
     for warning, parts in accounting.warnings.most_common():
-        console.print(Text(f"warning: {plain(warning, 600)} ({counted(parts, 'part')})", style="yellow"))
+        warn(console, Text(f"warning: {plain(warning, 600)} ({counted(parts, 'part')})", style="yellow"))
     for problem in accounting.problems:
-        console.print(Text(f"wrong: {problem}", style="bold red"))
+        warn(console, Text(f"wrong: {problem}", style="bold red"))
 
 
 def show_unfinished(console: Console, accounting: Accounting) -> None:
     """Show what is not done yet, if there is anything."""
     if accounting.open_chunks:
-        console.print(f"not segmented yet: {counted(accounting.open_chunks, 'chunk')}")
+        warn(console, f"not segmented yet: {counted(accounting.open_chunks, 'chunk')}")
     for stage, count in accounting.open_parts.items():
-        console.print(f"no {stage} yet: {counted(count, 'part')}")
+        warn(console, f"no {stage} yet: {counted(count, 'part')}")
 
 
 def _kept(accounting: Accounting) -> Iterator[str]:

@@ -23,9 +23,8 @@ from pipeline.config.run_config import FITS, RunConfig
 from pipeline.corpus.fingerprint import content_digest, difference, fingerprint
 from pipeline.corpus.recipes import segment_recipe, stage_recipe
 from pipeline.storage import layout
-from pipeline.storage.paths import named
 from pipeline.storage.records import read_json, sealed
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, named
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
@@ -34,7 +33,7 @@ _RECORD = re.compile(
     rf"{layout.FITS}/(?P<name>[a-z]+)\.(?P<fingerprint>[0-9a-f]{{8}})-(?P<generation>[0-9]{{3}})\.json"
 )
 _ARTIFACT = re.compile(r"[a-z]+\.[0-9a-f]{8}-[0-9a-f]{6}\.safetensors")
-REMEDY = "delete it and run again: the same settings give the same fit"
+REMEDY = "restore it from a copy, or fit the corpus as it is now: delete it, then pipeline run --refit"
 Numbers = Mapping[str, float | list[float]]
 Kind = TypeVar("Kind", "FitRecord", "Rate")
 
@@ -139,6 +138,31 @@ def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
         f"the result of {key} changed" if key in others else line for key, line in zip(named, changed, strict=True)
     ]
     return reasons or ["--refit asks for it"]
+
+
+def check_lost(store: Store, config: RunConfig, used: Mapping[str, str], refit: Collection[str] = ()) -> None:
+    """Raise `CorpusError` if a run would fit something again only because the record of its fit is lost.
+
+    Another fit has other values where the corpus has changed since, and everything that is made with it changes too.
+
+    Args:
+        store: the corpus.
+        config: what the run asks for.
+        used: the records of the newest view, by the name of the fit.
+        refit: the names of fits that are to be made again.
+    """
+    for name, path in used.items():
+        found, recipe = _RECORD.fullmatch(path), fit_recipe(config, name) if name not in refit else None
+        if found and recipe and found["fingerprint"] == fingerprint(recipe)[:8] and not store.exists(path):
+            raise DamagedError(f"{store.url}/{path}", "it is missing", lost_remedy(name))
+
+
+def lost_remedy(name: str) -> str:
+    """Say what to do if a fit is lost."""
+    return (
+        "restore it from a copy, or fit the corpus as it is now, which gives other values if it has changed since: "
+        f"pipeline run --refit {name}"
+    )
 
 
 def next_generation(store: Store, config: RunConfig, name: str, refit: bool) -> int:

@@ -25,6 +25,7 @@ from stages.stage import NON_FINITE
 
 Metric = Literal["cosine", "euclidean"]
 Query = int | tuple[str | int, int] | npt.ArrayLike  # a row of the corpus, (part, row), or a vector
+SPARE = 10  # candidates of an index beyond twice those asked for: it orders them by rounded vectors
 _BLOCK = 1024  # rows that are turned into float32 at a time
 
 
@@ -38,6 +39,13 @@ class Searchable(RowSource, Protocol):
         """Return part, and row in it, of a row of the whole corpus."""
 
 
+class Candidates(Protocol):
+    """An index: it names rows that are likely to be near."""
+
+    def candidates(self, query: npt.NDArray[np.float32], k: int) -> list[tuple[str, int]]:
+        """Return part and row of up to k rows."""
+
+
 @dataclass(frozen=True)
 class Neighbour:
     """A row near the query. `score`: cosine, or the Euclidean distance."""
@@ -48,9 +56,18 @@ class Neighbour:
 
 
 def find_nearest(
-    source: Searchable, query: Query, k: int, names: tuple[str, ...], where: Condition | None, metric: Metric
+    source: Searchable,
+    query: Query,
+    k: int,
+    names: tuple[str, ...],
+    where: Condition | None,
+    metric: Metric,
+    index: Candidates | None = None,
 ) -> pa.Table:
-    """Return `score`, `part`, `row` and the named columns of the k rows nearest to the query, best first."""
+    """Return `score`, `part`, `row` and the named columns of the k rows nearest to the query, best first.
+
+    index: what names the rows that are compared, instead of all.
+    """
     if metric not in get_args(Metric) or k < 1:
         raise CorpusError(f"metric is {metric!r} and k is {k}; allowed: {', '.join(get_args(Metric))}, and k ≥ 1")
     without = _place(source, query)
@@ -61,7 +78,10 @@ def find_nearest(
         raise CorpusError(
             f"a query is a sentence, a row, (part, row), or {width} finite numbers, not all 0; this one is {got}"
         )
-    found = nearest_rows(source, vector, k, metric, where, without)
+    if index:
+        found = _nearest_of(source, index.candidates(vector, 2 * k + SPARE), vector, k, metric, without)
+    else:
+        found = nearest_rows(source, vector, k, metric, where, without)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "score": pa.array([one.score for one in found], pa.float64()),
         PART: pa.array([one.part for one in found], pa.string()),
@@ -137,6 +157,30 @@ def nearest_rows(
         ]
         best = sorted([*best, *found], key=lambda one: _sign(metric) * one.score)[:k]  # stable: earlier rows first
     return best
+
+
+def _nearest_of(
+    source: Searchable,
+    rows: list[tuple[str, int]],
+    query: npt.NDArray[np.float32],
+    k: int,
+    metric: Metric,
+    without: tuple[str, int] | None,
+) -> list[Neighbour]:
+    """Return the k best of these rows, best first, by their embeddings; each row group is read once."""
+    found = []
+    for part in sorted({part for part, _ in rows}):
+        mine = sorted(row for of, row in rows if of == part and (of, row) != without)
+        with source.reader(part) as reader:
+            for group in range(reader.groups):
+                low, high = reader.bounds(group)
+                some = [row for row in mine if low <= row < high]
+                if some:
+                    column = reader.read(("embedding",), group)["embedding"].take(pa.array([row - low for row in some]))
+                    badness = _badness(embedding_matrix(column), query, metric)
+                    scores = (_sign(metric) * badness).tolist()
+                    found += [Neighbour(part, row, score) for row, score in zip(some, scores, strict=True)]
+    return sorted(found, key=lambda one: _sign(metric) * one.score)[:k]
 
 
 def _sign(metric: Metric) -> int:

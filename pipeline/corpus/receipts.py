@@ -89,7 +89,7 @@ class ChunkReceipt(_Record):
     bytes_unreadable: int
     seconds: float
     created: float
-    content: str = ""  # of what was read, as `pipeline/inputs/content.py` has it; earlier versions have none
+    content: str = ""  # of what was read, as `pipeline/inputs/counting.py` has it; earlier versions have none
 
     def balance(self) -> str | None:
         """Return None if documents in = kept + dropped + quarantined; otherwise say what is wrong."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import socket
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -27,10 +28,11 @@ SUMMARY = "summary.json"  # how a run ended, in its folder
 PROGRESS = "progress.json"  # the progress of a run that this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
 EVENTS = "events"  # the log of the process that drives a run, below its folder
+_TIME = "%Y%m%dT%H%M%S.%f"  # begins the name of a run's folder
 EVENT_SECONDS, MOST_EVENTS = 30.0, 10_000  # after which a file of events is written
 
 
-class _Header(BaseModel):
+class _RunHeader(BaseModel):
     layout: int
     packed: bool = False
 
@@ -64,8 +66,7 @@ class RunRecord:
         if reopened:
             self.folder = reopened
             return
-        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        self.folder = f"{layout.RUNS}/{now}-{secrets.token_hex(3)}"
+        self.folder = _next_folder(store)
         write_header(store, config.name)
         check_corpus(store)
         store.write(f"{self.folder}/{CONFIG}", sealed_yaml(config.as_yaml()))
@@ -97,6 +98,21 @@ class RunRecord:
         close_run(self.store, self.folder, summary)
 
 
+def _next_folder(store: Store) -> str:
+    """Return a new folder for a run, named after the time, that sorts after all others.
+
+    Readers open the last one. So where the clock was put back, or another machine's was ahead, the time is a
+    microsecond after that of the last run.
+    """
+    now = datetime.now(UTC)
+    for name in reversed(store.folders(layout.RUNS)):
+        with contextlib.suppress(ValueError, OverflowError):  # not a folder of ours
+            last = datetime.strptime(name.partition("-")[0], _TIME).replace(tzinfo=UTC)
+            now = max(now, last + timedelta(microseconds=1))
+            break
+    return f"{layout.RUNS}/{now:{_TIME}}-{secrets.token_hex(3)}"
+
+
 def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
     """Record how a run ended, and delete the marks of started tasks."""
     for path in store.find(f"{folder}/{STARTS}"):
@@ -112,11 +128,11 @@ def write_header(store: Store, name: str, packed: bool = True) -> None:
     store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
 
 
-def check_corpus(store: Store) -> _Header:
+def check_corpus(store: Store) -> _RunHeader:
     """Read the header. Raises `CorpusError` unless the folder is a corpus of this layout."""
     remedy = f"pipeline verify {store.url} --repair writes it again"
     try:
-        header = read_json(store, layout.CORPUS_FILE, _Header, remedy)
+        header = read_json(store, layout.CORPUS_FILE, _RunHeader, remedy)
     except MissingError as error:
         if store.folders(layout.RUNS):
             raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from error

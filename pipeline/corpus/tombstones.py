@@ -4,11 +4,17 @@
 held it then, and one without a chunk for an id that no document had. Readers leave out the rows of such documents at
 once. The fingerprint of a chunk in which an id was found changes, so that a run segments exactly these chunks again,
 without the documents. Documents that are added later under a purged id are left out when their chunk is segmented.
-Cost: one listing, and one read per file, whenever a corpus is opened.
+
+When nothing of the documents is left on disk, `<tombstone>.erased` is created with the digest of the tombstone: then
+readers need not look at the tombstone any more, and a run notices when it is lost or not the same, which would bring
+the documents back from their input. (Earlier versions created an empty file.) Cost: one listing, and one read per
+file, whenever a corpus is opened.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,13 +23,16 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.storage.records import read_table
+from pipeline.base.errors import DamagedError
+from pipeline.corpus.fingerprint import content_digest
+from pipeline.storage.records import Values, read_json, read_table, sealed
 from pipeline.storage.store import Store
 
 FOLDER = "tombstones"
-ERASED = ".erased"  # marks a tombstone whose documents are all erased
+ERASED = ".erased"  # ends the name of a record that all documents of a tombstone are erased
 _INDEXES = "indexes"
 NONE: frozenset[str] = frozenset()
+_REMEDY = "it says which documents were purged: restore it from a copy, or delete it and purge the same ids again"
 _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("chunk", pa.string())])
 
 
@@ -42,14 +51,18 @@ class Tombstones:
 def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
     """Read the tombstones of a corpus; with `waiting`, only those of which something may be left on disk.
 
-    Raises `CorpusError` for a damaged file: continuing without it would show what was purged.
+    Raises `CorpusError` for a damaged or lost file: continuing without it would show what was purged.
     """
     present = set(store.find(FOLDER))
+    for path in sorted(path.removesuffix(ERASED) for path in present if path.endswith(ERASED)):
+        if not waiting and path not in present:
+            remedy = f"restore it from a copy; or delete {path}{ERASED}, and purge the same ids again"
+            raise DamagedError(f"{store.url}/{path}", "it is missing, and says which documents were purged", remedy)
     ids: set[str] = set()
     by_chunk: dict[str, set[str]] = {}
     for path in sorted(present):
         if path.endswith(".parquet") and not (waiting and path + ERASED in present):
-            table = _table(store, path)
+            table = _table(store, path, path + ERASED in present)
             for doc_id, chunk in zip(table["doc_id"].to_pylist(), table["chunk"].to_pylist(), strict=True):
                 ids.add(doc_id)
                 if chunk is not None:
@@ -106,14 +119,32 @@ def mark_erased(store: Store, by_chunk_left: Collection[str]) -> None:
         if path.endswith(".parquet") and path + ERASED not in present:
             table = _table(store, path)
             if not set(table["chunk"].to_pylist()).intersection(by_chunk_left):
-                store.create(path + ERASED, b"")
+                store.create(path + ERASED, sealed(json.dumps({"tombstone": content_digest(store.read(path))})))
 
 
 def check_tombstone(store: Store, path: str) -> None:
     """Read a tombstone. Raises `CorpusError` if it is damaged."""
-    _table(store, path)
+    _table(store, path, store.exists(path + ERASED))
 
 
-def _table(store: Store, path: str) -> pa.Table:
-    remedy = "it says which documents were purged: restore it from a copy, or delete it and purge the same ids again"
-    return read_table(store, path, _SCHEMA, remedy)
+def read_erased(store: Store, path: str) -> str:
+    """Return the digest of a tombstone that its record of erasure names, or nothing if an earlier version wrote it.
+
+    Raises `DamagedError` if the record is damaged.
+    """
+    if not store.read(path):
+        return ""
+    digest = read_json(store, path, Values, "delete it: the next run makes it again").get("tombstone")
+    if not isinstance(digest, str):
+        raise DamagedError(f"{store.url}/{path}", "it names no tombstone", "delete it: the next run makes it again")
+    return digest
+
+
+def _table(store: Store, path: str, erased: bool = False) -> pa.Table:
+    if erased:
+        digest = ""
+        with contextlib.suppress(DamagedError):  # which spoils nothing; `verify` tells it
+            digest = read_erased(store, path + ERASED)
+        if digest and content_digest(store.read(path)) != digest:
+            raise DamagedError(f"{store.url}/{path}", f"it is not the tombstone that {path}{ERASED} names", _REMEDY)
+    return read_table(store, path, _SCHEMA, _REMEDY)

@@ -40,7 +40,7 @@ class _Chunks(BaseModel):
     digest: str
 
 
-class _Header(BaseModel):
+class _ViewHeader(BaseModel):
     name: str
     segment: dict[str, dict[str, Any]]
     stages: dict[str, dict[str, Any]]
@@ -156,7 +156,7 @@ class View:
     def read(cls, store: Store, folder: str) -> View:
         """Read the view of a run's folder. Raises `CorpusError` if it is damaged, or of an older version."""
         with needed(store, f"{folder}/{VIEW_FILE}", AGAIN):
-            header = read_json(store, f"{folder}/{VIEW_FILE}", _Header, AGAIN)
+            header = read_json(store, f"{folder}/{VIEW_FILE}", _ViewHeader, AGAIN)
         with needed(store, f"{folder}/{CHUNKS_FILE}", AGAIN):
             table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN, optional=_OPTIONAL)
         listed = Listed(ChunkTable(table.select(SCHEMA.names)), table["fingerprint"].combine_chunks())

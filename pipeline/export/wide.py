@@ -84,7 +84,7 @@ def _write_part(
     piece = np.repeat(chosen.piece, chosen.rows).astype(np.int32)
     pieces = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.piece_starts]))
     with contextlib.ExitStack() as closing, selection.reader(chosen.part) as reader:
-        writers: dict[str, _Writer] = {}
+        writers: dict[str, _RowGroupWriter] = {}
         for group in range(reader.groups):
             low, high = reader.bounds(group)
             begin, end = np.searchsorted(rows, [low, high])
@@ -96,7 +96,7 @@ def _write_part(
             for split in table["split"].unique().to_pylist():
                 if split not in writers:
                     file = closing.enter_context(target.file(f"data/{split}/{chosen.part}.parquet"))
-                    writer = _Writer(file, table.schema, row_group_rows, written)
+                    writer = _RowGroupWriter(file, table.schema, row_group_rows, written)
                     writers[split] = closing.enter_context(contextlib.closing(writer))
                 of_split = table.filter(pa.compute.equal(table["split"], split))
                 writers[split].write(of_split)
@@ -129,7 +129,7 @@ def _plain(table: pa.Table, vectors: Vectors, written: Written) -> pa.Table:
     return table
 
 
-class _Writer:
+class _RowGroupWriter:
     """Writes one Parquet file in row groups of a given number of rows."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, row_group_rows: int, written: Written) -> None:

@@ -6,13 +6,12 @@ chunk, on the worker. JSONL, Parquet, text and Markdown; gzip, bz2, xz and zstd.
 
 from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.chunks import CHUNK_BYTES, order_chunks, plan_chunks, plan_inputs
-from pipeline.inputs.content import Content
-from pipeline.inputs.counting import Counted, count_documents
+from pipeline.inputs.counting import Content, Counted, count_documents
 from pipeline.inputs.documents import Document, Rejected
-from pipeline.inputs.languages import nearest_languages
 from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.readers import read_documents
+from pipeline.inputs.records import nearest_languages
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, LangDetect, SplitSettings, resolve_inputs
 from pipeline.inputs.splits import SPLITS
 from pipeline.inputs.table import ChunkTable

@@ -9,19 +9,20 @@ one document (the reader rejects it as "unreadable"), whether or not it left a p
 opened: the rows of a broken row group count, and the reader rejects as many. A Parquet file without a readable footer
 counts as one, and so does each chunk of a file that begins like something else than its name says.
 
-Who asks for it gets a digest of what is read as well (`content.py`): lines are read once for both, and of text and
+Who asks for it gets a digest of what is read as well (`Content`): lines are read once for both, and of text and
 Parquet, which are counted without it, the bytes are read for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.content import Content
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import PAGE_BUFFER, BrokenParquetError, open_parquet
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
@@ -171,3 +172,33 @@ def _pages(chunk: Chunk, content: Content, file: Any, handle: Any, end: int) -> 
 
 def _at_most(documents: int, take: int | None) -> int:
     return documents if take is None else min(documents, take)
+
+
+class Content:
+    """Digests what a chunk holds, so that it is recognised where its file has another time or version.
+
+    `count_documents` shows it the stored bytes that the chunk's documents depend on, and nothing else, so that what is
+    appended to a file leaves the digests of the chunks before it as they were: of plain JSONL the lines that begin in
+    the chunk, whole; of Parquet the pages of the columns that are read; of other files all bytes; with `take`, the
+    blocks that hold so many records. `columns`: those that documents are made of, in formats that have columns.
+    """
+
+    def __init__(self, columns: Sequence[str] = ()) -> None:
+        self.columns = columns
+        self._sha = hashlib.sha256()
+
+    def update(self, stored: bytes | memoryview) -> None:
+        """Stored bytes, in their order."""
+        self._sha.update(stored)
+
+    def add(self, *facts: Any) -> None:
+        """What else documents depend on, as JSON values."""
+        self._sha.update(json.dumps(facts).encode())
+
+    def digest(self) -> str:
+        """32 hex digits."""
+        return self._sha.hexdigest()[:32]
+
+    def of(self, chunk: Chunk) -> str:
+        """What a receipt keeps: `<bytes of the chunk>-<digest>`; empty for what cannot be opened."""
+        return "" if chunk.format == UNREADABLE else f"{chunk.bytes}-{self.digest()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import reprlib
 from dataclasses import dataclass
@@ -98,9 +99,10 @@ def short(value: Any) -> str:
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Say what is wrong with bytes that are not UTF-8, where, and what to do."""
     near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
+    utf16 = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return (
         f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}; "
-        "convert the text (a file: iconv -f LATIN1 -t UTF-8)"
+        f"convert the text (a file: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
     )
 
 

@@ -126,7 +126,7 @@ def _converted(value: Any, kind: ColumnType, path: str, misfits: list[Misfit]) -
             given = _json(value, dict)
             return {name: _converted(given.get(name), one, f"{path}.{name}", misfits) for name, one in kind.fields}
         return _value(value, kind, path)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, RecursionError):
         misfits.append((path, value))
         return None
 

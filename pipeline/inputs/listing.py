@@ -34,6 +34,11 @@ FORMATS = {
     ".txt": "text",
     ".md": "text",
 }
+_TABLES = {
+    ".csv": "read_csv('IN.csv')",
+    ".tsv": "read_csv('IN.tsv', sep='\\t')",
+    ".xlsx": "read_excel('IN.xlsx')",
+}
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 CLOSED = f"{os.strerror(errno.EACCES)}; let this user read it, or leave it out of `path:`"
@@ -270,6 +275,16 @@ def _file(
     return InputFile(relative, url, int(info["size"]), stamp(fs, full, info), kind, compression)
 
 
+def table_hint(name: str) -> str:
+    """Return how a table of a format that is not read becomes one that is; empty for other files."""
+    reader = next((reader for extension, reader in _TABLES.items() if f"{extension}." in f"{name}."), "")
+    return (
+        f"a table becomes Parquet by: python -c \"import pandas; pandas.{reader}.to_parquet('OUT.parquet')\""
+        if reader
+        else ""
+    )
+
+
 def _format(settings: InputSettings, path: str) -> tuple[str, str]:
     """Return format and compression according to the extensions of the file's name."""
     stem, last = posixpath.splitext(path.lower())
@@ -277,9 +292,11 @@ def _format(settings: InputSettings, path: str) -> tuple[str, str]:
     extension = posixpath.splitext(stem)[1] if compression else last
     kind = FORMATS.get(extension, "") if settings.format == "auto" else settings.format
     if not kind:
+        hint = f"; {table_hint(path)}" if table_hint(path) else ""
         raise InputError(
             f"input {settings.input_name}: the format of {path} cannot be told from its name; known extensions are "
             f"{' '.join(FORMATS)}, each with {' '.join(COMPRESSIONS)}; set `format:`, or a pattern that leaves it out"
+            f"{hint}"
         )
     if kind == "parquet" and compression:
         raise InputError(

@@ -93,7 +93,7 @@ def _at_most(records: Iterator[Document | Rejected], take: int) -> Iterator[Docu
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _RawLine:
     """One line of a chunk.
 
     `raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line. `number`
@@ -153,7 +153,7 @@ def _lines(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
         yield _record(line, maker)
 
 
-def _record(line: _Line, maker: RecordMaker) -> Document | Rejected:
+def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
     def reject(reason: str, error: str, **more: Any) -> Rejected:
         return maker.reject(line.offset, reason, error, line.raw, line=line.number, payload_bytes=line.size, **more)
 
@@ -195,7 +195,7 @@ def _runs(block: bytes) -> Iterator[bytes | int]:
         yield len(some) if number % 2 else some
 
 
-def _split_lines(chunk: Chunk) -> Iterator[_Line]:
+def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     """Yield the lines whose first byte lies in the chunk, without newlines; the last one may reach beyond the chunk."""
     whole = chunk.end == TO_THE_END
     if not whole and chunk.start == chunk.end:
@@ -210,8 +210,8 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
         for block in decompressed_blocks(chunk) if whole else raw_blocks(chunk, offset):
             for some in _runs(block) if whole else [block]:
                 if isinstance(some, int):
-                    yield _Line(offset, number, line.joined(), line.size)
-                    yield _Line(offset + line.size + 1, number and number + 1, b"", 0, blank=some - 1)
+                    yield _RawLine(offset, number, line.joined(), line.size)
+                    yield _RawLine(offset + line.size + 1, number and number + 1, b"", 0, blank=some - 1)
                     number, offset, line = number and number + some, offset + line.size + some, _Pieces()
                     continue
                 first, *others = some.split(b"\n")
@@ -220,7 +220,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
                     if not whole and offset >= chunk.end:
                         return
                     if not skip:
-                        yield _Line(offset, number, line.joined(), line.size)
+                        yield _RawLine(offset, number, line.joined(), line.size)
                         number = None if number is None else number + 1
                     skip = False
                     offset += line.size + 1
@@ -230,10 +230,10 @@ def _split_lines(chunk: Chunk) -> Iterator[_Line]:
             if skip:  # only the length of a skipped line matters
                 offset, line = offset + line.size, _Pieces()
     except BrokenStreamError as broken:
-        yield _Line(max(offset, chunk.start), number, line.joined(), line.size, broken)
+        yield _RawLine(max(offset, chunk.start), number, line.joined(), line.size, broken)
         return
     if line.size and not skip:
-        yield _Line(offset, number, line.joined(), line.size)
+        yield _RawLine(offset, number, line.joined(), line.size)
 
 
 def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:

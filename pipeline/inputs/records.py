@@ -9,16 +9,18 @@ import hashlib
 import itertools
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from pipeline.base.errors import starting
 from pipeline.inputs.chunk import UNREADABLE, Chunk
-from pipeline.inputs.detection import detector
 from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode, short
 from pipeline.inputs.kept_values import KEPT
-from pipeline.inputs.languages import nearest_languages
-from pipeline.inputs.settings import InputSettings, LangColumn, LangDetect, SplitSettings
+from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
+from stages.language import SONAR_CODES, identifier
+from stages.segment import marks
+from stages.sonar import card
 
 LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
 LONGEST_ID = 4096  # characters
@@ -203,3 +205,46 @@ def _checked(value: Any, column: str) -> Any:
 
 def _typed(value: Any) -> str:
     return short(value) if value is None else f"{short(value)} ({type(value).__name__})"
+
+
+def nearest_languages(code: str, languages: Collection[str]) -> str:
+    """Say which codes were probably meant; a code of two letters (es, zh) is looked up, not compared."""
+    same = [known for known in SONAR_CODES.get(code.lower(), ()) if known in languages]
+    nearest = ", ".join(list(dict.fromkeys([*same, *card.nearest_languages(code, languages)]))[:3])
+    return f"nearest of the model's {len(languages)} languages: {nearest}"
+
+
+NOT_CERTAIN = "language not certain"
+
+Detector = Callable[[str], tuple[str, float]]
+
+
+def detector(settings: DetectSettings, languages: Collection[str] | None) -> Detector:
+    """Return a function that gives SONAR code and confidence of a text, or raises BadRecordError.
+
+    `languages` are the codes that documents may have; None allows any. A text of nothing but white space is dropped for
+    the same reason as after segmenting. Raises StartError if the identification model is missing.
+    """
+    with starting("lang: detect"):
+        identify = identifier().identify
+    stated = "state the language of such documents (lang: eng_Latn, or {column: NAME})"
+
+    def detect(text: str) -> tuple[str, float]:
+        found = identify(text)
+        if found is None:
+            if not marks.INK.search(text):
+                raise BadRecordError("no text", "there is only white space", kind="dropped")
+            raise BadRecordError(NOT_CERTAIN, f"the text has no letter to tell its language by; {stated}")
+        seems = f"the text looks like {found.label!r} with confidence {found.confidence:.3f}"
+        if found.confidence < settings.threshold:
+            what = f"{seems}, below lang.detect.threshold {settings.threshold}; {stated}, or lower the threshold"
+            raise BadRecordError(NOT_CERTAIN, what)
+        if found.lang is None:
+            what = f"{seems}, for which SONAR has no code in this script; leave such documents out"
+            raise BadRecordError("unknown language", f"{what}, or {stated}")
+        if languages is not None and found.lang not in languages:
+            what = f"{seems}: {found.lang}, which is not among the model's {len(languages)} languages"
+            raise BadRecordError("unknown language", f"{what}; use a model that knows it, or leave such documents out")
+        return found.lang, found.confidence
+
+    return detect

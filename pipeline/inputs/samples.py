@@ -27,7 +27,7 @@ FILES = 3
 
 
 @dataclass
-class Sample:
+class RecordSample:
     """What was read: `columns` counts the records that have each column; `langs` are those of documents and rejected
     records.
     """
@@ -61,12 +61,12 @@ def sample(
     split: SplitSettings,
     languages: Sequence[str] | None = None,
     keep_values: bool = False,
-) -> Sample:
+) -> RecordSample:
     """Read a sample from the chunks of one input, which are in path order. Raises InputError as reading does.
 
     `keep_values` keeps the values of all columns.
     """
-    found = Sample()
+    found = RecordSample()
     stated = settings.model_copy(update={"lang": "und"}) if isinstance(settings.lang, LangDetect) else settings
     readable = [one for one in chunks if one.format != UNREADABLE]
     found.whole = len(readable) <= FILES
@@ -105,7 +105,7 @@ class _Noting(RecordMaker):
         settings: InputSettings,
         split: SplitSettings,
         languages: Sequence[str] | None,
-        found: Sample,
+        found: RecordSample,
         keep_values: bool,
     ) -> None:
         super().__init__(chunk, settings, split, languages)

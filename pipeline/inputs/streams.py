@@ -10,6 +10,7 @@ error is raised unchanged.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import IO, Any, Protocol, cast
 
 import zstandard
 
+from pipeline.base.formats import counted
 from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text
@@ -60,9 +62,10 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     """
     fs, path, _ = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
-    file = with_retries(
-        "open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache), RETRY_SECONDS
-    )
+    with _there(chunk):
+        file = with_retries(
+            "open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache), RETRY_SECONDS
+        )
     return cast(IO[bytes], _Patient(file))
 
 
@@ -96,7 +99,8 @@ def head_of(chunk: Chunk) -> bytes:
     fs, path, size = _as_planned(chunk)
     if not size:  # stores refuse an empty range
         return b""
-    return with_retries("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), RETRY_SECONDS)
+    with _there(chunk):
+        return with_retries("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), RETRY_SECONDS)
 
 
 def check_lines(chunk: Chunk, head: bytes) -> None:
@@ -114,20 +118,28 @@ def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
     """Return file system, path there, and size in bytes."""
     fs, path = filesystem(chunk.url)
     fs.invalidate_cache(path)
-    size = 0
-    try:
+    with _there(chunk):
         info = with_retries("look at input", lambda: fs.info(path), RETRY_SECONDS)
-        now, size = stamp(fs, path, info), int(info["size"] or 0)
-    except FileNotFoundError:
-        now = "gone"
-    planned = chunk.current or chunk.stamp
-    if now != planned:
-        state = "is gone" if now == "gone" else f"has changed (stamp {planned} → {now})"
-        raise InputError(
-            f"input {chunk.input}: {chunk.path} {state} since the run was planned; start the run again, and leave "
-            "input files alone while it goes on"
-        )
-    return fs, path, size
+        now = stamp(fs, path, info)
+    if now != (chunk.current or chunk.stamp):
+        raise _moved(chunk, "has changed")
+    return fs, path, int(info["size"] or 0)
+
+
+@contextlib.contextmanager
+def _there(chunk: Chunk) -> Iterator[None]:
+    """Raise InputError if the store says that the chunk's file does not exist."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _moved(chunk, "is gone") from error
+
+
+def _moved(chunk: Chunk, state: str) -> InputError:
+    return InputError(
+        f"{chunk.url.removeprefix('file://')} {state} since the run was planned; start the run again, and leave input "
+        "files alone while it goes on"
+    )
 
 
 def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[bytes]:
@@ -139,7 +151,7 @@ def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[byt
             block = file.read(BLOCK if left is None else min(BLOCK, left))
             if not block:
                 if left is not None:
-                    raise InputError(f"input {chunk.input}: {chunk.path} ends {left} bytes before {end}; run again")
+                    raise _moved(chunk, f"has become shorter (by {counted(left, 'byte')})")
                 return
             yield block
             left = left - len(block) if left is not None else None

@@ -41,8 +41,8 @@ from pipeline.corpus.runs import (
     read_summary,
     write_header,
 )  # fmt: skip
+from pipeline.corpus.tombstones import ERASED, check_tombstone, read_erased
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
-from pipeline.corpus.tombstones import check_tombstone
 from pipeline.corpus.view import View
 from pipeline.inputs.chunk import PACKED
 from pipeline.planning.plan import make_plan
@@ -60,7 +60,8 @@ class Finding:
     """Something that is wrong with a file.
 
     `receipt`: a file to delete, after which the next run or training makes the thing again. `mend`: a function that
-    makes it again at once. `blocks`: until it is repaired, the content of the corpus is not known.
+    makes it again at once. `blocks`: until it is repaired, the content of the corpus is not known. `rerun`: the next
+    run makes it again, and there is nothing to delete.
     """
 
     path: str
@@ -68,6 +69,7 @@ class Finding:
     receipt: str | None
     mend: Callable[[], object] | None = None
     blocks: bool = False
+    rerun: bool = False
 
 
 class Without(Store):
@@ -129,7 +131,7 @@ def repair(store: Store, wrong: Collection[Finding]) -> tuple[int, int, list[str
                 done += 1
             except (PipelineError, ValueError) as error:
                 left.append(f"{one.path} cannot be made again here: {error}")
-        elif not one.receipt:
+        elif not (one.receipt or one.rerun):
             left.append(f"{one.path} cannot be made again")
     return len(paths), done, left
 
@@ -265,6 +267,11 @@ def _ids(store: Store) -> Iterator[Finding]:
 
 
 def _tombstones(store: Store) -> Iterator[Finding]:
-    for path in store.find(TOMBSTONES):
+    present = store.find(TOMBSTONES)
+    for path in present:
         if path.endswith(".parquet"):
             yield from _tried(path, partial(check_tombstone, store, path), None)
+        elif path.endswith(ERASED):
+            yield from _tried(path, partial(read_erased, store, path), path)
+            if (lost := path.removesuffix(ERASED)) not in present:
+                yield Finding(lost, "is missing, and says which documents were purged: restore it from a copy", None)

@@ -1,4 +1,5 @@
-"""Every file of a corpus against the receipt that vouches for it: bytes, schema, rows, contents, finite values.
+"""Every file of a corpus against the receipt that vouches for it: bytes, schema, rows, contents, finite values; and
+ledgers against the receipts that they were folded from, row by row.
 
 Cost: each file is read once and hashed twice (file and columns), some hundred MB/s a core; memory: the files of as many
 parts as there are threads.
@@ -15,15 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.parallel import in_parallel
 from pipeline.corpus.accounting import compute_accounting
-from pipeline.corpus.counters import by_detail, stages_of
+from pipeline.corpus.counters import by_detail, counters_of, stages_of
 from pipeline.corpus.fingerprint import column_digest, content_digest
-from pipeline.corpus.fits import read_record
+from pipeline.corpus.fits import lost_remedy, read_record
+from pipeline.corpus.ledger import detail_of, row_of
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.receipts import DataFile, Receipt
-from pipeline.corpus.states import ChunkState, PartState, read_state
+from pipeline.corpus.receipts import DataFile, Receipt, read_chunk_receipt, read_receipt
+from pipeline.corpus.states import ChunkState, PartState, States, read_state
 from pipeline.inputs.column_types import is_kept_type
-from pipeline.maintenance.ledgers import check_ledgers
 from pipeline.maintenance.records import Finding
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -41,9 +43,11 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
     `progress` is told the bytes of every file that was read.
     """
     state = read_state(corpus.store, corpus.view, ledgers=False)  # receipts are the record
-    wrong = [Finding("the accounting", what, None) for what in compute_accounting(corpus.store, state).problems]
-    for path in corpus.view.fits.values():
-        wrong += _fit(corpus.store, path)
+    wrong = [
+        Finding("the accounting", what, None, rerun=True) for what in compute_accounting(corpus.store, state).problems
+    ]
+    for name, path in corpus.view.fits.items():
+        wrong += _fit(corpus.store, name, path)
     with ThreadPoolExecutor(THREADS) as pool:
         chunks = iter(state)
         while some := list(itertools.islice(chunks, AT_ONCE)):
@@ -56,12 +60,13 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
     return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus)]
 
 
-def _fit(store: Store, path: str) -> list[Finding]:
+def _fit(store: Store, name: str, path: str) -> list[Finding]:
     try:
         record = read_record(store, path)
     except CorpusError as error:
-        return [Finding(path, f"{error}; the next run fits it again", None)]
-    return [Finding(record.path, what, path) for what in _bytes(store, record.path, record.digest)[1]]
+        return [Finding(path, f"{error}; {lost_remedy(name)}", None)]
+    wrong = _bytes(store, record.path, record.digest)[1]
+    return [Finding(record.path, f"{what}; {lost_remedy(name)}", path) for what in wrong]
 
 
 def _trainings(corpus: Corpus) -> Iterable[Finding]:
@@ -159,3 +164,37 @@ def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
     return data, [] if found == digest else [
         f"has {len(data)} bytes with digest {found[:8]}…, its receipt says {digest[:8]}…"
     ]
+
+
+def check_ledgers(states: States) -> Iterator[Finding]:
+    """Compare every row that the view uses with one made again from receipts; a difference spoils the row's file.
+
+    Cost: one small read per receipt.
+    """
+    store = states.store
+    if states.gone:
+        chunks = states.ledgers.columns("chunk")["chunk"].take(states.gone).to_pylist()
+        for chunk in sorted(set(chunks)):
+            what = f"some receipts of chunk {chunk} are missing, though a ledger vouches for them; pipeline run"
+            yield Finding(f"receipts of chunk {chunk}", f"{what} makes what they stand for again", None, rerun=True)
+    vouched = np.zeros(len(states.ledgers), np.bool_)
+    vouched[states.rows[states.rows >= 0]] = True
+    for path, row in states.ledgers.rows(vouched):
+        where = f"the row of chunk {row['chunk']}"
+        try:
+            receipt = read_chunk_receipt(store, layout.chunk_receipt_path(row["chunk"], row["fingerprint"].hex()))
+            folded = detail_of(row["receipts"], f"{store.url}/{path}")[1]
+            places = [
+                [(stage, layout.receipt_path(stage, one.part, one.fingerprint)) for stage, one in part.items()]
+                for part in folded
+            ]
+            every = [place for part in places for place in part]
+            found = iter(in_parallel(lambda place: read_receipt(store, place[1]), every))
+            parts: list[dict[str, Receipt]] = [{stage: next(found) for stage, _ in part} for part in places]
+            again = row_of(receipt, parts, counters_of(receipt, ((part, ()) for part in parts)))
+        except (CorpusError, ValueError, KeyError) as error:
+            yield Finding(path, f"vouches for a receipt that cannot be read: {where}: {error}", path)
+            continue
+        differing = [name for name in row if row[name] != again[name]]
+        if differing:
+            yield Finding(path, f"says other {', '.join(differing)} than the receipts: {where}", path)

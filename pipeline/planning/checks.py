@@ -29,7 +29,7 @@ from pipeline.inputs import (
 )
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
-from pipeline.inputs.samples import Sample, sample
+from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.section_checks import KeptSample, Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
@@ -142,10 +142,10 @@ def _no_card(name: str, known: Collection[str], error: CardError) -> str:
 
 def _inputs(
     config: RunConfig, card: ModelCard | None
-) -> tuple[ChunkTable | None, list[tuple[InputSettings, Sample]], list[Problem]]:
+) -> tuple[ChunkTable | None, list[tuple[InputSettings, RecordSample]], list[Problem]]:
     """Chunks, if they can all be listed, the first records of the inputs that can be read, and what is wrong."""
     found: list[Problem] = []
-    samples: list[tuple[InputSettings, Sample]] = []
+    samples: list[tuple[InputSettings, RecordSample]] = []
     by_input: dict[str, Sequence[Chunk]] = {}
     chunks: ChunkTable | None = None
     try:
@@ -186,7 +186,7 @@ def _inputs(
     return chunks, samples, found
 
 
-def _misfits(one: InputSettings, keys: tuple[str, ...], first: Sample) -> Iterator[Problem]:
+def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
     """Declared types that no value of the sample fits."""
     for name, kind in one.declared_types.items():
         values = [value for value in first.kept.get(name, ()) if value is not None]
@@ -229,7 +229,7 @@ def _plain(error: Exception, index: int, one: InputSettings) -> str:
 
 
 def _columns(
-    config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: Sample, card: ModelCard | None
+    config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: RecordSample, card: ModelCard | None
 ) -> Iterator[Problem]:
     """Yield problems with columns that no record of the sample has, and language columns without any known language."""
     wanted = [((*keys, "text"), "text", one.text)]
@@ -251,8 +251,8 @@ def _columns(
             continue  # it may be there later
         yield (
             place,
-            f"{of}{key} is {column!r}, a column that {first.where()} of {one.path} "
-            f"{'has' if first.records == 1 else 'have'} not; {alike}columns: {', '.join(there)}",
+            f"{of}{key} is {column!r}, but {first.where()} of {one.path} "
+            f"{'has' if first.records == 1 else 'have'} no such column; {alike}columns: {', '.join(there)}",
         )
     unknown = first.refused.get("unknown language", [])
     if isinstance(one.lang, LangColumn) and unknown and not first.documents and card:

@@ -6,11 +6,13 @@ languages by the column that has codes, or else by the texts. The resulting file
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from pipeline.base.formats import counted, size
 from pipeline.inputs import InputFile, InputSettings, SplitSettings, list_files
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import whole_file
-from pipeline.inputs.listing import COMPRESSIONS, FORMATS
-from pipeline.inputs.samples import Sample, sample
+from pipeline.inputs.listing import COMPRESSIONS, FORMATS, table_hint
+from pipeline.inputs.samples import RecordSample, sample
 from pipeline.storage.remote import is_remote
 from stages.language import identifier
 from stages.sonar.card import load_card
@@ -37,7 +39,7 @@ CERTAIN = 0.5  # confidence of the identification
 FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, so that it is not empty
 SHORT = 200  # characters of a value that is metadata, not text
 PACKED = 3  # bytes of text per byte of a compressed file
-KEPT = 4  # columns suggested as metadata
+KEPT = 6  # columns suggested as metadata
 
 
 @dataclass
@@ -142,9 +144,7 @@ def _entry(group: _Group) -> Draft:
         found.id = _id_column(seen, found.text)
         lang = _lang_column(seen)
         found.keep = _metadata(seen, {found.text, found.id, lang})
-        mean = sum(len(text.encode()) for text in texts) / max(1, len(texts))
-        packed = any(one.compression or one.format == "parquet" for one in group.files)
-        found.documents = found.bytes * (PACKED if packed else 1) / max(1.0, mean)
+        found.documents = seen.records if seen.whole else _documents(group, seen)
         if lang:
             found.lang = {"column": lang}
             found.langs = Counter(one for one in _strings(seen, lang) if one in _codes())
@@ -156,7 +156,14 @@ def _entry(group: _Group) -> Draft:
     return found
 
 
-def _strings(seen: Sample, column: str) -> list[str]:
+def _documents(group: _Group, seen: RecordSample) -> float:
+    """Estimate the number of documents from the mean size of those in the sample, written as JSON."""
+    sizes = [len(json.dumps(one, ensure_ascii=False, default=str).encode(errors="replace")) for one in seen.values]
+    packed = any(one.compression or one.format == "parquet" for one in group.files)
+    return sum(one.size for one in group.files) * (PACKED if packed else 1) * len(sizes) / max(1, sum(sizes))
+
+
+def _strings(seen: RecordSample, column: str) -> list[str]:
     """Return the column's values that are texts; others would be quarantined on reading."""
     return [value for one in seen.values if isinstance(value := one.get(column), str) and _is_text(value)]
 
@@ -171,7 +178,7 @@ def _codes() -> frozenset[str]:
     return frozenset(load_card(LARGE_MODEL).languages)
 
 
-def _text_column(seen: Sample) -> str | None:
+def _text_column(seen: RecordSample) -> str | None:
     """Return the column of strings with a usual name, or else the one with the longest strings."""
     usable = {column: texts for column in seen.columns if (texts := _strings(seen, column))}
     named = [column for name in TEXT_NAMES for column in usable if column.lower() == name]
@@ -179,7 +186,7 @@ def _text_column(seen: Sample) -> str | None:
     return next(iter(named or longest), None)
 
 
-def _id_column(seen: Sample, text: str) -> str | None:
+def _id_column(seen: RecordSample, text: str) -> str | None:
     """Return a column with a usual name whose values are distinct; a few bad values are quarantined."""
     for name in ID_NAMES:
         for column in seen.columns:
@@ -192,7 +199,7 @@ def _id_column(seen: Sample, text: str) -> str | None:
     return None
 
 
-def _lang_column(seen: Sample) -> str | None:
+def _lang_column(seen: RecordSample) -> str | None:
     """Return a column of SONAR codes, preferably one with a usual name; a few bad values are quarantined."""
     known = _codes()
     for column in sorted(seen.columns, key=lambda one: one.lower() not in LANG_NAMES):
@@ -202,12 +209,14 @@ def _lang_column(seen: Sample) -> str | None:
     return None
 
 
-def _metadata(seen: Sample, used: Collection[str | None]) -> list[str]:
+def _metadata(seen: RecordSample, used: Collection[str | None]) -> list[str]:
     """Return columns of short values, which are worth keeping."""
     from pipeline.storage import layout
 
     def short(value: Any) -> bool:
-        return isinstance(value, int | float) or (isinstance(value, str) and len(value) <= SHORT)
+        if isinstance(value, list):
+            return len(value) <= SHORT and all(one is None or short(one) for one in value)
+        return isinstance(value, int | float | date) or (isinstance(value, str) and len(value) <= SHORT)
 
     free = [one for one in seen.columns if one not in used and one not in layout.RESERVED_COLUMNS]
     return [
@@ -231,13 +240,23 @@ def _name(place: str) -> str:
     return next((word for word in reversed(words) if word.lower() not in known), "corpus")
 
 
+def _shares(found: Sequence[Draft]) -> Counter[str]:
+    """Return the share of each language in the documents that told theirs, weighted by the sizes of the inputs."""
+    weights = Counter[str]()
+    for one in found:
+        for lang, count in one.langs.items():
+            weights[lang] += one.documents * count / one.langs.total()  # type: ignore[assignment]  # weights need not be whole
+    total = weights.total() or 1
+    return Counter({lang: weight / total for lang, weight in weights.items()})
+
+
 def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: str, output: str) -> str:
-    langs = sum((one.langs for one in found), Counter[str]())
+    langs = _shares(found)
     small = set(load_card(SMALL_MODEL).languages)
     model = SMALL_MODEL if langs and small.issuperset(langs) else LARGE_MODEL
     documents = sum(one.documents for one in found)
     held_out = 0.1 if documents < FEW_DOCUMENTS else 0.01
-    told = ", ".join(f"{lang} {share / langs.total():.0%}" for lang, share in langs.most_common(6))
+    told = ", ".join(f"{lang} {share:.0%}" for lang, share in langs.most_common(6))
     lines = [
         "# Made by `pipeline init`, which looked at the first records. Check it, then:",
         "#   pipeline plan corpus.yaml      what a run would do",
@@ -253,6 +272,7 @@ def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: 
         kinds = Counter(Path(file).suffix or file for file in others)
         named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))
         lines.append(f"# Not read, because their format is not known: {named}.")
+        lines += [f"# {hint}." for hint in {table_hint(file.lower()): None for file in others} if hint]
     lines += [
         "",
         f"# About {documents:.0f} documents: {held_out:.0%} of them for validation and test each.",

@@ -17,9 +17,8 @@ from pipeline.base.errors import ConfigError
 from pipeline.config.run_config import FITS, STAGES, RunConfig
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
-from pipeline.corpus.id_keys import with_known_duplicates
 from pipeline.corpus.receipts import PartRef
-from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.recipes import SEGMENT, with_known_duplicates
 from pipeline.corpus.runs import packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs

@@ -8,6 +8,7 @@ reading the newest run's list of chunks, and the receipts of what leaves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,9 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
+from rich.text import Text
 
 from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted, size
+from pipeline.base.messages import warn
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
@@ -72,13 +75,14 @@ class Entering:
 @dataclass(frozen=True)
 class ViewChange:
     """The difference between what readers see now and what they will see. `names`: of the corpus, old and new, if they
-    differ.
+    differ; `fits`: the records of fits that readers see now, by name.
     """
 
     url: str
     leaving: tuple[Leaving, ...]
     entering: tuple[Entering, ...]
     names: tuple[str, str] | None
+    fits: Mapping[str, str]
 
     @property
     def documents(self) -> int:
@@ -129,7 +133,7 @@ def view_change(store: Store, view: View) -> ViewChange | None:
     before, after = old.listed.chunks, view.listed.chunks
     names = (visible(old.name), visible(view.name)) if old.name != view.name else None
     if before.table.select(["id", "url", "take"]).equals(after.table.select(["id", "url", "take"])):
-        return ViewChange(store.url, (), (), names)
+        return ViewChange(store.url, (), (), names, old.fits)
     files_before, files_after = _Files.of(before), _Files.of(after)
     gone, new = files_before.not_in(files_after), files_after.not_in(files_before)
     for row in _cut(after):  # the rest of the last chunk's file, for an input with a limit
@@ -138,13 +142,17 @@ def view_change(store: Store, view: View) -> ViewChange | None:
             same = pc.equal(files_before.keys, key).to_numpy(zero_copy_only=False)
             gone |= same & (before.table["start"].to_numpy()[files_before.rows] > last.start)
     leaving = _leaving(store, old, files_before, gone, after, new, files_after)
-    return ViewChange(store.url, tuple(leaving), tuple(_entering(before, after, files_after, new)), names)
+    entering = tuple(_entering(before, after, files_after, new))
+    return ViewChange(store.url, tuple(leaving), entering, names, old.fits)
 
 
 def show_change(console: Console, change: ViewChange | None) -> None:
     """Print a few lines if anything enters or leaves."""
     for line in change.lines() if change else ():
-        console.print(line, markup=False, highlight=False, style="yellow" if not line.startswith("enters") else "")
+        if line.startswith("enters"):
+            console.print(line, markup=False, highlight=False)
+        else:
+            warn(console, Text(line, "yellow"))
 
 
 @dataclass(frozen=True)

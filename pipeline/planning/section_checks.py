@@ -18,7 +18,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
-from pipeline.inputs.samples import Sample
+from pipeline.inputs.samples import RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.workload import sentences_in
 from pipeline.storage import layout
@@ -41,7 +41,7 @@ class KeptSample:
     null: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, config: RunConfig, samples: Sequence[tuple[InputSettings, Sample]]) -> KeptSample:
+    def of(cls, config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> KeptSample:
         """By the samples of those inputs that can be read."""
         declared = {name: kind for one in config.input for name, kind in config.kept_types(one).items()}
         found: dict[str, list[ColumnType]] = {}

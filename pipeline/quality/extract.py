@@ -189,7 +189,7 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
-class _Writer(Protocol):
+class _FragmentWriter(Protocol):
     def __init__(self, sink: Any, schema: pa.Schema) -> None: ...
     def write(self, table: pa.Table) -> None: ...
     def close(self) -> None: ...
@@ -244,4 +244,4 @@ class _JsonLines:
         pass
 
 
-_WRITERS: dict[str, type[_Writer]] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}
+_WRITERS: dict[str, type[_FragmentWriter]] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}

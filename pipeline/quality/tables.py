@@ -13,6 +13,8 @@ from pipeline.base.formats import number, plain
 from pipeline.quality.measures import QUANTILES, Quality, ScoredRow, ScoreSummary
 from pipeline.quality.measures import Group as QualityGroup
 
+COUNTS = ("sentences", "tokens", "scored")  # columns that are shown even if nothing is scored
+
 
 def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
     """Show AutoBLEU by language and by length. `bleu`: corpus BLEU by language; None if it is not that of these rows.
@@ -25,6 +27,8 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | No
         table = Table(box=None, padding=(0, 1 if narrow else 2, 0, 0))
         table.add_column(title, no_wrap=True)
         rows = [_quality_cells(group, of_lang) for group in groups]
+        if not quality.everything.scored:
+            rows = [{name: one[name] for name in COUNTS} for one in rows]
         for column in rows[0] if rows else ():
             if not (narrow and column in ("p25", "p75")):
                 header = column.replace(" ", "\n") if narrow else column
@@ -33,6 +37,8 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | No
             shown = (cell for column, cell in cells.items() if not (narrow and column in ("p25", "p75")))
             table.add_row(escape(group.name), *shown)
         console.print(Group("", table))
+    if not quality.everything.scored:
+        console.print("No sentence has an AutoBLEU yet: add a section `autobleu`, and run again.", highlight=False)
     if quality.rows_read < quality.rows:
         console.print(f"(from {number(quality.rows_read)} of {number(quality.rows)} rows; --max-rows reads more)")
 
@@ -43,7 +49,8 @@ def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[s
     def shown(value: float, form: str = ".1f") -> str:
         return "–" if math.isnan(value) else f"{value:{form}}"
 
-    cells = {"sentences": number(group.sentences), "tokens": shown(group.tokens), "scored": number(group.scored)}
+    counts = (number(group.sentences), shown(group.tokens), number(group.scored))
+    cells = dict(zip(COUNTS, counts, strict=True))
     if bleu is not None:
         cells["corpus BLEU"] = shown(bleu.get(group.name, float("nan")))
     cells["mean"] = shown(group.mean)

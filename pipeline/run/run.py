@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted, number
+from pipeline.base.messages import warn
 from pipeline.config.run_config import FITS, RunConfig
 from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
@@ -30,12 +32,12 @@ from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_loc
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.duplicate_count import count_duplicate_ids
 from pipeline.corpus.events import Event
-from pipeline.corpus.id_keys import compares_ids
+from pipeline.corpus.fits import check_lost
 from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
-from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.recipes import SEGMENT, compares_ids
 from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is
 from pipeline.corpus.states import States, View, fold, forget_gone
 from pipeline.inputs import Chunk
@@ -56,6 +58,7 @@ SHOWN_ROWS = 500_000
 BEAT_SECONDS = 5.0  # the longest pause between heartbeats, which also carry the progress
 TOLD_FAILURES = 20
 REPORT = "report/index.html"
+_log = logging.getLogger(__name__)
 _STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster and "}
 _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline status {output} --watch   how far it is
@@ -120,6 +123,8 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     with announced(console, "listing the inputs and reading receipts"):
         plan, seen = plan_run(config, options, options.refit, options.chunks)
         change = view_change(store, plan.view)
+        if change:
+            check_lost(store, plan.config, change.fits, options.refit)
     show_same(console, plan)
     _check_consent(console, change, options)
     who = holder_info(launcher=config.launcher.kind)
@@ -142,8 +147,7 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
         set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
         console.print(
             f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
-            f"({counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
-            f"{counted(len(plan.parts_to_visit()), 'part')} waiting); launcher {config.launcher.kind}{why}"
+            f"({_in_words(plan)}); launcher {config.launcher.kind}{why}"
         )
         if backend.submit:
             backend.submit(record, lease)
@@ -287,6 +291,7 @@ class _Run:
         last = ""
         while not self.failures:
             step = next_step(plan, last)
+            _log.info("next step: %s, %s", step.kind, _in_words(step.plan))
             if step.kind == "fit":
                 with self._phase("fit") as phase, announced(self.console, "fitting on the pilot"):
                     phase["fitted"] = decide(self.console, step, self.refit, self.backend.device)
@@ -316,11 +321,19 @@ class _Run:
                 for event in self.backend.launch(plan, self.record.folder):
                     self.record.log(event.model_dump(mode="json", exclude_defaults=True))
                     progress.see(event)
+                    _log.debug("%s", event.model_dump_json(exclude_defaults=True))
                     if event.kind == "failed":
                         self.failures.append(f"{event.where}: {event.error}")
                 self.record.write_events()
             finally:
                 phase |= progress.numbers() | {"failures": self.failures[-TOLD_FAILURES:]}
+
+
+def _in_words(plan: Plan) -> str:
+    return (
+        f"{counted(len(plan.chunks_to_segment()), 'chunk')} to segment, "
+        f"{counted(len(plan.parts_to_visit()), 'part')} waiting"
+    )
 
 
 def _progress_of(console: Console, plan: Plan) -> RunProgress:
@@ -347,7 +360,7 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     except PipelineError as error:
         if complete:
             raise
-        console.print(Text(f"no report: {error}"))  # the error that stopped the run matters more
+        warn(console, f"no report: {error}")  # the error that stopped the run matters more
     if not complete:
         raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
     console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
@@ -370,10 +383,10 @@ def _show_duplicates(console: Console, plan: Plan) -> None:
     found = count_duplicate_ids(corpus)
     if found.ids:
         verb = "stands" if found.ids == 1 else "stand"
-        console.print(
+        warn(
+            console,
             f"{counted(found.ids, 'id')} {verb} in more than one document ({number(found.documents)} documents in "
             "all); to keep the first one of each, set duplicate_ids: keep-first (keep-all: this is meant)",
-            highlight=False,
         )
 
 
@@ -421,11 +434,17 @@ def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
             rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
             show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
     show_unfinished(console, accounting)
+    lost = sum(accounting.quarantined.values())
+    if console.quiet and worst and lost:
+        warn(
+            console,
+            f"{counted(lost, 'record')} in quarantine of {number(accounting.documents_in)}: pipeline quarantine",
+        )
     if not accounting.problems:
         fold(corpus.store, corpus.chunks)
         compact(corpus.store)
     if accounting.quarantined and not accounting.kept and not accounting.open_chunks:
-        console.print(Text("No document was kept.", "red"))
+        warn(console, Text("No document was kept.", "red"))
         return False
     left = [stage for stage in plan.stages if accounting.open_parts.get(stage)]
     undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]

@@ -14,6 +14,7 @@ Cost: nothing while a store answers. A store that is down is retried for two min
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import threading
 import time
@@ -25,6 +26,7 @@ import fsspec
 
 from pipeline.base.errors import PipelineError
 
+_log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 RETRY_SECONDS = 120.0  # seconds from the first failure of an operation to its last try
@@ -94,6 +96,7 @@ def with_retries(operation: str, ask: Callable[[], R], seconds: float) -> R:
         except Exception as error:
             if not is_transient(error) or waited >= seconds:
                 raise
+            _log.info("%s failed and is tried again: %s", operation, error)
         time.sleep(pause * random.uniform(0.5, 1.0))
         waited, pause = time.monotonic() - started, min(2 * pause, LONGEST_PAUSE)
         count_retry(operation)

@@ -33,8 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 
 from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.fingerprint import content_digest
-from pipeline.storage.paths import named
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, named
 from pipeline.training.distributed import Processes
 from pipeline.training.shares import PLAN, SHARE, ShareReader, ShareWriter
 from pipeline.training.status import CHECKPOINTS, MARKER

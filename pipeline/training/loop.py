@@ -20,9 +20,8 @@ from pipeline.storage.store import Store
 from pipeline.training import not_finite
 from pipeline.training.distributed import Processes
 from pipeline.training.log import Log
-from pipeline.training.optimizer import learning_rate
 from pipeline.training.peaks import peak_tflops
-from pipeline.training.step import Pending, Result, Stepper, products, seed_of
+from pipeline.training.step import Pending, Result, Stepper, learning_rate, products, seed_of
 from stages.lcm.batch import Batch
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-# part of the device's name, bfloat16 on tensor cores, float32; the first that fits counts
+# part of the device's name, bfloat16 and float16 on tensor cores, float32; the first that fits counts
 _PEAKS = (
     ("GB200", 2500.0, 80.0),
     ("B200", 2250.0, 75.0),
@@ -31,5 +31,5 @@ def peak_tflops(device: torch.device, dtype: torch.dtype) -> float | None:
     name = torch.cuda.get_device_name(device)
     for part, bfloat16, float32 in _PEAKS:
         if part in name:
-            return bfloat16 if dtype == torch.bfloat16 else float32
+            return bfloat16 if dtype in (torch.bfloat16, torch.float16) else float32
     return None

@@ -24,6 +24,7 @@ from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
+from pipeline.select.command import unfinished
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.checks import check_files
@@ -187,6 +188,12 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         raise ConfigError(
             f"{card.name} models codes, and {corpus.url} has none: add `rvq: {{codebooks: 8, units: 256}}` and run it"
         )
+    waiting = unfinished(corpus)
+    if waiting:
+        console.print(
+            f"{counted(waiting, 'chunk')} not segmented yet: the model is trained without (pipeline run finishes them)",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
     own, *others = _indexed(config, settings, corpus)
     index = own()
     _check(index, settings, card)

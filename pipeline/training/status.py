@@ -35,7 +35,7 @@ class _Begun(BaseModel):
     settings: _Steps
 
 
-class _Line(BaseModel):
+class _LogLine(BaseModel):
     """A line of the log; `loss` and `seconds_left` are shown."""
 
     kind: str
@@ -116,7 +116,7 @@ def read_metrics(store: Store, run: str) -> list[Numbers]:
     found: list[Numbers] = []
     for number, line in enumerate(lines, 1):
         if line:
-            parse_json(line, _Line, f"line {number} of {where}", remedy)
+            parse_json(line, _LogLine, f"line {number} of {where}", remedy)
             found.append(parse_json(line, Numbers, f"line {number} of {where}", remedy))
     return found
 

@@ -30,10 +30,9 @@ from pipeline.training.distributed import Processes, joined, parallel
 from pipeline.training.log import Log
 from pipeline.training.loop import Loop
 from pipeline.training.model_file import ModelHeader, codebooks_of, load_model, read_scaler, save_model
-from pipeline.training.optimizer import adamw
 from pipeline.training.record import Started, read_started
 from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
-from pipeline.training.step import Stepper, seed_of
+from pipeline.training.step import Stepper, adamw, seed_of
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER

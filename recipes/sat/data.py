@@ -1,40 +1,78 @@
 """Training data of a small SaT model: documents whose sentence ends are known, written badly on purpose.
 
-Sentence ends come from spaCy's rules, paragraph ends from blank lines. Each document is written in several ways: as it
-is, without case, without punctuation, without both, carelessly, and in letters that the model never saw with the
-punctuation of their script (Frohmann et al., 2024, corrupt case and punctuation alike). Sentences are then joined by
-single spaces (Chinese: by nothing), so that nothing but the text itself shows where they end.
+Sentence ends come from spaCy's rules, less those that follow an abbreviation, an ordinal or a quotation
+that the sentence goes on behind; paragraph ends come from blank lines. Sentence ends of treebanks are gold
+(`gold_documents`). Abbreviations, ordinals, initials, numbers of list items and quotation marks are also put into
+sentences. Each document is written in several ways: as it is, without case, without punctuation, without both,
+carelessly, in the letters of another script with its punctuation, and in a made-up language of Latin letters (Frohmann
+et al., 2024, corrupt case and punctuation alike). Sentences are then joined by single spaces (Chinese, Japanese and
+Thai: by nothing), so that nothing but the text itself shows where they end.
 
 Cost: spaCy's rules once over the corpus, then about 3 MB/s a core for writing and tokenising.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from recipes.sonar.data import CorpusSource, is_aligned, languages_of, read
+from recipes.sonar.data import CorpusSource, is_aligned, languages_of, open_text, read
 from stages.segment import marks
 from stages.segment.segmenter import Segmenter
 from stages.segment.settings import SegmentSettings
 
-NOTHING, SENTENCE, PARAGRAPH = 0, 1, 2  # what ends with a token
-WAYS = ("clean", "clean", "bare", "bare", "careless", "careless", "lower", "unpunctuated", "foreign")
+NOTHING, SENTENCE, PARAGRAPH, UNKNOWN = 0, 1, 2, 3  # what ends with a token; UNKNOWN: a sentence, perhaps a paragraph
+WAYS = ("clean", "clean", "bare", "bare", "careless", "careless", "lower", "unpunctuated", "foreign", "made-up")
+GOLD_WAYS = ("clean", "clean", "clean", "bare", "bare", "careless", "lower", "unpunctuated")
 ALIGNED_SENTENCES = 30  # neighbouring segments of aligned records that make a document
 BATCH = 200  # documents segmented at once
 
 _PUNCTUATION = "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code)).startswith("P"))
 _WITHOUT_PUNCTUATION = str.maketrans("", "", _PUNCTUATION)
 _FINAL = re.compile(r"[.!?…。！？]+[\"'”’»)]*$")
-_WITHOUT_SPACES = {"zho_Hans", "zho_Hant", "jpn_Jpan"}
+_WITHOUT_SPACES = {"zho_Hans", "zho_Hant", "jpn_Jpan", "tha_Thai"}
+INSERTED = 0.12  # of the sentences get a word with a full stop
+_GOES_ON = re.compile(r"[?!…]+[\"'”’»“)]*$|\.\.+[\"'”’»“)]*$")  # a quotation or a pause, if a lower-case letter follows
+_ABBREVIATED = re.compile(r"(?<![^\s(\[\"'„“«»—–-])([^\W\d_][^\W\d_.]{0,5})\.(?=\s+([^\W\d_]))")
+_ORDINAL = re.compile(r"(?:^|\s)(?:\d{1,2}|[IVX]{1,4})\.$")
+_BEFORE_ORDINAL = re.compile(
+    r"\b(?:am|vom|zum|beim|dem|den|der|des|die|im|bis|seit|ab|und|ins) (?:\d{1,2}|[IVX]{1,4})\.$"
+)
+_BEHIND_ORDINAL = re.compile(
+    r"(?:Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|Septem|Okto|Novem|Dezem|Jahrhundert|Kapitel|Armee|Regiment)"
+)
+_ITEMS = ("{n}. ", "{n}) ", "({n}) ", "- ", "* ", "• ", "– ", "{a}) ", "{a}. ")
+_QUOTES = {"deu_Latn": ("„“", "»«", '""'), "fra_Latn": ("« \u00a0»", "«»", '""'), "rus_Cyrl": ("«»", '""')}
+_INSERTS = {
+    "eng_Latn": (
+        "Mr. X", "Mrs. X", "Dr. X", "Prof. X", "I. X", "I. I. X", "X I. X", "the U.S.", "U.S.", "e.g.", "i.e.", "No. N",
+        "vs.", "X Inc.", "X Co.", "etc.", "N p.m.", "a.m.", "Jan. N", "Sept. N", "St. X", "cf. p. N", "X.com",
+        "approx. N", "version N.N", "Gen. X", "Sen. X", "Yahoo!", "X Jr.", "Ph.D.", "N.", "Fig. N", "et al.", "D.C.",
+    ),
+    "deu_Latn": (
+        "am N. Mai", "vom N. bis N. März", "im N. Jahrhundert", "z. B.", "z.B.", "d. h.", "Dr. X", "Prof. Dr. X",
+        "I. X", "I. I. X", "bzw.", "ca. N", "Nr. N", "u. a.", "usw.", "X II.", "X IV.", "St. X", "vgl. S. N",
+        "der N. Platz", "den N. August", "Mio. X", "evtl.", "am N.N.N", "X Str. N", "die N. Auflage", "Abs. N",
+    ),
+    "fra_Latn": (
+        "M. X", "MM. X", "I. X", "I.-I. X", "av. J.-C.", "etc.", "cf. p. N", "n° N", "St. X", "p. ex.", "Dr. X",
+        "éd. X", "vol. N", "chap. N", "M. I. X", "env. N", "art. N", "X S.A.",
+    ),
+    "rus_Cyrl": (
+        "г. X", "I. I. X", "I. X", "т. е.", "и т. д.", "и т. п.", "N г.", "в N в.", "ул. X", "им. X", "N руб.",
+        "см. с. N", "др.", "N тыс. X", "стр. N", "проф. X", "св. X",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +84,7 @@ class WritingSystem:
     comma: str = ","
     words: str = " "
     sentences: str = " "
+    spaced: float = 0.0  # share of documents with a space before the final mark
 
 
 def _letters(first: int, last: int) -> str:
@@ -53,10 +92,12 @@ def _letters(first: int, last: int) -> str:
 
 
 SCRIPTS = (
-    WritingSystem(_letters(0x0905, 0x0939), "।।।?"),  # Devanagari
-    WritingSystem(_letters(0x0985, 0x09AF), "।।।?"),  # Bengali
-    WritingSystem(_letters(0x0627, 0x064A), "...؟۔۔", "،"),  # Arabic
-    WritingSystem(_letters(0x0561, 0x0586), "։"),  # Armenian
+    WritingSystem(_letters(0x0905, 0x0939), "।।।?", spaced=0.4),  # Devanagari
+    WritingSystem(_letters(0x0985, 0x09AF), "।।।?", spaced=0.4),  # Bengali
+    WritingSystem(_letters(0x0A05, 0x0A28), "।।।?", spaced=0.4),  # Gurmukhi
+    WritingSystem(_letters(0x0B95, 0x0BB9), "...?!"),  # Tamil
+    WritingSystem(_letters(0x0627, 0x064A), "....؟۔", "،"),  # Arabic
+    WritingSystem(_letters(0x0561, 0x0586), "։։:"),  # Armenian
     WritingSystem(_letters(0x1200, 0x123F), "።", "፣"),  # Ethiopic
     WritingSystem(_letters(0x10D0, 0x10F0), "..?!"),  # Georgian
     WritingSystem(_letters(0x03B1, 0x03C9), "..;!"),  # Greek
@@ -69,13 +110,21 @@ SCRIPTS = (
 )
 
 
+VOWELS = "aeiouyáéíóúàèìòùâêîôûäëïöüãõāēīōūåæøıăơư"
+CONSONANTS = "bcdfghjklmnpqrstvwxzçñšžčćđğşńłřťbdgklmnprst"
+
+
 @dataclass(frozen=True)
 class LabelledDocument:
-    """Sentences in order, and which of them end a paragraph."""
+    """Sentences in order, which of them end a paragraph, and what stands behind each; `spaces` None: what the language
+    has. kind: SENTENCE, or UNKNOWN where paragraphs are not known.
+    """
 
     lang: str
     sentences: Sequence[str]
     ends_paragraph: Sequence[bool]
+    spaces: Sequence[str] | None = None
+    kind: int = SENTENCE
 
 
 def documents(sources: Iterable[CorpusSource], held_out: bool) -> Iterator[LabelledDocument]:
@@ -110,31 +159,159 @@ def documents(sources: Iterable[CorpusSource], held_out: bool) -> Iterator[Label
     yield from segmented()
 
 
+def gold_documents(path: Path) -> Iterator[tuple[str, int, LabelledDocument]]:
+    """Treebank, number of the document in it, and the document, from JSONL of `lang`, `treebank`,
+    `sentences` and `spaces`.
+
+    Which sentences end paragraphs is not known, but for the last. Documents of a single sentence are joined to groups
+    of ALIGNED_SENTENCES, numbered after the others.
+    """
+    single: dict[tuple[str, str], list[str]] = defaultdict(list)
+    count: Counter[str] = Counter()
+    with open_text(path) as lines:
+        for record in map(json.loads, lines):
+            lang, treebank, sentences = record["lang"], record["treebank"], record["sentences"]
+            if len(sentences) == 1:
+                single[lang, treebank].append(sentences[0])
+                continue
+            ends = [False] * (len(sentences) - 1) + [True]
+            yield treebank, count[treebank], LabelledDocument(lang, sentences, ends, record["spaces"], UNKNOWN)
+            count[treebank] += 1
+    for (lang, treebank), sentences in single.items():
+        for first in range(0, len(sentences), ALIGNED_SENTENCES):
+            some = sentences[first : first + ALIGNED_SENTENCES]
+            yield treebank, count[treebank], LabelledDocument(lang, some, [False] * len(some), None, UNKNOWN)
+            count[treebank] += 1
+
+
+def cleaned(sources: Iterable[CorpusSource], held_out: bool) -> list[LabelledDocument]:
+    """`documents` without the boundaries that rules find wrongly (`rejoined`)."""
+    found = list(documents(sources, held_out))
+    abbreviated = abbreviations(found)
+    return [rejoined(one, abbreviated.get(one.lang, frozenset())) for one in found]
+
+
+def abbreviations(found: Sequence[LabelledDocument]) -> dict[str, frozenset[str]]:
+    """Language → words whose full stop a lower-case letter often follows: one time in five, five times or more."""
+    lower: Counter[tuple[str, str]] = Counter()
+    upper: Counter[tuple[str, str]] = Counter()
+    for document in found:
+        for match in _ABBREVIATED.finditer(" ".join(document.sentences)):
+            (lower if match[2].islower() else upper)[document.lang, match[1]] += 1
+    words = defaultdict(set)
+    for (lang, word), often in lower.items():
+        if often >= 5 and often >= 0.2 * (often + upper[lang, word]):
+            words[lang].add(word)
+    return {lang: frozenset(some) for lang, some in words.items()}
+
+
+def rejoined(document: LabelledDocument, abbreviated: frozenset[str]) -> LabelledDocument:
+    """The document without the boundaries that rules find wrongly; those between paragraphs stay."""
+    sentences, ends = [document.sentences[0]], [document.ends_paragraph[0]]
+    between = "" if document.lang in _WITHOUT_SPACES else " "
+    for sentence, end in zip(document.sentences[1:], document.ends_paragraph[1:], strict=True):
+        if not ends[-1] and _goes_on(sentences[-1], sentence, document.lang, abbreviated):
+            sentences[-1] += between + sentence
+            ends[-1] = end
+        else:
+            sentences.append(sentence)
+            ends.append(end)
+    return replace(document, sentences=sentences, ends_paragraph=ends)
+
+
+def _goes_on(before: str, behind: str, lang: str, abbreviated: frozenset[str]) -> bool:
+    if _GOES_ON.search(before):
+        return behind.lstrip("-–— ")[:1].islower()
+    if not before.endswith("."):
+        return False
+    last = before[-12:].split()[-1].lstrip("([\"'„“«»—–-")[:-1]
+    if last in abbreviated:
+        return True
+    if lang == "deu_Latn" and _ORDINAL.search(before[-6:]):
+        return bool(_BEFORE_ORDINAL.search(before[-14:]) or _BEHIND_ORDINAL.match(behind) or behind[:1].islower())
+    return False
+
+
 def write(document: LabelledDocument, way: str, rng: random.Random) -> tuple[str, list[int], list[int]]:
-    """A document in one of the WAYS: the text, where its sentences end (index behind the last character), and SENTENCE
-    or PARAGRAPH for each.
+    """A document in one of the WAYS: the text, where its sentences end (index behind the last character), and SENTENCE,
+    PARAGRAPH or UNKNOWN for each.
     """
     between = "" if document.lang in _WITHOUT_SPACES else " "
     sentences = list(document.sentences)
+    spaces = [between] * len(sentences) if document.spaces is None else list(document.spaces)
+    if document.kind != UNKNOWN:
+        sentences = _with_marks(sentences, document.lang, rng)
     if way == "foreign":
         script = rng.choice(SCRIPTS)
-        between = script.sentences
-        sentences = [_foreign(sentence, script, rng) for sentence in sentences]
+        spaces = [script.sentences] * len(sentences)
+        space = " " if rng.random() < script.spaced else ""
+        sentences = [_foreign(sentence, script, space, rng) for sentence in sentences]
+    elif way == "made-up":
+        table = _made_up(rng)
+        sentences = [unicodedata.normalize("NFC", sentence).translate(table) for sentence in sentences]
     elif way == "careless":
         habits = {habit: rng.random() * 0.6 for habit in ("no end", "other end", "lower", "upper")}
         sentences = [_careless(sentence, habits, rng) for sentence in sentences]
+        if rng.random() < 0.15:
+            sentences = [re.sub(r"([.,;:!?])(?=\s|$)", r" \1", sentence) for sentence in sentences]
     if way in ("bare", "lower"):
         sentences = [sentence.lower() for sentence in sentences]
     if way in ("bare", "unpunctuated"):
         sentences = [" ".join(sentence.translate(_WITHOUT_PUNCTUATION).split()) for sentence in sentences]
     ends, kinds, place = [], [], 0
-    kept = [(s, last) for s, last in zip(sentences, document.ends_paragraph, strict=True) if s]
-    for sentence, last in kept:
+    kept = [one for one in zip(sentences, spaces, document.ends_paragraph, strict=True) if one[0]]
+    for sentence, space, last in kept:
         place += len(sentence)
         ends.append(place)
-        kinds.append(PARAGRAPH if last else SENTENCE)
-        place += len(between)
-    return between.join(sentence for sentence, _ in kept), ends, kinds
+        kinds.append(PARAGRAPH if last else document.kind)
+        place += len(space)
+    return "".join(sentence + space for sentence, space, _ in kept).rstrip(), ends, kinds
+
+
+def _with_marks(sentences: Sequence[str], lang: str, rng: random.Random) -> list[str]:
+    """Abbreviations, initials and ordinals in sentences, sentences in quotation marks, numbers and bullets of lists."""
+    found = list(sentences)
+    inserts = _INSERTS.get(lang, ())
+    names = [
+        word for sentence in sentences[:10] for word in re.findall(r"(?<=\w )[A-ZÀ-ÞА-Я][a-zß-ÿа-яё]{3,}", sentence)
+    ]
+    quotes = _QUOTES.get(lang, ('""', "“”")) if lang not in _WITHOUT_SPACES else ("“”", "「」")
+    for number, sentence in enumerate(found):
+        words = sentence.split(" ")
+        if inserts and names and len(words) > 5 and rng.random() < INSERTED:
+            insert = re.sub(r"\bX\b", lambda _: rng.choice(names), rng.choice(inserts))
+            insert = re.sub(
+                r"\bI\b(?=\.)",
+                lambda _: rng.choice("АБВГДЕИКЛМНПРСТ" if lang == "rus_Cyrl" else "ABCDEFGHJKLMNPRSTW"),
+                insert,
+            )
+            insert = re.sub(r"\bN\b", lambda _: str(rng.randrange(1, 31)), insert)
+            words.insert(rng.randrange(2, len(words) - 1), insert)
+            found[number] = " ".join(words)
+        elif rng.random() < 0.03:
+            marks_ = rng.choice(quotes)
+            found[number] = marks_[: len(marks_) // 2] + sentence + marks_[len(marks_) // 2 :]
+    if len(found) > 3 and rng.random() < 0.06:
+        first, item = rng.randrange(len(found) - 2), rng.choice(_ITEMS)
+        for place in range(first, min(first + rng.randrange(2, 9), len(found))):
+            number = place - first
+            found[place] = item.format(n=number + 1, a="abcdefghi"[number]) + found[place]
+    return found
+
+
+def _made_up(rng: random.Random) -> dict[int, str]:
+    """Other letters for each Latin and Cyrillic one, vowels for vowels, with case: the words of no language."""
+    table = {}
+    for letters, others in (
+        ("aeiouyäöüéèàêâîôûùаеёиоуыэюя", VOWELS),
+        ("bcdfghjklmnpqrstvwxzßçбвгджзйклмнпрстфхцчшщъь", CONSONANTS),
+    ):
+        for letter in letters:
+            other = rng.choice(others)
+            table[ord(letter)] = other
+            if len(letter.upper()) == 1:
+                table[ord(letter.upper())] = other.upper()[:1]
+    return table
 
 
 def _careless(sentence: str, habits: dict[str, float], rng: random.Random) -> str:
@@ -147,13 +324,13 @@ def _careless(sentence: str, habits: dict[str, float], rng: random.Random) -> st
     return sentence.upper() if rng.random() < habits["upper"] * 0.2 else sentence
 
 
-def _foreign(sentence: str, script: WritingSystem, rng: random.Random) -> str:
+def _foreign(sentence: str, script: WritingSystem, space: str, rng: random.Random) -> str:
     ended = _FINAL.search(sentence)
     body = sentence[: ended.start()] if ended else sentence
     shift = rng.randrange(len(script.letters))
     body = "".join(script.letters[(ord(c) * 7 + shift) % len(script.letters)] if c.isalpha() else c for c in body)
     body = body.replace(" ", script.words).replace(",", script.comma)
-    return body + (rng.choice(script.finals) if ended and script.finals else "")
+    return body + (space + rng.choice(script.finals) if ended and script.finals else "")
 
 
 @dataclass
@@ -177,10 +354,16 @@ class Stream:
         return self.ids[places].astype(np.int64), self.ends[places]
 
 
-def tokenise(found: Sequence[LabelledDocument], tokenizer: Tokenizer, seed: int) -> Stream:
-    """Every document in all WAYS, in a seeded order."""
+def tokenise(
+    found: Sequence[LabelledDocument],
+    tokenizer: Tokenizer,
+    seed: int,
+    ways: Sequence[str] = WAYS,
+    count: int = len(WAYS),
+) -> Stream:
+    """Every document in `count` of the ways, in a seeded order."""
     rng = random.Random(seed)
-    work = [(number, way) for number in range(len(found)) for way in WAYS]
+    work = [(number, way) for number in range(len(found)) for way in rng.sample(ways, count)]
     rng.shuffle(work)
     ids, ends = [], []
     for first in range(0, len(work), 2000):
@@ -189,7 +372,8 @@ def tokenise(found: Sequence[LabelledDocument], tokenizer: Tokenizer, seed: int)
         for tokens, (_, places, kinds) in zip(encoded, written, strict=True):
             last = np.array(tokens.offsets, np.int64).reshape(-1, 2)[:, 1]
             ends.append(np.zeros(len(last), np.uint8))
-            if len(last):  # the first token that reaches the end of a sentence
-                ends[-1][np.minimum(np.searchsorted(last, places), len(last) - 1)] = kinds
+            if len(last):  # of tokens that end there (`▁` and `.` of a mark after a space do) the last, as in the stage
+                reached = np.minimum(np.searchsorted(last, places), len(last) - 1)
+                ends[-1][np.searchsorted(last, last[reached], side="right") - 1] = kinds
             ids.append(np.array(tokens.ids, np.uint16))
     return Stream(np.concatenate(ids), np.concatenate(ends))

@@ -24,7 +24,7 @@ from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 
 
 def average(cards: Sequence[ModelCard], shares: Sequence[float]) -> tuple[SonarTextEncoder, SonarTextDecoder]:
-    """Networks with the mean of the cards' weights; shares need not add up to 1.
+    """Return networks with the mean of the cards' weights; shares need not add up to 1.
 
     Raises ValueError if the cards differ in tokenizer, sizes or languages.
     """

@@ -41,7 +41,7 @@ class TokenSequences:
         return cls(np.concatenate([part.flat for part in parts]), np.concatenate(([0], np.cumsum(lengths))))
 
     def padded(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, longest) int64, PAD after the end."""
+        """Return (rows, longest) int64, PAD after the end."""
         lengths = self.starts[rows + 1] - self.starts[rows]
         column = np.arange(lengths.max())
         inside = column < lengths[:, None]
@@ -62,7 +62,7 @@ class TrainingSet:
     groups: np.ndarray
 
     def save(self, path: Path, made_of: str) -> None:
-        """made_of: the corpora and the tokenizer, which `load` compares."""
+        """Save the sequences. made_of: the corpora and the tokenizer, which `load` compares."""
         np.savez(
             path,
             flat=self.tokens.flat,
@@ -75,7 +75,7 @@ class TrainingSet:
 
     @classmethod
     def load(cls, path: Path, made_of: str) -> TrainingSet:
-        """Raises ValueError if the file was made of other corpora or with another tokenizer."""
+        """Load what `save` wrote. Raises ValueError if the file was made of other corpora or with another tokenizer."""
         with np.load(path) as arrays:
             found = str(arrays["made_of"]) if "made_of" in arrays else "unknown corpora"
             if found != made_of:
@@ -119,7 +119,7 @@ class Batches:
         self.pools, self.single = self._pools(round_size - self.aligned, weights, thinned)
 
     def _pools(self, wanted: int, weights: Sequence[float] | None, thinned: int) -> tuple[list[np.ndarray], list[int]]:
-        """Sequences of each pool, and how many of them a round draws."""
+        """Return sequences of each pool, and how many of them a round draws."""
         alone, sources = self.data.alone, self.data.sources
         if thinned:
             chance = np.random.default_rng((self.seed, 2)).random(len(alone))
@@ -133,7 +133,7 @@ class Batches:
         return pools, np.diff(ends, prepend=0).tolist()
 
     def plan(self, number: int, longest: int, budget: int) -> list[np.ndarray]:
-        """The batches of a round, each (rows, 2): source and target sequence.
+        """Return the batches of a round, each (rows, 2): source and target sequence.
 
         No sequence is over `longest` tokens, no batch of several over `budget`.
         """
@@ -186,7 +186,7 @@ class Batches:
 
 
 def append_end(ids: np.ndarray) -> np.ndarray:
-    """(rows, length) padded → (rows, length + 1) with `</s>` after each row's last token."""
+    """Map (rows, length) padded to (rows, length + 1) with `</s>` after each row's last token."""
     wider = np.pad(ids, ((0, 0), (0, 1)), constant_values=PAD)
     wider[np.arange(len(ids)), (ids != PAD).sum(axis=1)] = END
     return wider

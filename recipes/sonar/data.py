@@ -41,7 +41,7 @@ Record = dict[str, str]
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Pieces of 1 to 200 characters: sentences, and long ones cut at their last space."""
+    """Return pieces of 1 to 200 characters: sentences, and long ones cut at their last space."""
     ends = [match.end() for match in _END_OF_SENTENCE.finditer(text)]
     for begin, end in zip([0, *ends], [*ends, len(text)], strict=True):
         rest = " ".join(text[begin:end].split())
@@ -55,7 +55,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def open_text(path: Path) -> IO[str]:
-    """A text file, unpacked by the ending of its name."""
+    """Return a text file, unpacked by the ending of its name."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8")
     if path.suffix == ".xz":
@@ -69,7 +69,7 @@ def open_text(path: Path) -> IO[str]:
 
 
 def uniform(*key: str) -> float:
-    """A number in [0, 1) that depends on nothing but the key."""
+    """Return a number in [0, 1) that depends on nothing but the key."""
     return int.from_bytes(hashlib.sha256("\0".join(key).encode()).digest()[:8], "big") / 2**64
 
 
@@ -112,7 +112,9 @@ class CorpusSource:
 
 
 def is_held_out(record: Mapping[str, str]) -> bool:
-    """Whether a record is kept from training. Pieces of a book or page (`<page>-NNNN`) and of a title stay together."""
+    """Return whether a record is kept from training. Pieces of a book or page (`<page>-NNNN`) and of a title stay
+    together.
+    """
     if record.get("title"):
         return uniform("held out", record["title"]) < HELD_OUT_TITLES
     return uniform("held out", _page(record)) < HELD_OUT
@@ -123,7 +125,7 @@ def _page(record: Mapping[str, str]) -> str:
 
 
 def read(sources: Iterable[CorpusSource], held_out: bool) -> Iterator[Record]:
-    """Records of the training or the held-out side (`is_held_out`).
+    """Return records of the training or the held-out side (`is_held_out`).
 
     Raises ValueError for a line that is neither a document (`id`, `lang`, `text`) nor an aligned record.
     """
@@ -142,7 +144,7 @@ def read(sources: Iterable[CorpusSource], held_out: bool) -> Iterator[Record]:
 
 
 def languages_of(record: Record) -> dict[str, str]:
-    """Language → text, for aligned records and for documents of one language alike."""
+    """Map each language to its text, for aligned records and for documents of one language alike."""
     if "text" in record:
         return {record["lang"]: record["text"]}
     return {key: text for key, text in record.items() if _LANGUAGE_CODE.fullmatch(key) and text.strip()}
@@ -153,7 +155,7 @@ def is_aligned(record: Record) -> bool:
 
 
 def tokenise(sources: Sequence[CorpusSource], tokenizer: SonarTokenizer) -> TrainingSet:
-    """Reads the training side of all sources once."""
+    """Read the training side of all sources once."""
     languages = tokenizer.card.languages
     parts: list[TokenSequences] = []
     alone: list[tuple[np.ndarray, np.ndarray]] = []  # sequences and their sources
@@ -200,14 +202,14 @@ def tokenise(sources: Sequence[CorpusSource], tokenizer: SonarTokenizer) -> Trai
 
 
 def tokens_of(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer) -> str:
-    """What decides the result of `tokenise`; weights do not."""
+    """Return what decides the result of `tokenise`; weights do not."""
     return json.dumps(
         [tokenizer.card.tokenizer_digest, *(f"{source.path.name}@{source.share:g}" for source in sources)]
     )
 
 
 def corpus_weights(sources: Sequence[CorpusSource], data: TrainingSet) -> list[float] | None:
-    """The weight of each source, 0 where it holds only aligned records; None if nobody gave weights.
+    """Return the weight of each source, 0 where it holds only aligned records; None if nobody gave weights.
 
     Raises ValueError if only some sources with documents have a weight, or one without documents has.
     """

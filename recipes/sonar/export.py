@@ -18,7 +18,7 @@ _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
 
 
 def networks(recipe: SonarRecipe, vocab_size: int) -> tuple[SonarTextEncoder, SonarTextDecoder]:
-    """An untrained encoder and decoder, which share one embedding table.
+    """Return an untrained encoder and decoder, which share one embedding table.
 
     Sharing it was seen to halve the tokens that copying takes to learn. The table starts small: the output projection
     is tied to it, and at full size an untrained decoder is sure that each token follows itself.
@@ -42,7 +42,7 @@ def networks(recipe: SonarRecipe, vocab_size: int) -> tuple[SonarTextEncoder, So
 
 
 def loaded(card: ModelCard) -> tuple[SonarTextEncoder, SonarTextDecoder]:
-    """A card's networks, ready to be trained further; they share one embedding table, which is the decoder's."""
+    """Return a card's networks, ready to be trained further; they share one embedding table, which is the decoder's."""
     encoder, decoder = checkpoint.load_encoder(card), checkpoint.load_decoder(card)
     encoder.embedding.weight = decoder.embedding.weight
     return encoder.requires_grad_(True).train(), decoder.requires_grad_(True).train()
@@ -56,7 +56,7 @@ def export(
     facts: str,
     scores: dict[str, dict[str, float]],
 ) -> ModelCard:
-    """Writes encoder and decoder to `<name>/`, beside the tokenizer, and the card `<name>.yaml`."""
+    """Write encoder and decoder to `<name>/`, beside the tokenizer, and the card `<name>.yaml`."""
     folder = out / recipe.name
     written = {"tokenizer": folder / "tokenizer.model"}
     for role, network in (("encoder", encoder), ("decoder", decoder)):

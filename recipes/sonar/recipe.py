@@ -47,7 +47,9 @@ class SonarRecipe:
 
 
 def continued(recipe: SonarRecipe, card: ModelCard) -> SonarRecipe:
-    """The recipe with the sizes and languages of a card whose weights are trained further, and without a curriculum."""
+    """Return the recipe with the sizes and languages of a card whose weights are trained further, and without a
+    curriculum.
+    """
     return replace(
         recipe,
         start=f"{card.name} (encoder {card.encoder_digest}, decoder {card.decoder_digest})",
@@ -81,14 +83,15 @@ class TrainingBudget:
     minutes: float = 0.0
 
     def left(self, progress: RecipeProgress) -> float:
-        """The share that is left, from 1 to 0."""
+        """Return the share that is left, from 1 to 0."""
         if self.minutes:
             return max(0.0, 1 - progress.seconds / (60 * self.minutes))
         return max(0.0, 1 - progress.step / self.steps)
 
 
 def schedule(step: int, left: float, warmup: int, decay: float) -> float:
-    """Warm-up, constant, and a linear decay over the last share: until that begins, a run may still be lengthened.
+    """Return warm-up, constant, and a linear decay over the last share: until that begins, a run may still be
+    lengthened.
 
     left: the share of the training that is left at this step, from 1 to 0.
     """
@@ -96,7 +99,7 @@ def schedule(step: int, left: float, warmup: int, decay: float) -> float:
 
 
 def lesson(recipe: SonarRecipe, step: int) -> tuple[int, int]:
-    """The longest sentence and the size of a batch at a step, both in tokens."""
+    """Return the longest sentence and the size of a batch at a step, both in tokens."""
     for longest, steps in recipe.curriculum:
         if step < steps:
             return longest, min(recipe.batch_tokens, recipe.curriculum_rows * longest)

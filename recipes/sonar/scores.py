@@ -62,7 +62,9 @@ class KindScore:
 
 
 def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, most: int) -> HeldOutText:
-    """At most `most` sentences of each kind, and as many aligned records, chosen by hashes of their texts and ids."""
+    """Return at most `most` sentences of each kind, and as many aligned records, chosen by hashes of their texts and
+    ids.
+    """
     settings = SegmentSettings(method="spacy-capped", max_chars=LONGEST_SENTENCE)
     segmenter = Segmenter(settings, tokenizer.count)
     found: dict[Kind, set[str]] = {}
@@ -90,7 +92,7 @@ def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, mo
 
 
 def embed(encoder: SonarTextEncoder, tokenizer: SonarTokenizer, texts: Sequence[str], language: str) -> Tensor:
-    """(sentences, dim): as float16, in which the corpus keeps them."""
+    """Return (sentences, dim): as float16, in which the corpus keeps them."""
     ids = tokenizer.encode(list(texts), language)
     result = torch.empty((len(ids), tokenizer.card.dim))
     for rows, batch in _batches(ids):
@@ -101,7 +103,7 @@ def embed(encoder: SonarTextEncoder, tokenizer: SonarTokenizer, texts: Sequence[
 def decode(
     decoder: SonarTextDecoder, tokenizer: SonarTokenizer, embeddings: Tensor, limits: Sequence[int], language: str
 ) -> list[str]:
-    """Greedy decodings into a language, each of at most its limit of tokens."""
+    """Return greedy decodings into a language, each of at most its limit of tokens."""
     prefixes = torch.tensor([tokenizer.target_prefix(language)] * len(embeddings))
     search, decoded = Greedy(decoder), list[str]()
     for start in range(0, len(embeddings), 256):
@@ -114,7 +116,7 @@ def decode(
 def scores_by_kind(
     encoder: SonarTextEncoder, decoder: SonarTextDecoder, tokenizer: SonarTokenizer, text: HeldOutText
 ) -> dict[Kind, KindScore]:
-    """How well sentences survive their embeddings."""
+    """Return how well sentences survive their embeddings."""
     scores = {}
     for (kind, language), kept in text.sentences.items():
         limits = [count + 8 for count in tokenizer.count(kept)]
@@ -133,7 +135,7 @@ def scores_by_kind(
 def translation_scores(
     encoder: SonarTextEncoder, decoder: SonarTextDecoder, tokenizer: SonarTokenizer, text: HeldOutText
 ) -> dict[str, dict[str, float]]:
-    """BLEU of translations into and out of English: direction → other language → value."""
+    """Return BLEU of translations into and out of English: direction → other language → value."""
     scores: dict[str, dict[str, float]] = {}
     for other in (language for language in tokenizer.card.languages if language != PIVOT):
         pairs = [record for record in text.aligned if PIVOT in record and other in record]
@@ -151,10 +153,9 @@ def held_out_scores(
     decoder: SonarTextDecoder,
     tokenizer: SonarTokenizer,
     sources: Sequence[CorpusSource],
-    most: int = 1000,
 ) -> dict[str, dict[str, float]]:
     """Score → language → value, as a card states them: `bleu KIND` and `loss KIND` of each kind, and translations."""
-    text = held_out_text(sources, tokenizer, most)
+    text = held_out_text(sources, tokenizer, 1000)
     scores: dict[str, dict[str, float]] = {}
     for (kind, language), score in scores_by_kind(encoder, decoder, tokenizer, text).items():
         values = {"bleu": score.bleu, "loss": score.loss, "sentences": float(score.sentences)}

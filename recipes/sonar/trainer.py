@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from recipes.muon import Muon
 from recipes.sonar.batches import Batches, TokenBatch, TrainingSet
 from recipes.sonar.export import loaded, networks
-from recipes.sonar.loss import projected_cross_entropy
 from recipes.sonar.recipe import RecipeProgress, SonarRecipe, TrainingBudget, lesson, schedule
 from stages.sonar.card import ModelCard
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
@@ -31,7 +30,7 @@ from stages.sonar.tokenizer import PAD
 def cross_entropy(
     encoder: SonarTextEncoder, decoder: SonarTextDecoder, batch: TokenBatch, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Mean over the target's tokens, nats."""
+    """Return mean over the target's tokens, nats."""
     mixed = dtype != torch.float32
     # the fused attention of CPUs takes two to four times as long in bfloat16 as plain matmuls, forward and backward
     with torch.autocast("cpu", dtype, enabled=mixed), sdpa_kernel(SDPBackend.MATH) if mixed else nullcontext():
@@ -87,7 +86,7 @@ class Trainer:
         self.path.with_suffix(".half").replace(self.path)
 
     def resume(self) -> None:
-        """Raises ValueError if the checkpoint was made by another recipe."""
+        """Go on from a checkpoint. Raises ValueError if the checkpoint was made by another recipe."""
         with safe_open(self.path, framework="pt") as file:
             about = file.metadata()
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -110,7 +109,7 @@ class Trainer:
         self.progress = RecipeProgress(**json.loads(about["progress"]))
 
     def run(self, budget: TrainingBudget, stop: int | None = None, save_seconds: float = 300.0) -> None:
-        """Trains until the budget is used up, printing a line every 50 steps and saving every five minutes.
+        """Train until the budget is used up, printing a line every 50 steps and saving every five minutes.
 
         With `stop` it stops at that step, in the middle of the schedule, to be resumed.
         """
@@ -163,7 +162,7 @@ class Trainer:
 
 
 def optimizers(recipe: SonarRecipe, parameters: list[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for embeddings, norms and biases."""
+    """Return Muon for the layers' matrices, AdamW for embeddings, norms and biases."""
     matrices = [p for name, p in parameters if p.ndim == 2 and not name.startswith("embedding.")]
     others = [p for name, p in parameters if p.ndim != 2 or name.startswith("embedding.")]
     rate = recipe.learning_rate
@@ -173,3 +172,48 @@ def optimizers(recipe: SonarRecipe, parameters: list[tuple[str, nn.Parameter]]) 
         for group in optimizer.param_groups:
             group["base_lr"] = rate
     return chosen
+
+
+TOKENS_AT_ONCE = 512
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, dtype: torch.dtype) -> Tensor:
+        states, table = hidden.to(dtype), weight.to(dtype)
+        hidden_grad, weight_grad = torch.empty_like(states), torch.zeros_like(weight)
+        total = torch.zeros((), dtype=torch.float64)
+        for start in range(0, len(target), TOKENS_AT_ONCE):
+            here = slice(start, start + TOKENS_AT_ONCE)
+            rows, wanted = states[here], target[here, None]
+            logits = (rows @ table.T).float()
+            logits -= logits.amax(dim=1, keepdim=True)
+            total -= logits.gather(1, wanted).sum()
+            sums = logits.exp_().sum(dim=1, keepdim=True)
+            total += sums.log().sum()
+            grad = logits.div_(sums).scatter_add_(1, wanted, torch.full_like(sums, -1.0)).to(dtype)
+            hidden_grad[here] = grad @ table
+            weight_grad += grad.T @ rows
+        ctx.save_for_backward(hidden_grad.to(hidden.dtype).div_(len(target)), weight_grad.div_(len(target)))
+        return (total / len(target)).float()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        hidden_grad, weight_grad = ctx.saved_tensors
+        return hidden_grad * grads[0], weight_grad * grads[0], None, None
+
+
+def projected_cross_entropy(
+    hidden: Tensor, weight: Tensor, target: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return mean cross-entropy in nats of `hidden @ weight.T`, whose matmuls are in dtype and whose softmax is in
+    float32.
+
+    Loss and gradients are computed together, `TOKENS_AT_ONCE` tokens at a time, so that what is worked on stays in the
+    cache: with 8 000 pieces in bfloat16 on one core a training step took two thirds of the time that it takes with
+    `F.cross_entropy`.
+
+    hidden: (tokens, dim); weight: (vocabulary, dim); target: (tokens,) int64. Both get gradients.
+    """
+    loss: Tensor = _ProjectedCrossEntropy.apply(hidden, weight, target, dtype)  # type: ignore[no-untyped-call]
+    return loss

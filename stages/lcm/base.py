@@ -56,8 +56,8 @@ class BaseLcm(Lcm):
         nn.init.normal_(self.pre.project.bias, std=START)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of every sentence, the first of a document too. With n-gram heads, while it learns, also of what they say of
-        it from further back (`ngram.py`); in evaluation mode of the first head alone.
+        """Return the loss of every sentence, the first of a document too. With n-gram heads, while it learns, also of
+        what they say of it from further back (`ngram.py`); in evaluation mode of the first head alone.
         """
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
@@ -74,14 +74,14 @@ class BaseLcm(Lcm):
 
     @inference
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """One pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
+        """Predict in one pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
         return self.scaling.denormalize(self._predict(clean, batch.packing, sampling.ensemble))
 
     @inference
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """One pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
+        """Predict in one pass; nothing is drawn. Of `sampling` only the ensemble of n-gram heads has an effect."""
         check_lengths(batch.lengths, self.card.context, room=1)
         lengths = batch.lengths + 1
         longer = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths)
@@ -90,7 +90,7 @@ class BaseLcm(Lcm):
         return self.scaling.denormalize(self._predict(longer, packing, sampling.ensemble)[ends])
 
     def flops(self, batch: Batch) -> float:
-        """PreNet needs no gradient of its input."""
+        """Count the operations of `losses`; PreNet needs no gradient of its input."""
         card, dim, sentences = self.card, self.scaling.median.numel(), batch.sentences
         assert card.layers is not None
         inner = card.heads * card.width_of_head
@@ -103,11 +103,11 @@ class BaseLcm(Lcm):
         )
 
     def blocks(self) -> list[nn.Module]:
-        """The layers."""
+        """Return the layers."""
         return list(self.layers)
 
     def _predict(self, normalized: Tensor, packing: Packing, ensemble: float = 0.0) -> Tensor:
-        """(sentences, dim) normalised → the prediction of each from those before it, normalised. ensemble: λ."""
+        """Map (sentences, dim) normalised to the prediction of each from those before it, normalised. ensemble: λ."""
         read = self._read(normalized, packing)
         if self.ngram is not None and ensemble:
             return self.ngram.ensemble(read, normalized, packing.preceding, ensemble)
@@ -115,11 +115,11 @@ class BaseLcm(Lcm):
         return predicted
 
     def _error(self, predicted: Tensor, embeddings: Tensor) -> Tensor:
-        """(sentences,) squared errors of normalised predictions, eq. 5, over the mean of iqr²."""
+        """Return the (sentences,) squared errors of normalised predictions, eq. 5, over the mean of iqr²."""
         return (self.scaling.denormalize(predicted) - embeddings.float()).square().sum(1) / self.spread
 
     def _read(self, normalized: Tensor, packing: Packing) -> Tensor:
-        """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""
+        """Map (sentences, dim) normalised to (sentences, model_dim): what each may know of those before it."""
         rotations = Rotations.of(packing, self.card.width_of_head, self.card.rope_base)
         x: Tensor = self.pre(shifted(normalized, packing.starts))
         for block in self.layers:

@@ -27,7 +27,7 @@ class Previous:
     """Repeats the previous sentence; zeros at the beginning of a document."""
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """See `SentencePredictor`."""
+        """Predict as `SentencePredictor` says."""
         found = torch.zeros_like(batch.embeddings, dtype=torch.float32)
         found[1:] = batch.embeddings[:-1].float()
         found[(batch.lengths.cumsum(0) - batch.lengths).to(found.device)] = 0
@@ -41,7 +41,7 @@ class Mean:
         self._vector = vector.float()
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """See `SentencePredictor`."""
+        """Predict as `SentencePredictor` says."""
         return self._vector.to(batch.embeddings.device).expand(batch.sentences, -1).clone()
 
 
@@ -49,5 +49,5 @@ class Truth:
     """Knows the sentence, which no model can beat. Its round trip is that of the decoder alone."""
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """See `SentencePredictor`."""
+        """Predict as `SentencePredictor` says."""
         return batch.embeddings.float()

@@ -48,13 +48,13 @@ class Batch:
 
     @property
     def target_rows(self) -> Indices:
-        """Ascending, those of sentences that count in the loss; of a batch that moved, without a wait."""
+        """The rows of sentences that count in the loss, ascending; of a batch that moved, without a wait."""
         weights = self.weights.cpu() if self.weights_on_host is None else self.weights_on_host
         return np.flatnonzero(weights.numpy() > 0)
 
     @property
     def packing(self) -> Packing:
-        """Of the documents, on the device of the embeddings."""
+        """The packing of the documents, on the device of the embeddings."""
         return packing_of(self.layout or layout_of(self.lengths), self.embeddings.device)
 
     def to(self, device: str | torch.device) -> Self:

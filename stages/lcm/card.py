@@ -60,7 +60,7 @@ class DiffusionSettings(BaseModel):
 
 
 def options_of(card: LcmCard) -> tuple[str, ...]:
-    """Fields of `Sampling` that models of a card read."""
+    """Return the fields of `Sampling` that models of a card read."""
     ensemble = () if card.ngram is None else ("ensemble",)
     if card.kind in ("quant-c", "quant-d"):
         return "guidance", "temperature", "top_k", "top_p"
@@ -250,7 +250,9 @@ class LcmCard(Card):
         return self.sonar_llm or SonarLlmSettings()
 
     def recorded(self) -> dict[str, Any]:
-        """All fields, as trainings are pinned to them: fields that cards did not always have only if they are set."""
+        """Return all fields, as trainings are pinned to them: fields that cards did not always have only if they are
+        set.
+        """
         left_out = {"contrastive", "sonar_llm", "token_lm"}
         left_out |= {name for name, usual in LEFT_OUT.items() if getattr(self, name) == usual}
         found = self.model_dump(mode="json", exclude=left_out)
@@ -263,7 +265,8 @@ class LcmCard(Card):
         return found
 
     def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192, vocabulary: int = 256_206) -> int:
-        """Numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the paper.
+        """Count the numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the
+        paper.
 
         vocabulary: of a token language model, which needs no embeddings of sentences; by default that of SONAR.
         """
@@ -291,12 +294,12 @@ class LcmCard(Card):
 
 
 def shipped_lcm_cards() -> list[str]:
-    """Names of the cards that ship."""
+    """Return the names of the cards that ship."""
     return [name for name in shipped("models") if name.startswith(PREFIX)]
 
 
 def load_lcm_card(name_or_path: str) -> LcmCard:
-    """The card of a shipped model by its name, or of any by the path of its `.yaml` file.
+    """Return the card of a shipped model by its name, or of any by the path of its `.yaml` file.
 
     Raises CardError if there is no such card or it is not valid.
     """
@@ -311,7 +314,9 @@ def with_objective(
     token_lm: TokenLmSettings | None = None,
     ngram: NgramSettings | None = None,
 ) -> LcmCard:
-    """A card that learns otherwise; None: as the card says. Raises CardError if a model of its kind cannot."""
+    """Return a card that learns by another objective; None: as the card says. Raises CardError if a model of its kind
+    cannot.
+    """
     fields: dict[str, Any] = {}
     if objective is not None:
         others = {"contrastive": "contrastive", "sonar-llm": "sonar_llm"}

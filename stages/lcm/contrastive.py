@@ -55,7 +55,7 @@ class ContrastiveLcm(BaseLcm):
             self.log_scale = nn.Parameter(torch.full((1,), self.scale))
 
     def begin_step(self, step: int, steps: int) -> None:
-        """With tied keys, the last steps fit the head."""
+        """With tied keys, let the last steps fit the head."""
         fitted = math.ceil(self.contrast.head * steps) if self.tied else 0
         if not fitted or self._fitting or step < steps - fitted:
             return
@@ -64,7 +64,7 @@ class ContrastiveLcm(BaseLcm):
             self._begin_head()
 
     def check(self, batch: Batch) -> None:
-        """A single target has nothing to be told from."""
+        """Raise ValueError for a single target, which has nothing to be told from."""
         if batch.targets == 1:
             raise ValueError(
                 "a micro-batch has a single target, and the contrastive objective tells targets from each other: give "
@@ -72,7 +72,7 @@ class ContrastiveLcm(BaseLcm):
             )
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of every sentence, the first of a document too; 0 where there is nothing to tell it from."""
+        """Return the loss of every sentence, the first of a document too; 0 where there is nothing to tell it from."""
         if self._fitting:
             return super().losses(batch)
         check_lengths(batch.lengths, self.card.context)
@@ -87,19 +87,19 @@ class ContrastiveLcm(BaseLcm):
 
     @inference
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """One pass. Raises ValueError for tied keys without a head."""
+        """Predict in one pass. Raises ValueError for tied keys without a head."""
         self._check_head()
         return super().predict(batch, sampling)
 
     @inference
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """One pass. Raises ValueError for tied keys without a head."""
+        """Predict in one pass. Raises ValueError for tied keys without a head."""
         self._check_head()
         return super().next(batch, sampling)
 
     def flops(self, batch: Batch) -> float:
-        """Scores are one product more; frozen keys need no gradient, tied ones are PreNet's, which needs none of its
-        input, and PostNet's projection is not used.
+        """Count the operations of `losses`. Scores are one product more; frozen keys need no gradient, tied ones are
+        PreNet's, which needs none of its input, and PostNet's projection is not used.
         """
         found, count = super().flops(batch), batch.sentences
         if self._fitting:
@@ -111,7 +111,7 @@ class ContrastiveLcm(BaseLcm):
 
     @torch.no_grad()
     def _begin_head(self) -> None:
-        """PostNet undoes what PreNet does: W⁺ (o − b), by a pseudo-inverse in float64."""
+        """Let PostNet begin as what undoes PreNet: W⁺ (o − b), by a pseudo-inverse in float64."""
         weight, bias = (_whole(one).double().cpu() for one in (self.pre.project.weight, self.pre.project.bias))
         inverse = torch.linalg.pinv(weight)
         _put(self.post.project.weight, inverse)
@@ -127,7 +127,7 @@ class ContrastiveLcm(BaseLcm):
 
 
 def contrastive_losses(queries: Tensor, keys: Tensor, log_scale: float | Tensor, compared: Tensor) -> Tensor:
-    """queries, keys: (n, width), compared: (n, n) bool, with True on its diagonal → (n,) float32.
+    """Return (n,) float32 losses of queries and keys (n, width); compared: (n, n) bool, with True on its diagonal.
 
     −log of the softmax of scores, e^log_scale · query · key / √width, over the keys that each query is compared with,
     at its own. In float32, whatever autocast does.
@@ -139,7 +139,8 @@ def contrastive_losses(queries: Tensor, keys: Tensor, log_scale: float | Tensor,
 
 
 def negatives(embeddings: Tensor, weights: Tensor) -> Tensor:
-    """(n, n) bool: what each of (n, dim) sentences is compared with: itself, and the targets that differ from it.
+    """Return (n, n) bool: what each of (n, dim) sentences is compared with: itself, and the targets that differ from
+    it.
 
     Whether two are equal, bit by bit, is told by a number of 64 bits for each: one negative in 2^64 is left out.
     """
@@ -158,12 +159,12 @@ def _multipliers(count: int, device: torch.device) -> Tensor:
 
 
 def _whole(parameter: Tensor) -> Tensor:
-    """All of a parameter of which FSDP may have given this process a share."""
+    """Return all of a parameter of which FSDP may have given this process a share."""
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def _put(parameter: Tensor, value: Tensor) -> None:
-    """A value into a parameter of which FSDP may have given this process a share."""
+    """Put a value into a parameter of which FSDP may have given this process a share."""
     moved = value.to(parameter.device, parameter.dtype)
     if isinstance(parameter, DTensor):
         moved = distribute_tensor(moved, parameter.device_mesh, parameter.placements)

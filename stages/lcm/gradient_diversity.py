@@ -17,10 +17,11 @@ from stages.lcm.model import Lcm
 from stages.lcm.sonar_llm import tokens_of
 
 
-def gradient_diversity(model: Lcm, batch: Batch, seed: int = 0) -> float:
-    """Of the documents of a batch, by the losses that a model in training mode learns by; NaN where all are 0.
+def gradient_diversity(model: Lcm, batch: Batch) -> float:
+    """Return the gradient diversity of the documents of a batch, by the losses that a model in training mode learns by;
+    NaN where all are 0.
 
-    Each document's random numbers (dropout, noise) are those of `seed`. The model's gradients are dropped.
+    Each document's random numbers (dropout, noise) are the same. The model's gradients are dropped.
     """
     training = model.training
     model.train()
@@ -28,7 +29,7 @@ def gradient_diversity(model: Lcm, batch: Batch, seed: int = 0) -> float:
     total = [torch.zeros_like(one, dtype=torch.float64) for one in parameters]
     squares = 0.0
     for document in documents_of_batch(batch):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         loss = (document.weights * model.losses(document)).sum()
         for so_far, gradient in zip(total, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
             if gradient is not None:
@@ -40,7 +41,7 @@ def gradient_diversity(model: Lcm, batch: Batch, seed: int = 0) -> float:
 
 
 def documents_of_batch(batch: Batch, count: int = 1) -> Iterator[Batch]:
-    """The documents of a batch, so many in a batch of their own."""
+    """Return the documents of a batch, so many in a batch of their own."""
     ends = batch.lengths.cumsum(0).tolist()
     for first in range(0, len(ends), count):
         last = min(first + count, len(ends))

@@ -16,7 +16,7 @@ MODULATIONS = 9  # AdaLN: shift, scale and gate of the three sub-blocks of a den
 
 
 def reading_flops(card: LcmCard, dim: int, sentences: float) -> float:
-    """FLOPs of reading so many sentences of one document, of embeddings of `dim` dimensions, each once.
+    """Count the FLOPs of reading so many sentences of one document, of embeddings of `dim` dimensions, each once.
 
     For the Two-Tower also of the keys and values that its denoiser attends to.
     """
@@ -36,7 +36,7 @@ def reading_flops(card: LcmCard, dim: int, sentences: float) -> float:
 def next_flops(
     card: LcmCard, dim: int, context: float, sampling: Sampling, codebooks: int = 64, units: int = 8192
 ) -> float:
-    """FLOPs of predicting the sentence after `context` sentences that were read already.
+    """Count the FLOPs of predicting the sentence after `context` sentences that were read already.
 
     codebooks, units: of Quant-LCM, which takes a step for each codebook; diffusion takes `sampling.steps`.
     """
@@ -66,7 +66,7 @@ def next_flops(
 
 
 def writing_flops(card: LcmCard, dim: int, prompt: float, sentences: float, sampling: Sampling) -> float:
-    """FLOPs of continuing `prompt` sentences by `sentences`, without encoder and decoder."""
+    """Count the FLOPs of continuing `prompt` sentences by `sentences`, without encoder and decoder."""
     first, last = prompt, prompt + sentences - 1
     each = (next_flops(card, dim, first, sampling) + next_flops(card, dim, last, sampling)) / 2  # linear in between
     return reading_flops(card, dim, last) + sentences * each

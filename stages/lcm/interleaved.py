@@ -46,7 +46,7 @@ class InterleavedTransformer(nn.Module):
         nn.init.normal_(self.positions.weight, std=POSITIONS)
 
     def forward(self, clean: Tensor, noisy: Tensor, index: Tensor, dropped: Tensor, packing: Packing) -> Tensor:
-        """(sentences, out_dim) float32: what is predicted of each noisy sentence.
+        """Return (sentences, out_dim) float32: what is predicted of each noisy sentence.
 
         clean, noisy: (sentences, dim) normalised. index: (sentences,) int64 of the noisy ones.
         dropped: (sentences,) bool, noisy ones that see nothing but themselves. packing: of the sentences.
@@ -61,7 +61,7 @@ class InterleavedTransformer(nn.Module):
         return predicted
 
     def read(self, clean: Tensor, packing: Packing) -> list[Cache]:
-        """Keys and values of clean sentences (sentences, dim), normalised, in every layer."""
+        """Return the keys and values of clean sentences (sentences, dim), normalised, in every layer."""
         x = self._inputs(clean, Lookup.same(packing.scatter.new_zeros(1)), packing)
         caches = [Cache() for _ in self.layers]
         for block, cache in zip(self.layers, caches, strict=True):
@@ -69,7 +69,7 @@ class InterleavedTransformer(nn.Module):
         return caches
 
     def refine(self, noisy: Tensor, index: Tensor, queries: Packing, caches: list[Cache]) -> Tensor:
-        """What `forward` predicts of noisy sentences, given what `read` returned: (n or 2n, out_dim) float32.
+        """Return what `forward` predicts of noisy sentences, given what `read` returned: (n or 2n, out_dim) float32.
 
         noisy: (n, dim), at the positions of `queries`; or (2n, dim): the second half sees nothing but itself.
         index: (n or 2n,) int64, the same number everywhere.
@@ -82,7 +82,7 @@ class InterleavedTransformer(nn.Module):
         return predicted
 
     def flops(self, lengths: Tensor) -> float:
-        """Of `forward` and its backward pass, without those of `index`."""
+        """Count the operations of `forward` and its backward pass, without those of `index`."""
         width, positions = self.index_in.in_features, 2 * int(lengths.sum())
         out, entries = self.post.project.weight.numel(), -(-self.indices // 8) * 8
         return (
@@ -95,7 +95,7 @@ class InterleavedTransformer(nn.Module):
         )
 
     def _inputs(self, x: Tensor, index: Lookup, packing: Packing) -> Tensor:
-        """(positions or twice as many, dim) → (…, model_dim)."""
+        """Map (positions or twice as many, dim) to (…, model_dim)."""
         places = packing.flat(packing.positions).repeat(len(x) // len(packing.scatter))
         embedded: Tensor = self.embedding_in(x) + index(self.index_in(self.index(index.entries)))
         positions: Tensor = self.positions(places)
@@ -103,5 +103,5 @@ class InterleavedTransformer(nn.Module):
 
 
 def _matrices(block: nn.Module) -> int:
-    """Numbers in the matrices of a block."""
+    """Count the numbers in the matrices of a block."""
     return sum(parameter.numel() for parameter in block.parameters() if parameter.ndim == 2)

@@ -3,6 +3,8 @@
 Cost: one pass of the model over each context with its sentence (2 · parameters FLOP a token, about 300 tokens for ten
 sentences), and one over the sentence. Sentences of like length are computed together, padded at the end, which no
 token before it sees; logits are made for the tokens of sentences only.
+
+`conf/language/` has the cards of the models that ship.
 """
 
 from __future__ import annotations
@@ -10,20 +12,49 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.batching import Tokens
-from stages.cards import CardError
+from stages.cards import CardError, read_card, shipped
 from stages.device import prepare_cuda
-from stages.lcm.language_card import LanguageCard
+from stages.hub_card import FILES, HubCard
 
 CONTEXT = 10  # k, sentences
 NEWLINE = "\n"
+
+
+class LanguageCard(HubCard):
+    """The card of one causal language model. Frozen; made by `load_language_card`."""
+
+    setting: ClassVar[str] = "--language-model"
+
+    kind: Literal["causal-lm"]
+    gguf: str | None = Field(default=None, description="the file of a quantised model that has its tokenizer inside")
+    max_tokens: Annotated[int, Field(ge=16, description="its context: of longer texts the beginning is not seen")]
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Return the names of its files."""
+        return FILES if self.gguf is None else (self.gguf,)
+
+
+def shipped_language_cards() -> list[str]:
+    """Return the names of the cards that ship."""
+    return list(shipped("language"))
+
+
+def load_language_card(name_or_path: str) -> LanguageCard:
+    """Return the card of a shipped language model by its name, or of any by the path of its `.yaml` file.
+
+    Raises CardError if there is no such card or it is not valid.
+    """
+    return read_card(name_or_path, "language", LanguageCard, "language model")
 
 
 @dataclass(frozen=True)
@@ -67,7 +98,7 @@ class LanguageModel:
         self._newline = self._ids([NEWLINE])[0]
 
     def mutual_information(self, contexts: Sequence[Sequence[str]], sentences: Sequence[str]) -> Information:
-        """(log p(s | the last ten sentences of its context) − log p(s)) / |s|: positive where the context helps.
+        """Return (log p(s | the last ten sentences of its context) − log p(s)) / |s|: positive where the context helps.
 
         A newline stands before the sentence, and one between sentences of the context. The paper's formula has the
         sign turned round, its tables have not.
@@ -85,7 +116,9 @@ class LanguageModel:
 
     @torch.inference_mode()
     def log_likelihood(self, before: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor:
-        """(rows,) float64: log p of the ids of each target after those before it, of which there is one or more."""
+        """Return (rows,) float64: log p of the ids of each target after those before it, of which there is one
+        or more.
+        """
         tokens = Tokens.of([a + b for a, b in zip(before, targets, strict=True)])
         result = torch.zeros(len(targets), dtype=torch.float64)
         order = np.argsort(-tokens.lengths, kind="stable")

@@ -33,7 +33,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim)) if learned else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, dim) → the same, in the same format."""
+        """Normalise (…, dim), in the same format."""
         weight = None if self.weight is None else self.weight.float()  # which FSDP casts
         return F.rms_norm(x.float(), x.shape[-1:], weight, EPSILON).to(x.dtype)
 
@@ -98,7 +98,7 @@ class TimestepEmbedding(nn.Module):
         self.second = nn.Linear(dim, dim)
 
     def forward(self, t: Tensor) -> Tensor:
-        """Timesteps (entries,) from 0 → (entries, dim)."""
+        """Embed timesteps (entries,) from 0 → (entries, dim)."""
         half = FREQUENCIES // 2
         exponents = torch.arange(half, device=t.device, dtype=torch.float32) / half
         angles = t[:, None].float() * LONGEST_PERIOD**-exponents
@@ -138,19 +138,19 @@ class Lookup:
 
     @classmethod
     def over(cls, index: Tensor, count: int) -> Lookup:
-        """Of (positions,) indices below `count`; the table gets a multiple of 8 rows, which matrix units like, by
-        repeating the last.
+        """Make an index of (positions,) numbers below `count`; the table gets a multiple of 8 rows, which matrix units
+        like, by repeating the last.
         """
         numbers = torch.arange(-(-count // 8) * 8, device=index.device)
         return cls(numbers.clamp(max=count - 1), index)
 
     @classmethod
     def same(cls, index: Tensor) -> Lookup:
-        """Where all positions have the index of the first."""
+        """Make an index in which all positions have the index of the first."""
         return cls(index[:1], None)
 
     def __call__(self, table: Tensor) -> Tensor:
-        """(entries, dim) → (positions, dim), or (1, dim) for all."""
+        """Map (entries, dim) to (positions, dim), or (1, dim) for all."""
         if self.index is None:
             return table
         picked: Tensor = _Picked.apply(table, self.index)  # type: ignore[no-untyped-call]
@@ -158,7 +158,7 @@ class Lookup:
 
     @staticmethod
     def flops(entries: int, dim: int, positions: float) -> float:
-        """Of the gradient of a table (entries, dim); to pick rows takes none."""
+        """Count the operations of the gradient of a table (entries, dim); picking rows takes none."""
         return 2.0 * entries * dim * positions
 
 
@@ -170,7 +170,7 @@ class PreNet(nn.Module):
         self.project = nn.Linear(dim, model_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(positions, dim) normalised → (positions, model_dim)."""
+        """Map (positions, dim) normalised to (positions, model_dim)."""
         projected: Tensor = self.project(x)
         return projected
 
@@ -184,7 +184,7 @@ class PostNet(nn.Module):
         self.project = nn.Linear(model_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(positions, model_dim) → (positions, dim) float32, normalised."""
+        """Map (positions, model_dim) to (positions, dim) float32, normalised."""
         projected: Tensor = self.project(self.norm(x))
         return projected.float()
 
@@ -215,8 +215,8 @@ class Scaling(nn.Module):
 
 
 def initialize(model: nn.Module, residual_layers: int) -> None:
-    """Fresh weights: normal with a standard deviation of 1/√(inputs), so that variances are kept at any size (0.022 at
-    2048); what writes into the residual stream 1/√(2 · layers) of that. Biases 0. LCM is silent here.
+    """Draw fresh weights: normal with a standard deviation of 1/√(inputs), so that variances are kept at any size
+    (0.022 at 2048); what writes into the residual stream 1/√(2 · layers) of that. Biases 0. LCM is silent here.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -230,12 +230,16 @@ def initialize(model: nn.Module, residual_layers: int) -> None:
 
 
 def matmul_flops(weights: float, positions: float) -> float:
-    """Of `weights` numbers in matrices on each of `positions` vectors: 2 forward, 2 for each of the two gradients."""
+    """Count the operations of `weights` numbers in matrices on each of `positions` vectors: 2 forward, 2 for each of
+    the two gradients.
+    """
     return 6 * weights * positions
 
 
 def attention_flops(dim: int, pairs: float) -> float:
-    """Of scores and mixing over `pairs` of query and key, forward and backward, all heads together."""
+    """Count the operations of scores and mixing over `pairs` of query and key, forward and backward, all heads
+    together.
+    """
     return 12 * dim * pairs
 
 
@@ -246,7 +250,7 @@ Arguments = ParamSpec("Arguments")
 def inference(
     method: Callable[Concatenate[Model, Arguments], Tensor],
 ) -> Callable[Concatenate[Model, Arguments], Tensor]:
-    """A method without gradients and without dropout, whatever mode its module is in."""
+    """Run a method without gradients and without dropout, whatever mode its module is in."""
 
     @functools.wraps(method)
     def quietly(self: Model, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:

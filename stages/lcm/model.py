@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from stages.lcm.batch import Batch
 from stages.lcm.card import Kind, LcmCard
+from stages.lcm.layers import Scaling, inference
+from stages.lcm.packing import Packing, check_lengths, last, lengthened, pack
 from stages.scaler.robust import RobustScaler
 
 
@@ -89,3 +91,34 @@ class Lcm(nn.Module, ABC):
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """Return the Transformer blocks, in order: FSDP shards each, activation checkpointing repeats it."""
+
+
+class GenerativeLcm(Lcm):
+    """A model that draws each embedding from a distribution: One-Tower, Two-Tower and Quant-LCM predict by `_draw`.
+
+    What was there before is read once; then all positions that are asked for are drawn together, step by step.
+    """
+
+    scaling: Scaling
+
+    @inference
+    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """Predict all positions at once; this needs no codes."""
+        check_lengths(batch.lengths, self.card.context)
+        clean = self.scaling.normalize(batch.embeddings)
+        packing = batch.packing
+        return self._draw(clean, packing, packing, sampling)
+
+    @inference
+    def next(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """Predict the next sentence of all documents at once; this needs no codes."""
+        check_lengths(batch.lengths, self.card.context, room=1)
+        longer, lengths = lengthened(self.scaling.normalize(batch.embeddings), batch.lengths), batch.lengths + 1
+        packing = pack(lengths, longer.device, alone=True)
+        return self._draw(longer, packing, last(packing, lengths), sampling)
+
+    @abstractmethod
+    def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
+        """Draw one embedding, not normalised, for each of `queries`, from those before it among `clean` (positions,
+        dim), which are normalised and placed by `packing`.
+        """

@@ -38,12 +38,13 @@ class NgramHeads(nn.Module):
 
     @property
     def shares(self) -> list[float]:
-        """What the losses L_0 … L_{N−1} count, eq. 6."""
+        """Return what the losses L_0 … L_{N−1} count, eq. 6."""
         later = self.settings.alpha / (2 * self.settings.n - 2)
         return [0.5] + [later] * (self.settings.n - 1)
 
     def ahead(self, number: int, h: Tensor, known: Tensor) -> Tensor:
-        """h: (positions, width), known: (positions, outer), x_t at t, which h_t predicts → x̂_{t+n}, n = `number`.
+        """Return x̂_{t+n}, n = `number`, of h: (positions, width) and known: (positions, outer), x_t at t, which h_t
+        predicts.
 
         Meaningless where t + n is beyond the end of a sequence. With WDR, x_t … x_{t+n−1} take part, detached.
         """
@@ -51,7 +52,8 @@ class NgramHeads(nn.Module):
         return predicted + conjugate(known.detach(), number) if self.settings.wdr else predicted
 
     def ensemble(self, h: Tensor, known: Tensor, before: Tensor, share: float) -> Tensor:
-        """(positions, outer): x̂_t by all heads, from h_t, h_{t−1}, … and x_{t−1}, …; x_t itself is not looked at.
+        """Return (positions, outer): x̂_t by all heads, from h_t, h_{t−1}, … and x_{t−1}, …; x_t itself is not looked
+        at.
 
         before: (positions,) positions of the same sequence that precede each; share: λ. Where h_{t−n} is not in the
         sequence, h_t takes its place.
@@ -66,6 +68,6 @@ class NgramHeads(nn.Module):
 
 
 def conjugate(known: Tensor, number: int) -> Tensor:
-    """Δʳ_n x_t of (positions, width), eq. 10; meaningless within n − 1 of a sequence's end."""
+    """Return Δʳ_n x_t of (positions, width), eq. 10; meaningless within n − 1 of a sequence's end."""
     terms = [-comb(number, i) * (-1) ** i * known.roll(i - number, 0) for i in range(1, number + 1)]
     return torch.stack(terms).sum(0)

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
 from stages.lcm.diffusion import Diffusion
-from stages.lcm.generative import GenerativeLcm
 from stages.lcm.interleaved import InterleavedTransformer
 from stages.lcm.layers import FREQUENCIES, Scaling, TimestepEmbedding, matmul_flops
-from stages.lcm.model import Sampling
+from stages.lcm.model import GenerativeLcm, Sampling
 from stages.lcm.packing import Packing, check_lengths
 from stages.lcm.sampler import sample
 from stages.scaler.robust import RobustScaler
@@ -35,7 +34,9 @@ class OneTowerLcm(GenerativeLcm):
         self.transformer = InterleavedTransformer(card, dim, dim, timestep, self.diffusion.steps + 1)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of every sentence, the first of a document too, at a random timestep and with random noise."""
+        """Return the loss of every sentence, the first of a document too, at a random timestep and with random
+        noise.
+        """
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
         t = self.diffusion.timesteps(len(clean), clean.device)
@@ -45,13 +46,13 @@ class OneTowerLcm(GenerativeLcm):
         return self.diffusion.weight(t) * (predicted - clean).square().sum(1)
 
     def flops(self, batch: Batch) -> float:
-        """Timesteps are embedded once each; their frequencies need no gradient."""
+        """Count the operations of `losses`. Timesteps are embedded once each; their frequencies need no gradient."""
         width = self.card.model_dim
         timestep = matmul_flops(width**2 + 2 / 3 * FREQUENCIES * width, -(-self.transformer.indices // 8) * 8)
         return self.transformer.flops(batch.lengths) + timestep
 
     def blocks(self) -> list[nn.Module]:
-        """The transformer's."""
+        """Return the transformer's blocks."""
         return list(self.transformer.layers)
 
     def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:

@@ -69,13 +69,15 @@ class Packing:
     mask: Tensor
 
     def blocks(self, x: Tensor) -> Tensor:
-        """(positions, …) → (rows, width, …). Empty slots hold copies of the first position; no gradient leaves them."""
+        """Map (positions, …) to (rows, width, …). Empty slots hold copies of the first position; no gradient leaves
+        them.
+        """
         packed: Tensor = _Reorder.apply(x, self.gather.flatten(), self.scatter)  # type: ignore[no-untyped-call]
         return packed.view(*self.gather.shape, *x.shape[1:])
 
     def flat(self, blocks: Tensor) -> Tensor:
-        """(rows, width, …) → (positions, …). The gradient in empty slots has no meaning: nothing that is computed from
-        a full slot may lie there. With the mask nothing does, and `blocks` drops the gradient.
+        """Map (rows, width, …) to (positions, …). The gradient in empty slots has no meaning: nothing that is computed
+        from a full slot may lie there. With the mask nothing does, and `blocks` drops the gradient.
         """
         flat: Tensor = _Reorder.apply(blocks.flatten(0, 1), self.scatter, self.gather.flatten())  # type: ignore[no-untyped-call]
         return flat
@@ -98,7 +100,9 @@ class Packing:
 
 
 def layout_of(lengths: Tensor, alone: bool = False) -> Layout:
-    """Of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document a row."""
+    """Return the layout of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document a
+    row.
+    """
     counts: Indices = lengths.numpy()
     if not len(counts) or counts.min() < 1:
         raise ValueError(f"every document needs a sentence; the shortest of {len(counts)} has {counts.min(initial=0)}")
@@ -114,7 +118,7 @@ def layout_of(lengths: Tensor, alone: bool = False) -> Layout:
 
 
 def packing_of(layout: Layout, device: str | torch.device) -> Packing:
-    """A layout on a device; without a wait where it lies there, or in pinned memory."""
+    """Put a layout on a device, without a wait where it lies there, or in pinned memory."""
     moved, slots = layout.places.to(device, non_blocking=True), 3 * layout.rows * layout.width
     gather, positions, documents = moved[:slots].view(3, layout.rows, layout.width)
     same = documents[:, :, None] == documents[:, None, :]
@@ -124,7 +128,7 @@ def packing_of(layout: Layout, device: str | torch.device) -> Packing:
 
 
 def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Packing:
-    """The packing of documents of `lengths`, see `layout_of`."""
+    """Return the packing of documents of `lengths`, see `layout_of`."""
     return packing_of(layout_of(lengths, alone), device)
 
 
@@ -136,7 +140,7 @@ def last(packing: Packing, lengths: Tensor) -> Packing:
 
 
 def interleaved(packing: Packing, dropped: Tensor) -> Packing:
-    """The layout of clean positions followed by as many noisy ones, in one flat tensor, LCM fig. 7.
+    """Return the layout of clean positions followed by as many noisy ones, in one flat tensor, LCM fig. 7.
 
     A clean one sees itself and the clean ones before it; a noisy one itself and the clean ones before it, or itself
     alone where `dropped`, (positions,) bool. In a row the noisy ones follow all clean ones; the order means nothing.
@@ -156,13 +160,13 @@ def interleaved(packing: Packing, dropped: Tensor) -> Packing:
 
 
 def with_themselves(mask: Tensor) -> Tensor:
-    """A mask (rows, 1, width, keys) with `width` keys more, of the queries: each sees its own."""
+    """Return a mask (rows, 1, width, keys) with `width` keys more, of the queries: each sees its own."""
     own = torch.eye(mask.shape[2], dtype=torch.bool, device=mask.device)
     return torch.cat([mask, own.expand(len(mask), 1, *own.shape)], dim=-1)
 
 
 def check_lengths(lengths: Tensor, context: int, room: int = 0) -> None:
-    """Raises ValueError if a document, and `room` sentences after it, is longer than the context."""
+    """Raise ValueError if a document, and `room` sentences after it, is longer than the context."""
     longest = int(lengths.max())
     if longest + room > context:
         more = f", and {room} more is wanted" if room else ""
@@ -173,12 +177,14 @@ def check_lengths(lengths: Tensor, context: int, room: int = 0) -> None:
 
 
 def shifted(x: Tensor, first: Tensor) -> Tensor:
-    """Each of (sentences, dim) in the place of the next one in its document, a zero vector in the `first` place."""
+    """Return each of (sentences, dim) in the place of the next one in its document, a zero vector in the
+    `first` place.
+    """
     return x.roll(1, 0).masked_fill(first[:, None], 0)
 
 
 def lengthened(x: Tensor, lengths: Tensor) -> Tensor:
-    """(sentences, dim) with one zero vector more at the end of each document: (sentences + documents, dim)."""
+    """Return (sentences, dim) with one zero vector more at the end of each document: (sentences + documents, dim)."""
     old = torch.arange(len(x)) + torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     longer = x.new_zeros(len(x) + len(lengths), x.shape[1])
     longer[old.to(x.device)] = x
@@ -186,12 +192,12 @@ def lengthened(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def visible_pairs(lengths: Tensor) -> int:
-    """Pairs of a position and one that it sees, itself included, over all documents."""
+    """Count the pairs of a position and one that it sees, itself included, over all documents."""
     return int((lengths * (lengths + 1) // 2).sum())
 
 
 def _fit(counts: Indices, width: int) -> tuple[Indices, Indices, int]:
-    """Row and first slot of each document, first-fit, the longest first; the number of rows.
+    """Return the row and first slot of each document, first-fit, the longest first, and the number of rows.
 
     Documents of one length are laid at once: each row takes as many as fit.
     """

@@ -23,18 +23,17 @@ from torch import Tensor, nn
 from stages.lcm.attention import Cache
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
-from stages.lcm.generative import GenerativeLcm
 from stages.lcm.interleaved import InterleavedTransformer
 from stages.lcm.layers import Scaling
-from stages.lcm.model import Sampling
+from stages.lcm.model import GenerativeLcm, Sampling
 from stages.lcm.packing import Packing, check_lengths
-from stages.lcm.unit_sampler import sample_unit
+from stages.lcm.sampler import sample_unit
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
 
 def sums_of_first(centroids: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
-    """centroids (codebooks, units, dim), codes (n, codebooks), counts (n,) → (n, dim) float32, raw.
+    """Return (n, dim) float32, raw, of centroids (codebooks, units, dim), codes (n, codebooks) and counts (n,).
 
     Each is the sum over its first `counts` codebooks, added in their order.
     """
@@ -45,7 +44,9 @@ def sums_of_first(centroids: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
 
 
 def residual_logits(centroids: Tensor, residual: Tensor) -> Tensor:
-    """centroids (units, dim), residual (n, dim) → (n, units): −‖c − r̂‖₂, whose softmax is eq. 23 at β = 1."""
+    """Return (n, units) of centroids (units, dim) and residual (n, dim): −‖c − r̂‖₂, whose softmax is eq. 23 at
+    β = 1.
+    """
     return -torch.cdist(residual, centroids.float(), compute_mode="use_mm_for_euclid_dist")
 
 
@@ -68,7 +69,9 @@ class QuantLcm(GenerativeLcm):
         self.transformer = InterleavedTransformer(card, dim, out_dim, index, self.codebooks + 1)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of every sentence, the first of a document too, at a random codebook. Raises ValueError without codes."""
+        """Return the loss of every sentence, the first of a document too, at a random codebook. Raises ValueError
+        without codes.
+        """
         check_lengths(batch.lengths, self.card.context)
         codes = self._codes(batch)
         clean = self.scaling.normalize(batch.embeddings)
@@ -79,20 +82,24 @@ class QuantLcm(GenerativeLcm):
         return self._losses(output, clean, codes.gather(1, codebook[:, None] - 1).squeeze(1).long())
 
     def flops(self, batch: Batch) -> float:
-        """Sums of centroids and the table of indices are looked up."""
+        """Count the operations of `losses`; sums of centroids and the table of indices are looked up."""
         return self.transformer.flops(batch.lengths)
 
     def blocks(self) -> list[nn.Module]:
-        """The transformer's."""
+        """Return the transformer's blocks."""
         return list(self.transformer.layers)
 
     @abstractmethod
     def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
-        """(sentences,): of what the transformer says of normalised embeddings and of the units of their codebooks."""
+        """Return the (sentences,) losses of what the transformer says of normalised embeddings and of the units of
+        their codebooks.
+        """
 
     @abstractmethod
     def _logits(self, output: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
-        """(n, units): those of the next unit after raw sums (n, dim), for the centroids (units, dim) of a codebook."""
+        """Return (n, units) logits of the next unit after raw sums (n, dim), for the centroids (units, dim) of a
+        codebook.
+        """
 
     def _draw(self, clean: Tensor, packing: Packing, queries: Packing, sampling: Sampling) -> Tensor:
         caches = self.transformer.read(clean, packing)
@@ -104,7 +111,7 @@ class QuantLcm(GenerativeLcm):
         return sums
 
     def _guided(self, sums: Tensor, number: int, caches: list[Cache], queries: Packing, guidance: float) -> Tensor:
-        """Classifier-free guidance, eq. 20, of what the transformer says at codebook `number`."""
+        """Apply classifier-free guidance, eq. 20, to what the transformer says at codebook `number`."""
         x = self.scaling.normalize(sums)
         if guidance != 1:
             x = torch.cat([x, x])  # the second half sees no context

@@ -1,6 +1,6 @@
-"""Sampling from a diffusion model by DDIM (Song et al. 2021) on trailing timesteps, LCM 2.3.2.
+"""Draws from a diffusion model by DDIM (Song et al. 2021) on trailing timesteps, LCM 2.3.2, and units from logits.
 
-`sampling.steps` calls of the model, and a few operations a value between them.
+DDIM costs `sampling.steps` calls of the model, and a few operations a value between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Denoise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
 def trailing_steps(timesteps: int, steps: int) -> list[int]:
-    """The timesteps to sample at, from T down: round(T − k · T/S), k = 0 … S − 1, halves to the even number.
+    """Return the timesteps to sample at, from T down: round(T − k · T/S), k = 0 … S − 1, halves to the even number.
 
     Raises ValueError if they would not be different.
     """
@@ -32,7 +32,8 @@ def trailing_steps(timesteps: int, steps: int) -> list[int]:
 
 
 def guided(conditional: Tensor, unconditional: Tensor, scale: float, rescale: float) -> Tensor:
-    """Classifier-free guidance, eq. 20, of predicted x0, (n, dim) each; then rescaled (Lin et al. 2024, eq. 15, 16).
+    """Apply classifier-free guidance, eq. 20, to predicted x0, (n, dim) each; then rescaled (Lin et al. 2024, eq. 15,
+    16).
 
     Scores and noise are affine in the predicted x0 at a given x^t, and the factors of eq. 20 add up to 1: guiding any
     of them is the same, but where there is no signal only x0 says anything. The standard deviation of each guided
@@ -53,7 +54,7 @@ def sample(
     device: str | torch.device = "cpu",
     normal: Callable[..., Tensor] = torch.randn,
 ) -> Tensor:
-    """(count, dim) normalised embeddings, float32.
+    """Draw (count, dim) normalised embeddings, float32.
 
     denoise: from x^t (count, dim) and t (count,) int64 to the x0 that the model predicts with its context and without;
         the latter is None, and not computed, if `sampling.guidance` is 1.
@@ -78,7 +79,7 @@ def sample(
 
 
 def _predicted(denoise: Denoise, x: Tensor, t: int, sampling: Sampling) -> Tensor:
-    """x0 predicted at one timestep: guided, rescaled and clipped."""
+    """Return x0 predicted at one timestep: guided, rescaled and clipped."""
     conditional, unconditional = denoise(x, torch.full((len(x),), t, device=x.device))
     x0 = conditional.to(x.dtype)
     if sampling.guidance != 1:
@@ -86,3 +87,30 @@ def _predicted(denoise: Denoise, x: Tensor, t: int, sampling: Sampling) -> Tenso
             raise ValueError(f"guidance is {sampling.guidance}, and the model gave no unconditional prediction")
         x0 = guided(x0, unconditional.to(x.dtype), sampling.guidance, sampling.rescale)
     return x0 if sampling.clip is None else x0.clamp(-sampling.clip, sampling.clip)
+
+
+def sample_unit(
+    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """Draw a unit for each row of logits (rows, units), by PyTorch's global generator: (rows,) int64.
+
+    Probabilities are softmax(logits / temperature), of the top_k likeliest units (all, if None; 1 draws nothing and
+    takes the likeliest), and of these the fewest that together reach top_p (all, if None).
+
+    Raises ValueError if a number is out of its range.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}; give a number above 0, or top_k 1 for the likeliest unit")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; give a number of units ≥ 1, or none for all")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; give a share above 0 and at most 1, or none")
+    if top_k == 1:
+        return logits.argmax(dim=1)
+    units = logits.shape[1]
+    best, indices = logits.float().topk(units if top_k is None else min(top_k, units))
+    probabilities = (best / temperature).softmax(dim=1)
+    if top_p is not None:
+        likelier = probabilities.cumsum(dim=1) - probabilities  # the sum over all units before: 0 for the first
+        probabilities = probabilities.masked_fill(likelier >= top_p, 0)
+    return indices.gather(1, probabilities.multinomial(1)).squeeze(1)

@@ -16,7 +16,8 @@ SCORES = 1 << 26  # that exist at a time
 
 
 def softmax_losses(queries: Tensor, keys: Tensor, labels: Tensor) -> Tensor:
-    """queries: (n, d), keys: (m, d), labels: (n,) int64 below m → (n,), −log softmax(queries · keysᵀ) at the labels.
+    """Return (n,), −log softmax(queries · keysᵀ) at the labels; queries: (n, d), keys: (m, d), labels: (n,) int64 below
+    m.
 
     Products are in the format of autocast, or in that of `queries`; all else is in float32 at least. Gradients reach
     queries and keys.
@@ -60,6 +61,6 @@ def _precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def _chunks(queries: int, keys: int, device: torch.device) -> Iterator[Tensor]:
-    """Places of the queries whose scores are computed together."""
+    """Yield the places of queries whose scores are computed together."""
     if queries:
         yield from torch.arange(queries, device=device).split(max(1, SCORES // max(1, keys)))

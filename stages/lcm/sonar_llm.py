@@ -47,7 +47,7 @@ class SonarLlm(BaseLcm):
         self._decoder = [decoder.eval().requires_grad_(False)]
 
     def losses(self, batch: Batch) -> Tensor:
-        """In nats, of every sentence, the first of a document too; 0 for prompts, which have no weight.
+        """Return the loss in nats of every sentence, the first of a document too; 0 for prompts, which have no weight.
 
         While it trains, with `targets_per_document`, 0 for all that were not drawn, and multiples for those that were:
         sums over a document have the same mean. Raises ValueError without a decoder, or tokens.
@@ -65,7 +65,7 @@ class SonarLlm(BaseLcm):
         return torch.zeros(batch.sentences, device=found.device).index_copy(0, places, counted)
 
     def flops(self, batch: Batch) -> float:
-        """The decoder's passes too, forward and, into its input, backward."""
+        """Count the operations of `losses`: the decoder's passes too, forward and, into its input, backward."""
         found = super().flops(batch)
         if not self._decoder or batch.tokens is None:
             return found
@@ -82,7 +82,7 @@ class SonarLlm(BaseLcm):
         return found + 2 * share * forward
 
     def _targets(self, batch: Batch) -> tuple[Indices, np.ndarray[tuple[int], np.dtype[np.float32]]]:
-        """Rows whose losses are computed, ascending, and how many targets each stands for."""
+        """Return the rows whose losses are computed, ascending, and how many targets each stands for."""
         rows = batch.target_rows
         if self.targets_per_document is None or not self.training or not len(rows):
             return rows, np.ones(len(rows), np.float32)
@@ -97,7 +97,7 @@ class SonarLlm(BaseLcm):
 
 
 def tokens_of(tokens: Tokens, rows: Indices) -> Tokens:
-    """The tokens of some sentences, in the order of `rows`."""
+    """Return the tokens of some sentences, in the order of `rows`."""
     lengths = tokens.lengths[rows]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     places = np.repeat(tokens.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])

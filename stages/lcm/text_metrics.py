@@ -19,13 +19,14 @@ WORDS = regex.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     found: list[str] = WORDS.findall(text.lower())
     return found
 
 
 def rouge_l(output: str, reference: str) -> float:
-    """ROUGE-L of Lin (2004), 0–1: F-measure (β = 1) of the longest common subsequence of words, of the texts as wholes.
+    """Return ROUGE-L of Lin (2004), 0–1: F-measure (β = 1) of the longest common subsequence of words, of the texts as
+    wholes.
 
     0 if a text has no words.
     """
@@ -35,7 +36,8 @@ def rouge_l(output: str, reference: str) -> float:
 
 
 def rep_4(output: str) -> float | None:
-    """REP-4 of the paper's tables: how many n-grams of characters there are for each distinct one, less 1; 0 or more.
+    """Return REP-4 of the paper's tables: how many n-grams of characters there are for each distinct one, less 1; 0 or
+    more.
 
     It grows with the length of a text, repetitive or not. None for an empty output.
     """
@@ -44,7 +46,8 @@ def rep_4(output: str) -> float | None:
 
 
 def ovl_3(output: str, source: str) -> float | None:
-    """OVL-3 of the paper's tables, 0–1: the share of the source's distinct n-grams of characters that the output has.
+    """Return OVL-3 of the paper's tables, 0–1: the share of the source's distinct n-grams of characters that the output
+    has.
 
     Unrelated texts of one language share many. None for an empty source.
     """
@@ -53,7 +56,8 @@ def ovl_3(output: str, source: str) -> float | None:
 
 
 def seq_rep_4(output: str) -> float | None:
-    """seq-rep-4 of Welleck et al. (2019), in percent: word 4-grams that stood in the output before, of all of them.
+    """Return seq-rep-4 of Welleck et al. (2019), in percent: word 4-grams that stood in the output before, of all of
+    them.
 
     None for an output of fewer than four words.
     """
@@ -62,7 +66,7 @@ def seq_rep_4(output: str) -> float | None:
 
 
 def copied_3_grams(output: str, source: str) -> float | None:
-    """Which share of the distinct word 3-grams of the source, 0–1, stand in the output.
+    """Return which share of the distinct word 3-grams of the source, 0–1, stand in the output.
 
     None for a source of fewer than three words.
     """
@@ -71,7 +75,9 @@ def copied_3_grams(output: str, source: str) -> float | None:
 
 
 def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence (bit-parallel: a bit of an integer for each word of `first`)."""
+    """Return the length of the longest common subsequence (bit-parallel: a bit of an integer for each word of
+    `first`).
+    """
     places: dict[str, int] = {}
     for index, word in enumerate(first):
         places[word] = places.get(word, 0) | 1 << index
@@ -88,5 +94,5 @@ def _grams(found: Sequence[str], n: int) -> list[tuple[str, ...]]:
 
 
 def _character_grams(text: str) -> list[str]:
-    """All runs of 1 to 4 characters, as they stand in the text."""
+    """Count all runs of 1 to 4 characters, as they stand in the text."""
     return [text[start : start + n] for n in range(1, 5) for start in range(len(text) - n + 1)]

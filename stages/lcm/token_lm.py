@@ -25,7 +25,7 @@ logits in chunks (`softmax.py`), 0.5 GB whatever the vocabulary.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -36,12 +36,15 @@ from stages.batching import Indices, Tokens
 from stages.lcm.attention import Rotations
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
+from stages.lcm.generate import Stop
 from stages.lcm.layers import Block, RMSNorm, SwiGLU, attention_flops, inference, initialize, matmul_flops
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.ngram import NgramHeads
 from stages.lcm.packing import check_lengths, pack, visible_pairs
+from stages.lcm.sampler import sample_unit
 from stages.lcm.softmax import softmax_losses
 from stages.scaler.robust import RobustScaler
+from stages.sonar.ids import END
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class Streams:
 
 
 def windows(sizes: list[int], context: int, before: int) -> list[tuple[int, int, int]]:
-    """Pieces of a document whose sentences have `sizes` tokens, none above `context`: (start, first, end) of each.
+    """Return the pieces of a document whose sentences have `sizes` tokens, none above `context`: (start, first, end) of
+    each.
 
     Sentences from `start` to before `end` are read, at most `context` tokens, and those from `first` on are scored;
     the ones from `start` to `first` have at most `before` tokens. Every sentence is scored once.
@@ -109,11 +113,11 @@ class TokenLm(Lcm):
         nn.init.normal_(self.embedding.weight, std=card.model_dim**-0.5)  # logits then begin with a deviation of 1
 
     def begin_step(self, step: int, steps: int) -> None:
-        """The last steps of a headless model train by cross-entropy."""
+        """Let the last steps of a headless model train by cross-entropy."""
         self._fitting = self.headless and step >= steps - math.ceil(self.card.learns.head * steps)
 
     def check(self, batch: Batch) -> None:
-        """Headless, a single token has nothing to be told from."""
+        """Raise ValueError for a single token of a headless model, which has nothing to be told from."""
         if self.headless and not self._fitting and len(self._streams(batch).scored) == 1:
             raise ValueError(
                 "a micro-batch has a single token to predict, and the loss cwt tells tokens from each other: give "
@@ -121,7 +125,7 @@ class TokenLm(Lcm):
             )
 
     def losses(self, batch: Batch) -> Tensor:
-        """In nats, of every sentence, 0 for those without weight; in evaluation mode its −log p."""
+        """Return the loss in nats of every sentence, 0 for those without weight; in evaluation mode its −log p."""
         if not self.training:
             return self.likelihoods(batch)
         streams = self._streams(batch)
@@ -137,7 +141,7 @@ class TokenLm(Lcm):
         return summed(found, streams.sentence[streams.scored], batch.sentences)
 
     def likelihoods(self, batch: Batch, ensemble: float = 0.0) -> Tensor:
-        """(sentences,) float32: −log p of each from those before it, in nats, 0 without weight. ensemble: λ."""
+        """Return (sentences,) float32: −log p of each from those before it, in nats, 0 without weight. ensemble: λ."""
         streams = self._streams(batch)
         hidden = self._read(streams.ids, streams.lengths)
         predicted = self._predicted(hidden, streams.ids, streams.before, ensemble)
@@ -148,7 +152,7 @@ class TokenLm(Lcm):
 
     @inference
     def logits(self, texts: list[list[int]], ensemble: float = 0.0) -> Tensor:
-        """(texts, vocabulary) float32, for the token after each text, of at most `context_tokens` tokens."""
+        """Return (texts, vocabulary) float32, for the token after each text, of at most `context_tokens` tokens."""
         lengths = np.array([len(one) for one in texts])
         ids = np.concatenate([np.asarray(one, np.int64) for one in texts])
         before = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -157,15 +161,17 @@ class TokenLm(Lcm):
         return (ends @ self.embedding.weight.T).float()
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """Raises ValueError: it has no embeddings to predict."""
+        """Raise ValueError: a token model has no embeddings to predict."""
         raise ValueError(f"{self.card.name} is a token language model, which predicts no embeddings")
 
     def next(self, batch: Batch, sampling: Sampling) -> Tensor:
-        """Raises ValueError: it has no embeddings to predict."""
+        """Raise ValueError: a token model has no embeddings to predict."""
         return self.predict(batch, sampling)
 
     def flops(self, batch: Batch) -> float:
-        """Of scores that are not computed a second time; those of a headless model over the tokens of the batch."""
+        """Count the operations of `losses`, of scores that are not computed a second time; those of a headless model
+        over the tokens of the batch.
+        """
         card, streams = self.card, self._streams(batch)
         assert card.layers is not None
         inner, positions, scored = card.heads * card.width_of_head, len(streams.ids), len(streams.scored)
@@ -178,7 +184,7 @@ class TokenLm(Lcm):
         return found + attention_flops(inner, visible_pairs(torch.from_numpy(streams.lengths))) * card.layers
 
     def blocks(self) -> list[nn.Module]:
-        """The layers."""
+        """Return the layers."""
         return list(self.layers)
 
     def _streams(self, batch: Batch) -> Streams:
@@ -191,7 +197,9 @@ class TokenLm(Lcm):
         return streams_of(batch.tokens, batch.lengths, counted, self.context, before)
 
     def _read(self, ids: Indices, lengths: Indices) -> Tensor:
-        """(positions, model_dim): at each token what is known of the next, as rows of the embedding are compared."""
+        """Return (positions, model_dim): at each token what is known of the next, as rows of the embedding are
+        compared.
+        """
         device = self.embedding.weight.device
         packing = pack(torch.from_numpy(lengths), device)
         rotations = Rotations.of(packing, self.card.width_of_head, self.card.rope_base)
@@ -202,7 +210,9 @@ class TokenLm(Lcm):
         return normed
 
     def _predicted(self, hidden: Tensor, ids: Indices, before: Indices, share: float) -> Tensor:
-        """(positions, model_dim): what rows of the embedding are compared with, of all heads where `share` is not 0."""
+        """Return (positions, model_dim): what rows of the embedding are compared with, of all heads where `share` is
+        not 0.
+        """
         if self.ngram is None or not share:
             return hidden
         known = self.embedding(_on(np.roll(ids, -1), hidden))
@@ -226,7 +236,8 @@ class TokenLm(Lcm):
 def streams_of(
     tokens: Tokens, lengths: Tensor, counted: np.ndarray[tuple[int], np.dtype[np.bool_]], context: int, before: int
 ) -> Streams:
-    """Pieces of documents of `lengths` (documents,) sentences. counted: (sentences,) whether each is a target.
+    """Return the pieces of documents of `lengths` (documents,) sentences. counted: (sentences,) whether each is a
+    target.
 
     Raises ValueError for a sentence of more than `context` tokens.
     """
@@ -251,12 +262,16 @@ def streams_of(
 
 
 def headless_losses(outputs: Tensor, keys: Tensor, temperature: float) -> Tensor:
-    """outputs, keys: (n, width) → (n,): contrastive weight tying, −log softmax(outputs · keysᵀ / temperature) at i."""
+    """Return (n,) losses of outputs and keys (n, width): contrastive weight tying, −log softmax(outputs · keysᵀ /
+    temperature) at i.
+    """
     return softmax_losses(outputs / temperature, keys, torch.arange(len(keys), device=keys.device))
 
 
 def summed(values: Tensor, sentence: Indices, sentences: int) -> Tensor:
-    """(sentences,) float32: sums of (tokens,) values by their sentences, which ascend, always added in one order."""
+    """Return (sentences,) float32: sums of (tokens,) values by their sentences, which ascend, always added in one
+    order.
+    """
     counts = np.bincount(sentence, minlength=sentences)
     places = torch.from_numpy(np.arange(max(1, counts.max(initial=0))) < counts[:, None])
     places = places.to(values.device, non_blocking=True)
@@ -264,5 +279,87 @@ def summed(values: Tensor, sentence: Indices, sentences: int) -> Tensor:
 
 
 def _on(numbers: Indices, like: Tensor) -> Tensor:
-    """On the device of another tensor; it is not waited for."""
+    """Move to the device of another tensor, without waiting for it."""
     return torch.from_numpy(np.ascontiguousarray(numbers)).to(like.device, non_blocking=True)
+
+
+@dataclass
+class WrittenText:
+    """What follows a prompt. sentences: `pieces </s>` of each; forgotten: oldest ones that the last did not see."""
+
+    sentences: list[list[int]] = field(default_factory=list)
+    stopped: Stop = "limit"
+    forgotten: int = 0
+
+
+@torch.inference_mode()
+def continue_texts(
+    model: TokenLm,
+    prompts: list[list[list[int]]],
+    langs: list[int],
+    sampling: Sampling,
+    *,
+    end: list[int],
+    allowed: Tensor,
+    max_sentences: int,
+    max_tokens: int,
+) -> list[WrittenText]:
+    """Continue prompts, sentences of each document, `[language] pieces </s>`, each in its language of `langs`.
+
+    Each is continued token by token until the model says the closing sentence or has enough; it says all but the
+    language of a sentence. Cost: a pass over the window of every document for each token; nothing is kept.
+
+    end: `pieces </s>` of the sentence that closes documents, which is not part of what is returned. allowed:
+    (vocabulary,) bool, the pieces. A sentence of `max_tokens` pieces is ended. Tokens are drawn by PyTorch's global
+    generator, for all documents together. Raises ValueError if there is nothing to continue, or no room.
+    """
+    if max_sentences < 1:
+        raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
+    empty = [number for number, one in enumerate(prompts) if not one]
+    if empty:
+        raise ValueError(f"document {empty[0]} has no sentence to continue; give at least one")
+    room = model.context - max_tokens - 2
+    if room < 1:
+        raise ValueError(f"{model.card.name} reads {model.context} tokens, none beside a sentence of {max_tokens}")
+    found = [WrittenText() for _ in prompts]
+    texts = [list(one) for one in prompts]
+    ending = torch.zeros_like(allowed)
+    ending[END] = True
+    while open_ones := [number for number, one in enumerate(found) if _goes_on(one, max_sentences)]:
+        contexts = [_window(texts[number], model.card.context - 1, room) for number in open_ones]
+        written: list[list[int]] = [[] for _ in open_ones]
+        while unfinished := [at for at, one in enumerate(written) if one[-1:] != [END]]:
+            given = [[*contexts[at][0], langs[open_ones[at]], *written[at]] for at in unfinished]
+            logits = model.logits(given, sampling.ensemble)
+            if not logits.isfinite().all():
+                raise ValueError(f"{model.card.name} predicted what is not finite: its weights are broken")
+            for row, at in enumerate(unfinished):
+                count = len(written[at])
+                may = allowed if not count else ending if count >= max_tokens else allowed | ending
+                logits[row].masked_fill_(~may, -torch.inf)
+            drawn = sample_unit(logits, sampling.temperature, sampling.top_k, sampling.top_p).tolist()
+            for at, token in zip(unfinished, drawn, strict=True):
+                written[at].append(token)
+        for at, number in enumerate(open_ones):
+            found[number].forgotten = contexts[at][1]
+            if written[at] == end:
+                found[number].stopped = "end of text"
+            else:
+                found[number].sentences.append(written[at])
+                texts[number].append([langs[number], *written[at]])
+    return found
+
+
+def _goes_on(one: WrittenText, max_sentences: int) -> bool:
+    return one.stopped == "limit" and len(one.sentences) < max_sentences
+
+
+def _window(sentences: list[list[int]], most: int, room: int) -> tuple[list[int], int]:
+    """Return the last sentences that have at most so many tokens, as one text, and how many are left out."""
+    kept, length = 0, 0
+    for sentence in reversed(sentences[-most:]):
+        if length + len(sentence) > room:
+            break
+        kept, length = kept + 1, length + len(sentence)
+    chosen = sentences[len(sentences) - kept :]
+    return [token for sentence in chosen for token in sentence], len(sentences) - kept

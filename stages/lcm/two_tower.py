@@ -17,7 +17,6 @@ from stages.lcm.attention import Cache, CrossAttention, OwnAttention, Rotations,
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard, OwnAttentionKind
 from stages.lcm.diffusion import Diffusion
-from stages.lcm.generative import GenerativeLcm
 from stages.lcm.layers import (
     FREQUENCIES,
     Block,
@@ -32,7 +31,7 @@ from stages.lcm.layers import (
     initialize,
     matmul_flops,
 )
-from stages.lcm.model import Sampling
+from stages.lcm.model import GenerativeLcm, Sampling
 from stages.lcm.packing import Packing, check_lengths, shifted, visible_pairs
 from stages.lcm.sampler import sample
 from stages.scaler.robust import RobustScaler
@@ -74,7 +73,9 @@ class DenoiserBlock(nn.Module):
     def forward(
         self, x: Tensor, embedded: Tensor, timesteps: Lookup, context: Context, cache: Cache | None = None
     ) -> Tensor:
-        """x: (positions, dim) → the same. embedded: (entries, dim), SiLU(embed(t)) of the entries of `timesteps`."""
+        """Denoise x: (positions, dim) → the same; embedded: (entries, dim), SiLU(embed(t)) of the entries of
+        `timesteps`.
+        """
         parts = timesteps(self.modulation(embedded)).chunk(MODULATIONS, dim=1)  # eq. 21
         shift, scale, gate = parts[:3]
         x = x + gate * self.dropout(self._of_itself((1 + scale) * self.norm(x) + shift))
@@ -126,7 +127,9 @@ class TwoTowerLcm(GenerativeLcm):
             nn.init.zeros_(block.modulation.weight)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of every sentence, the first of a document too, at a random timestep and with random noise."""
+        """Return the loss of every sentence, the first of a document too, at a random timestep and with random
+        noise.
+        """
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)
         t = self.diffusion.timesteps(len(clean), clean.device)
@@ -138,8 +141,8 @@ class TwoTowerLcm(GenerativeLcm):
         return self.diffusion.weight(t) * (predicted - clean).square().sum(1)
 
     def flops(self, batch: Batch) -> float:
-        """Keys and queries of self-attention to one position are not computed; AdaLN is, once per timestep. PreNets
-        and frequencies need no gradients of their inputs.
+        """Count the operations of `losses`. Keys and queries of self-attention to one position are not computed; AdaLN
+        is, once per timestep. PreNets and frequencies need no gradients of their inputs.
         """
         card, sentences, width = self.card, batch.sentences, self.card.model_dim
         assert card.contextualizer_layers is not None and card.denoiser_layers is not None
@@ -158,11 +161,11 @@ class TwoTowerLcm(GenerativeLcm):
         )
 
     def blocks(self) -> list[nn.Module]:
-        """The contextualizer's, then the denoiser's."""
+        """Return the contextualizer's blocks, then the denoiser's."""
         return [*self.contextualizer, *self.denoiser]
 
     def _read(self, clean: Tensor, packing: Packing) -> Tensor:
-        """(sentences, dim) normalised → (sentences, model_dim): what each may know of those before it."""
+        """Map (sentences, dim) normalised to (sentences, model_dim): what each may know of those before it."""
         rotations = Rotations.of(packing, self.card.model_dim // self.card.heads)
         x = self.context_pre(clean)
         for block in self.contextualizer:
@@ -170,7 +173,9 @@ class TwoTowerLcm(GenerativeLcm):
         return shifted(self.context_norm(x), packing.starts)
 
     def _denoise(self, noisy: Tensor, timesteps: Lookup, context: Context, caches: list[Cache] | None = None) -> Tensor:
-        """x^t (positions, dim) → predicted x0, normalised; positions beyond the queries of `context` do not see it."""
+        """Map x^t (positions, dim) to predicted x0, normalised; positions beyond the queries of `context` do not see
+        it.
+        """
         embedded = F.silu(self.timestep(timesteps.entries))
         x = self.noisy_pre(noisy)
         for number, block in enumerate(self.denoiser):

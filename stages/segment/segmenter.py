@@ -19,11 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stages.segment import marks
-from stages.segment.clusters import cluster_ends
-from stages.segment.merging import merge_fragments
+from stages.segment.characters import cluster_ends
 from stages.segment.methods import Method, SpacyMethod, make_method
 from stages.segment.normal import Normal, normalised
-from stages.segment.pieces import Limits, Pieces
+from stages.segment.pieces import Limits, Pieces, merge_fragments
 from stages.segment.settings import SegmentSettings
 from stages.segment.text import Text
 

@@ -29,9 +29,8 @@ from pydantic import (
     model_validator,
 )
 
-from stages.cards import CardError
+from stages.cards import CardError, card_json
 from stages.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
-from stages.yaml_text import load_yaml
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
 ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
@@ -70,7 +69,7 @@ class ModelFile(BaseModel):
 
     @property
     def identity(self) -> str:
-        """What identifies the file's content in fingerprints."""
+        """Return what identifies the file's content in fingerprints."""
         return str(self.sha256 or self.url)
 
     @classmethod
@@ -185,17 +184,17 @@ class ModelCard(BaseModel):
 
     @property
     def encoder_digest(self) -> str:
-        """A digest that changes whenever embeddings could: encoder weights, encoder numbers, tokenizer."""
+        """Return a digest that changes whenever embeddings could: encoder weights, encoder numbers, tokenizer."""
         return self._digest("encoder", "encoder_layers")
 
     @property
     def decoder_digest(self) -> str:
-        """A digest that changes whenever decoded text could: decoder weights, decoder numbers, tokenizer."""
+        """Return a digest that changes whenever decoded text could: decoder weights, decoder numbers, tokenizer."""
         return self._digest("decoder", "decoder_layers")
 
     @property
     def tokenizer_digest(self) -> str:
-        """A digest that changes whenever token ids could."""
+        """Return a digest that changes whenever token ids could."""
         described = [self.files.tokenizer.identity, list(self.languages), self.max_tokens]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
@@ -243,7 +242,7 @@ def load_card(name_or_path: str) -> ModelCard:
 
 def _content(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return what a card's file states, completed by its base."""
-    content: dict[str, Any] = load_yaml(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(card_json(path))
     base = content.pop("base", None)
     if base is None:
         return content

@@ -31,13 +31,15 @@ CPU_ROWS, GPU_ROWS = 512, 2048  # of a batch, where the settings do not say
 
 
 def sampled_rows(part: pa.Table, rate: float) -> Indices:
-    """The rows of a part that a sample holds and that have an embedding."""
+    """Return the rows of a part that a sample holds and that have an embedding."""
     chosen = (part["sentences.u"].to_numpy() < rate) & (part["status.status"].to_numpy() != NON_FINITE)
     return np.flatnonzero(chosen).astype(np.int64)
 
 
 def rows_that_fit(card: ModelCard, longest: int, memory: int) -> int:
-    """Rows whose cache at this limit, and whose logits, take 60 % of a GPU's bytes, in 16 bits; a power of two."""
+    """Return how many rows fit whose cache at this limit, and whose logits, take 60 % of a GPU's bytes, in 16 bits; a
+    power of two.
+    """
     row = 4 * card.decoder_layers * card.dim * room(longest + PREFIX - 1) + 8 * card.vocab_size
     return min(GPU_ROWS, max(LEAST_ROWS, 1 << max(1, memory * 6 // 10 // row).bit_length() - 1))
 
@@ -57,11 +59,11 @@ class _Ahead:
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, start: int, stop: int) -> None:
-        """These rows will probably be next."""
+        """Expect that these rows will probably be next."""
         self._begun = (start, stop), self._pool.submit(self._make, start, stop)
 
     def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """What these rows need, made now if others were expected."""
+        """Return what these rows need, made now if others were expected."""
         begun, self._begun = self._begun, None
         if begun and begun[0] == (start, stop):
             return begun[1].result()
@@ -90,13 +92,15 @@ class BatchedDecoder:
         self._greedy = Greedy(self.network)
 
     def limits(self, texts: Sequence[str]) -> Indices:
-        """How many tokens a decoding may have: bounded by the length of its source."""
+        """Return how many tokens a decoding may have: bounded by the length of its source."""
         lengths = np.asarray(self.tokenizer.count(texts), dtype=np.int64)
         bound = np.ceil(lengths * self.settings.length_factor).astype(np.int64) + self.settings.length_extra
         return np.asarray(np.minimum(bound, self.card.max_tokens - 2))
 
     def prefixes(self, langs: Sequence[str]) -> Indices:
-        """(rows, 2), what each decoding starts with. Raises ValueError if the decoder cannot produce a language."""
+        """Return (rows, 2), what each decoding starts with. Raises ValueError if the decoder cannot produce a
+        language.
+        """
         try:
             prefix_of = {lang: self.tokenizer.target_prefix(lang) for lang in sorted(set(langs))}
         except ValueError as error:
@@ -109,7 +113,7 @@ class BatchedDecoder:
     def decode(
         self, embeddings: Callable[[Indices], Tensor], prefixes: Indices, limits: Indices
     ) -> tuple[list[list[int]], dict[str, float]]:
-        """Ids of each row, and counts of what decoding took.
+        """Return the ids of each row, and counts of what decoding took.
 
         embeddings: rows → (rows, dim) on the device; asked for a batch at a time, by a thread of its own, while the
         batch before is decoded.
@@ -143,7 +147,7 @@ class BatchedDecoder:
         return Budget(rows, "batch_rows", "hypotheses", remedy)
 
     def _search(self, embeddings: Tensor, prefixes: Tensor, limits: Tensor) -> list[list[int]]:
-        """The best ids of each row; none where beam search gets no numbers."""
+        """Return the best ids of each row; none where beam search gets no numbers."""
         if self.beam == 1:
             return self._greedy(embeddings, prefixes, limits)
         found = beam_search(
@@ -153,5 +157,5 @@ class BatchedDecoder:
 
 
 def stopped_at_limit(ids: Sequence[Sequence[int]], limits: Indices) -> npt.NDArray[np.bool_]:
-    """Which rows were ended by their limit."""
+    """Return which rows were ended by their limit."""
     return np.fromiter((len(one) for one in ids), np.int64, len(ids)) >= limits

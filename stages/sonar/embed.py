@@ -27,7 +27,7 @@ from stages.sonar.networks import SonarTextEncoder
 def embed(
     network: Callable[[Tensor], Tensor], tokens: Tokens, budget: Budget, *, dim: int, device: str
 ) -> tuple[npt.NDArray[np.float16], int]:
-    """(sentences, dim) float16 on the host, and how often a batch ran out of memory.
+    """Return (sentences, dim) float16 on the host, and how often a batch ran out of memory.
 
     network: (rows, length) int32 ids → (rows, dim), on the device. budget: in tokens. Raises `DeviceMemoryError` if one
     sentence, or what all of them need, does not fit.

@@ -22,7 +22,7 @@ LOGITS = 1 << 27  # how many beam search looks at in one go: at most 1.1 GB with
 
 
 def greedy(decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
-    """One batch by `Greedy`, which says what it takes and gives; for many batches make one and keep it."""
+    """Decode one batch by `Greedy`, which says what it takes and gives; for many batches make one and keep it."""
     return Greedy(decoder)(embeddings, prefixes, max_new_tokens)
 
 
@@ -44,7 +44,7 @@ def beam_search(
     beam: int = 5,
     length_penalty: float = 1.0,
 ) -> list[list[Hypothesis]]:
-    """The `beam` best hypotheses of each row, best first, as the official generator finds them.
+    """Return the `beam` best hypotheses of each row, best first, as the official generator finds them.
 
     embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1, best
     given on the CPU. Of each step's `2 · beam` best continuations those among the first `beam` that are `</s>` end a
@@ -109,7 +109,7 @@ class _Batch:
         self.open = self.open & ~finished
 
     def should_shrink(self) -> bool:
-        """Whether a quarter is finished: moving the cache costs more than a few idle rows do."""
+        """Return whether a quarter is finished: moving the cache costs more than a few idle rows do."""
         return self._opened.count(self.open) <= 0.75 * len(self.rows)
 
     def shrink(self) -> Tensor:
@@ -122,7 +122,8 @@ class _Batch:
 def _candidates(
     decoder: SonarTextDecoder, hidden: Tensor, scores: Tensor, is_last: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best continuations of each row: scores, hypotheses they continue, tokens, each (rows, count), best first.
+    """Return the best continuations of each row: scores, hypotheses they continue, tokens, each (rows, count), best
+    first.
 
     hidden: (rows, hypotheses, dim); scores: (rows, hypotheses); is_last: (rows,) bool, where only `</s>` may follow.
     """
@@ -162,7 +163,7 @@ class _Trellis:
 
     @classmethod
     def empty(cls, steps: int, rows: int, beam: int, device: torch.device) -> _Trellis:
-        """Nothing grew yet."""
+        """Return hypotheses of which none grew yet."""
         return cls(
             tokens=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),
             parents=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),

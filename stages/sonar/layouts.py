@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:  # benchmarks on machines without pydantic need the names too
-    from stages.sonar.card import FileRole
+from stages.sonar.card import FileRole
 
 Layout = Literal["native", "fairseq2", "m2m100"]
 
 TABLE, OUTPUT = "embedding.weight", "output.weight"  # of our networks
 CONTROL_ROWS = (1, 3, 0, 2)  # pad, unknown, begin, end among fairseq's rows begin, pad, end, unknown
 
-# theirs → ours, within a layer (`benchmarks/export.py` goes the other way)
+# theirs → ours, within a layer (`benchmarks/random_model.py` goes the other way)
 FAIRSEQ2_MODULES = {
     "self_attn_layer_norm": "attention_norm",
     "self_attn.output_proj": "attention.out_proj",
@@ -59,7 +58,9 @@ class TensorTarget:
 
 
 def targets(layout: Layout, role: FileRole, names: Collection[str]) -> dict[str, TensorTarget]:
-    """Name in the file → where it goes. Names without effect are left out; unknown ones get a name that is not ours."""
+    """Map each name in the file to where it goes. Names without effect are left out; unknown ones get a name that is
+    not ours.
+    """
     if layout == "native":
         return {name: TensorTarget(name) for name in names}
     if layout == "fairseq2" and f"{role}_frontend.embed.weight" in names:
@@ -71,7 +72,7 @@ def targets(layout: Layout, role: FileRole, names: Collection[str]) -> dict[str,
 
 
 def _one_table(found: dict[str, TensorTarget]) -> dict[str, TensorTarget]:
-    """Of shared tables only one is read: the network's own, else the shared one, else the output projection."""
+    """Keep one of several shared tables: the network's own, else the shared one, else the output projection."""
     tables = sorted((name for name, target in found.items() if target.name == TABLE), key=lambda name: "shared" in name)
     for name in tables[1:]:
         del found[name]

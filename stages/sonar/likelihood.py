@@ -27,7 +27,7 @@ LOGITS = 1 << 26  # that exist at a time: 268 MB in float32
 def sentence_losses(
     decoder: SonarTextDecoder, embeddings: Tensor, targets: Tokens, group_tokens: int = GROUP_TOKENS
 ) -> Tensor:
-    """embeddings: (rows, dim); targets: `[language] pieces </s>` of each row → (rows,) float32, nats.
+    """Return (rows,) float32, nats, of embeddings (rows, dim) and targets, `[language] pieces </s>` of each row.
 
     decoder: frozen; it computes in the type of its weights. Raises ValueError if rows or dimensions do not fit.
     """
@@ -105,7 +105,9 @@ class _TokenLosses(torch.autograd.Function):
 
 
 def _of_group(decoder: SonarTextDecoder, embeddings: Tensor, inputs: Tensor, judged: Tensor, labels: Tensor) -> Tensor:
-    """(rows,) float32, of one group. inputs: (rows, length); judged: flat places that have labels; labels: of those."""
+    """Return (rows,) float32, of one group. inputs: (rows, length); judged: flat places that have labels; labels: of
+    those.
+    """
     weight = decoder.embedding.weight if decoder.output is None else decoder.output.weight
     hidden = decoder.hidden(inputs, embeddings).flatten(0, 1).index_select(0, judged)
     losses: Tensor = _TokenLosses.apply(hidden, weight, labels)  # type: ignore[no-untyped-call]
@@ -113,7 +115,7 @@ def _of_group(decoder: SonarTextDecoder, embeddings: Tensor, inputs: Tensor, jud
 
 
 def _groups(lengths: Indices, tokens: int) -> list[Indices]:
-    """Rows of like lengths together, the longest first, at most so many tokens per group or one row."""
+    """Group rows of like lengths together, the longest first, at most so many tokens per group or one row."""
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     found, start = [], 0
     while start < len(order):
@@ -124,7 +126,8 @@ def _groups(lengths: Indices, tokens: int) -> list[Indices]:
 
 
 def _teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor, Tensor]:
-    """What the decoder is given, (rows, length) int64; at which of these places, flat, it must say something; and what.
+    """Return what the decoder is given, (rows, length) int64; at which of these places, flat, it must say something;
+    and what.
 
     On the host, which would have to wait for the device if places were found there.
     """

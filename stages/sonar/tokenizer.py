@@ -63,7 +63,7 @@ class SonarTokenizer:
         return END, self.language_id(lang)
 
     def pieces(self) -> npt.NDArray[np.bool_]:
-        """(vocab_size,) Which ids are pieces of text: not control symbols, languages, or unused ids."""
+        """Return (vocab_size,) which ids are pieces of text: not control symbols, languages, or unused ids."""
         ids = np.arange(self.card.vocab_size)
         found: npt.NDArray[np.bool_] = (ids > END) & (ids < self._first_language)
         return found

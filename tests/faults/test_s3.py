@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from pipeline.base.errors import StorageError
 from pipeline.corpus.accounting import Accounting, compute_accounting
@@ -25,13 +27,19 @@ from pipeline.storage import retry
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
-from tests.support.cli import pipeline
+from tests.support.cli import pipeline, said
 from tests.support.inputs import COMPRESS, entry, jsonl, read_all, texts
 from tests.support.processes import Process, start
 from tests.support.runs import bring_up_to_date
+from tests.support.trainings import make_corpus, write_card
 
 pytestmark = pytest.mark.faults
 
+SMALL_TRAINING = {
+    "model": "small.yaml", "name": "m", "steps": 4, "batch_concepts": 128, "micro_concepts": 64, "validate_every": 0,
+    "validation_concepts": 20, "evaluate_sentences": 0, "checkpoint_every": 1, "keep_checkpoints": 1,
+}  # fmt: skip
+FAMILIES = {"documents", "sentences", "embeddings", "status", "codes", "chunks", "receipts", "fits", "recipes"}
 SMALL_PARTS = {"autobleu": None, "segment": {"method": "spacy-capped", "max_chars": 40}}
 
 
@@ -184,6 +192,57 @@ def test_a_store_that_cannot_be_used(
     shown = " ".join((run.stdout + run.stderr).split())
     assert run.returncode in (1, 2) and words in shown and "Traceback" not in shown, run
     assert not retry.take_retry_counts(), "it asked again, in vain"
+
+
+def test_training_purging_and_gc_on_a_store_that_answers_503(
+    bucket: str, bad: Callable[..., S3Proxy], tmp_path: Path
+) -> None:
+    """The weights, the rows that are left and the files that go are those of a good store; so they are after each of
+    these commands was killed while requests were refused, and typed again.
+    """
+    url = f"{bucket}/corpus"
+    path = make_corpus(tmp_path, output=url)
+    write_card(tmp_path)
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"train": SMALL_TRAINING}))
+    (tmp_path / "ids.txt").write_text(sample_documents("libreoffice-eng", 1)[0]["id"] + "\n")
+    commands: tuple[tuple[object, ...], ...] = (
+        ("train",), ("purge", "--ids", tmp_path / "ids.txt"), ("run", "--until", "rvq"),
+        ("gc", "--delete", "--yes", "--older-views"),
+    )  # fmt: skip
+
+    def everything() -> tuple[bytes, dict[str, str], Counter[str]]:
+        store = Store(url)
+        there = Counter(one.partition("/")[0] for one in store.find("") if one.partition("/")[0] in FAMILIES)
+        return store.read("train/m/model.safetensors"), data_digests(url), there
+
+    fs = fsspec.filesystem("s3")
+    fs.get("corpus/corpus", str(tmp_path / "saved"), recursive=True)
+    for command, *options in commands:
+        ended = pipeline(command, path, *options)
+        assert ended.returncode == 0, ended
+    expected = everything()
+    proxy = bad()
+    for killed in (False, True):
+        proxy.shares.clear()
+        fs = fsspec.filesystem("s3")
+        fs.rm("corpus/corpus", recursive=True)
+        fs.put(str(tmp_path / "saved") + "/", "corpus/corpus", recursive=True)
+        for command, *options in commands:
+            proxy.shares.update(refused=0.1, lost=0.03)
+            before = proxy.faults["refused"]
+            if killed:
+                process = start(command, path, *options)
+                wait_until(lambda least=before + 2, process=process: (
+                    proxy.faults["refused"] > least or process.poll() is not None
+                ))  # fmt: skip
+                process.kill()
+                process.wait()
+            ended = pipeline(command, path, *options)
+            assert ended.returncode == 0 and "Traceback" not in said(ended), ended
+            assert proxy.faults["refused"] > before, f"{command} met no 503"
+        proxy.shares.clear()
+        assert everything() == expected, f"killed: {killed}"
+        assert pipeline("verify", url).returncode == 0
 
 
 def test_whose_answer_was_lost_knows_its_own_file(bucket: str, bad: Callable[..., S3Proxy]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,12 +20,13 @@ from launchers.dispatch import slurm_cluster, train
 from launchers.restart import FRUITLESS, RestartPolicy
 from launchers.slurm import jobs
 from launchers.slurm.site import ask
-from launchers.slurm.torchrun import srun
-from launchers.slurm.training import submit
+from launchers.slurm.training import srun, submit
 from pipeline.base.errors import CorpusError
+from pipeline.config.launcher import LauncherSettings
 from pipeline.config.run_config import load_config
 from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
+from pipeline.training.checkpoint import interrupted
 from pipeline.training.run import prepare
 from pipeline.training.status import TrainingStatus, read_job, record_failure, training_status
 from tests.conftest import sample_documents, write_config, write_jsonl
@@ -125,6 +127,64 @@ def test_a_requeued_job_goes_on_and_gives_the_same_losses(
     assert job.standing().finished, job.log
     assert [step for step, _, _ in losses(corpus, "requeued")] == list(range(1, STEPS + 1))
     assert losses(corpus, "requeued") == uninterrupted
+
+
+@pytest.mark.parametrize("how", ["a job of more weight", "requeue", "SIGTERM, then SIGKILL"])
+def test_a_job_preempted_in_the_middle_of_a_checkpoint(
+    corpus: Path, submitted: Callable[..., Job], tmp_path: Path, how: str
+) -> None:
+    """Shares are there and no marker: afterwards the same weights, the same losses, and nothing half written.
+
+    Each step is saved. Processes are halted in the middle of that, so that SLURM cannot be too late, and go on once
+    they have been told.
+    """
+    (corpus.parent / "wide.yaml").write_text(yaml.safe_dump(CARD | {"name": "wide", "model_dim": 256, "layers": 4}))
+    name = "preempted-" + re.sub("[^a-z]", "", how.lower())
+    same = ("train.model=wide.yaml", "train.steps=40", "train.checkpoint_every=1", "train.keep_checkpoints=2")
+    train(Console(quiet=True), load_config(corpus, ["train.name=undisturbed", *same]))
+    job = submitted(name, *same, "launcher.partition=main", "launcher.cpus_per_task=8")
+    until(lambda: job.standing().steps)
+    workers = processes_of("pipeline.training.worker", job.run)
+
+    def send(sign: signal.Signals) -> None:
+        for process in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, sign)
+
+    def halted() -> list[str]:
+        """The checkpoint in the middle of which all processes stand still; if there is none, they go on."""
+        send(signal.SIGSTOP)
+        begun = interrupted(job.store, job.run)
+        if not begun:
+            send(signal.SIGCONT)
+        return begun
+
+    until(lambda: halted() or job.over())
+    assert interrupted(job.store, job.run), job.log
+    other: tuple[str, ...] = ()
+    if how == "requeue":
+        ask("scontrol", "requeue", job.id)
+    elif how == "a job of more weight":
+        urgent = LauncherSettings.model_validate(
+            {"kind": "slurm", "time": "10", "memory": "100M", "partition": "urgent", "cpus_per_task": 8}
+        )
+        other = jobs.submit(["sleep", "1"], urgent, tmp_path / "logs", "urgent")
+    else:
+        for sign in ("TERM", "KILL"):
+            ask("scancel", f"--signal={sign}", "--full", job.id)
+    if how == "a job of more weight":
+        until(lambda: not jobs.alive(other))
+    send(signal.SIGCONT)
+    until(lambda: job.standing().finished or job.over())
+    if not job.standing().finished:  # SLURM queues again what it took, not what was killed
+        assert how == "SIGTERM, then SIGKILL", job.log
+        job = submitted(name, *same)
+    until(job.over)
+    assert job.standing().finished, job.log
+    assert losses(corpus, name) == losses(corpus, "undisturbed")
+    weights = [corpus.parent / f"out/train/{one}/model.safetensors" for one in (name, "undisturbed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not interrupted(job.store, job.run), "what was half written is still there"
 
 
 def test_a_lost_process_is_started_again_in_the_same_job(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -119,3 +121,21 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
 )
 def test_help_has_an_example(command: str) -> None:
     assert f"pipeline {command}" in pipeline(command, "--help").stdout
+
+
+@pytest.mark.slow  # imports torch in a process of its own
+@pytest.mark.parametrize(("given", "found"), [({}, "'1000'"), ({"GOMP_SPINCOUNT": "7"}, "'7'")])
+def test_waiting_threads_spin_for_a_moment_only(given: dict[str, str], found: str) -> None:
+    program = """
+import sys
+from pipeline.cli import main
+sys.argv = ["pipeline", "--version"]
+try:
+    main()
+except SystemExit:
+    import torch
+"""
+    unset = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    environment = unset | {"OMP_DISPLAY_ENV": "verbose"} | given
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert re.search(rf"GOMP_SPINCOUNT = {found}", ran.stderr), ran.stderr

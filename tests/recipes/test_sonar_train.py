@@ -16,11 +16,10 @@ from recipes.sonar.average import average
 from recipes.sonar.batches import Batches, TokenSequences, TrainingSet
 from recipes.sonar.data import CorpusSource, corpus_weights, is_held_out, read, sentences, tokenise
 from recipes.sonar.export import export, loaded, networks
-from recipes.sonar.loss import projected_cross_entropy
 from recipes.sonar.recipe import SonarRecipe, TrainingBudget, continued, schedule
 from recipes.sonar.scores import held_out_scores
-from recipes.sonar.tokenizer import train_tokenizer
-from recipes.sonar.trainer import Trainer
+from recipes.sonar.train import train_tokenizer
+from recipes.sonar.trainer import Trainer, projected_cross_entropy
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
 from stages.sonar.tokenizer import END, PAD, SonarTokenizer

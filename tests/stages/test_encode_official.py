@@ -10,8 +10,7 @@ import pytest
 
 from stages.arrow import embedding_matrix
 from stages.cards import CardError
-from stages.encode.encoder import Encode
-from stages.encode.official import BackendError
+from stages.encode.encoder import BackendError, Encode
 from stages.encode.settings import EncodeSettings
 from stages.stage import Computed
 from tests.conftest import TINY_CARD, sample_documents

@@ -21,8 +21,8 @@ from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.fetch import sha256_of
 from stages.fragility.card import load_external_card, shipped_external_cards
-from stages.fragility.external import ExternalEncoder, ExternalTokenizer
 from stages.fragility.noise import noise, perturbed
+from stages.fragility.scorer import ExternalEncoder, ExternalTokenizer
 from stages.fragility.settings import FragilitySettings
 from stages.registry import build_stage
 from stages.sampling import Rows

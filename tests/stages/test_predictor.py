@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-import scipy.stats
 import torch
 
 from stages.arrow import embedding_array
@@ -50,6 +49,8 @@ def fitted() -> tuple[Predictor, dict[str, float]]:
 
 
 def test_it_predicts_sentences_that_it_has_not_seen(fitted: tuple[Predictor, dict[str, float]]) -> None:
+    import scipy.stats
+
     predictor, numbers = fitted
     embeddings, targets = sample(500, seed=1)
     found = predictor.predict(embeddings, "cpu")
@@ -71,6 +72,8 @@ def test_what_cannot_be_predicted_is_reported_as_such() -> None:
 
 
 def test_correlations_are_those_of_scipy() -> None:
+    import scipy.stats
+
     rng = np.random.default_rng(0)
     measured = rng.integers(0, 5, (50, 2)).astype(np.float32)
     predicted = (measured + rng.integers(0, 5, (50, 2))).astype(np.float32)
@@ -84,6 +87,8 @@ def test_correlations_are_those_of_scipy() -> None:
 
 
 def test_copies_of_a_sentence_are_on_one_side() -> None:
+    import scipy.stats
+
     embeddings, _ = sample()
     u = split_numbers(embeddings, 0)
     assert np.array_equal(u[:100], u[-100:]) and len(np.unique(u)) == 900
@@ -93,6 +98,8 @@ def test_copies_of_a_sentence_are_on_one_side() -> None:
 
 def test_weights_are_those_of_figure_12(fitted: tuple[Predictor, dict[str, float]]) -> None:
     """The least for the most fragile, sigmoid(−4 z + 3.5) of the standardised prediction."""
+    import scipy.stats
+
     predictor, _ = fitted
     predicted = predictor.predict(sample()[0], "cpu")
     z = scipy.stats.zscore(predicted[:, 1].astype(np.float64))

@@ -14,7 +14,6 @@ import pytest
 import torch
 import yaml
 from numpy.typing import NDArray
-from wtpsplit import SaT
 
 from stages.cards import CardError
 from stages.fetch import sha256_of
@@ -40,6 +39,8 @@ def texts() -> list[str]:
 
 @cache
 def official(folder: Path, lora: Path | None = None) -> Any:
+    from wtpsplit import SaT  # four seconds of CPU, which the other workers are spared
+
     lora_path = str(lora) if lora else None
     return SaT(str(folder), tokenizer_name_or_path=str(folder), lora_path=lora_path, hub_prefix=None)
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.segment.merging import joined, merge_fragments
-from stages.segment.pieces import Limits, Pieces
+from stages.segment.pieces import Limits, Pieces, joined, merge_fragments
 from stages.segment.rules.cap import fit
 from stages.segment.text import Text
 from tests.stages.segmenting import TEXT, count_bytes, count_in_words

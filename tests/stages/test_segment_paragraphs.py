@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.segment.paragraphs import LEAST, MOST, paragraph_ends
+from stages.segment.methods import LEAST, MOST, paragraph_ends
 
 SENTENCES = st.lists(st.tuples(st.floats(-8, 8), st.booleans(), st.booleans()), min_size=1, max_size=80)
 

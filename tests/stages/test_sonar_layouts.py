@@ -168,7 +168,8 @@ def test_loading_never_holds_a_model_twice(layout: str, tmp_path: Path) -> None:
     """Private memory (not the mapped file, which the kernel may drop) grows by the model and little more."""
     code = """
 import sys, threading, torch
-from benchmarks.random_model import Size, make_model
+from benchmarks.flops import Shape
+from benchmarks.random_model import make_model
 from collections.abc import Callable
 from pathlib import Path
 from stages.sonar.card import ModelFile, load_card
@@ -180,7 +181,7 @@ def private():
 
 folder, layout = Path(sys.argv[1]), sys.argv[2]
 if layout == "make":
-    make_model(folder, Size(512, 8, 8, 2048), tokenizer_of="sonar-tiny", seed=0)
+    make_model(folder, Shape(512, 8, 8, 2048), tokenizer_of="sonar-tiny", seed=0)
     sys.exit()
 card = load_card(str(folder / "card.yaml"))
 if layout == "fairseq2":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
+import logging
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.base.messages import PACKAGES
 from pipeline.cli import main
 
 PIPELINE = str(Path(sys.executable).parent / "pipeline")
@@ -20,15 +23,20 @@ def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Exit code and output of a command in this process. What a process of its own would change is put back."""
     command = ["pipeline", *map(str, arguments)]
     out, err = io.StringIO(), io.StringIO()
+    collections, levels = gc.get_threshold(), {name: logging.getLogger(name).level for name in PACKAGES}
     handlers = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             patch.setattr(sys, "argv", command)
+            patch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
             with pytest.raises(SystemExit) as ended:
                 main()
     finally:
         for sign, handler in handlers.items():
             signal.signal(sign, handler)
+        gc.set_threshold(*collections)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
     return subprocess.CompletedProcess(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 

@@ -29,7 +29,7 @@ SHORTEST = 100  # characters; a smaller rest of a share goes to other chunks, to
 
 
 @dataclass
-class Sample:
+class TextSample:
     """Texts of documents with their languages. `skipped`: records that are not documents, by reason."""
 
     texts: list[str] = field(default_factory=list)
@@ -66,13 +66,13 @@ class Sample:
         self.characters += len(text)
 
 
-def take_sample(config: RunConfig, characters: int) -> Sample:
+def take_sample(config: RunConfig, characters: int) -> TextSample:
     """Take about `characters` characters of documents, fewer if the inputs hold fewer; `seed` of corpus.yaml decides
     which.
 
     Raises `CorpusError` if no document can be used.
     """
-    sample = Sample()
+    sample = TextSample()
     languages = load_card(config.segment.model).languages
     chunks = _enough(order_chunks(plan_inputs(config.input, config.chunk_bytes), config.seed), characters)
     chunks.sort(key=lambda chunk: chunk.bytes)  # large chunks make up for small ones
@@ -99,7 +99,7 @@ def _enough(chunks: Sequence[Chunk], characters: int) -> list[Chunk]:
     return enough
 
 
-def _shuffled(config: RunConfig, chunk: Chunk, languages: Sequence[str], sample: Sample) -> Iterator[Document]:
+def _shuffled(config: RunConfig, chunk: Chunk, languages: Sequence[str], sample: TextSample) -> Iterator[Document]:
     """Yield documents from the beginning of a chunk in random order; rejected records are counted."""
     settings = next(one for one in config.input if one.name == chunk.input)
     pool: list[Document] = []
@@ -116,7 +116,7 @@ def _shuffled(config: RunConfig, chunk: Chunk, languages: Sequence[str], sample:
     return iter(pool)
 
 
-def _nothing(sample: Sample) -> str:
+def _nothing(sample: TextSample) -> str:
     if not sample.skipped:
         return "the inputs hold no documents: nothing to compare"
     reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sample.skipped.most_common())

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.base.errors import CorpusError, starting
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
-from pipeline.quality.compare.sample import Sample
+from pipeline.quality.compare.sample import TextSample
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.registry import build_stage
@@ -117,7 +117,7 @@ class Scored:
         return found
 
 
-def cut(settings: SegmentSettings, method: str, sample: Sample, count_tokens: Count, device: str) -> Cut:
+def cut(settings: SegmentSettings, method: str, sample: TextSample, count_tokens: Count, device: str) -> Cut:
     """Segment the sample, then repeat it to measure the time. Raises `StartError` if the method cannot be loaded."""
     with starting(f"segment.method {method}"):
         segmenter = Segmenter(settings.model_copy(update={"method": method}), count_tokens, device)
@@ -147,7 +147,7 @@ class Scorer:
         names = dict.fromkeys(load_card(model).name for model in (encode.model, autobleu.model))
         return f"{' → '.join(names)}, {'greedy' if autobleu.beam == 1 else f'beam {autobleu.beam}'}"
 
-    def score(self, made: Cut, sample: Sample, progress: RowProgress) -> Scored:
+    def score(self, made: Cut, sample: TextSample, progress: RowProgress) -> Scored:
         """Encode and decode every sentence. Raises `CorpusError` if one does not fit into the device's memory."""
         langs = pa.array(sample.langs).take(pa.array(made.segmented.document))
         zeros = pa.array(np.zeros(made.sentences))

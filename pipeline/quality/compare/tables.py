@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.formats import counted, number
-from pipeline.quality.compare.sample import Sample
+from pipeline.quality.compare.sample import TextSample
 from pipeline.quality.compare.scores import Scored
 
 
-def show_sample(console: Console, name: str, sample: Sample) -> None:
+def show_sample(console: Console, name: str, sample: TextSample) -> None:
     """Show what is compared, and what could not be used."""
-    console.print(f"Sample of [bold]{escape(name)}[/]: {sample.describe()}", highlight=False)
+    console.print(f"TextSample of [bold]{escape(name)}[/]: {sample.describe()}", highlight=False)
     if sample.skipped:
         reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sample.skipped.most_common())
         console.print(Text(f"skipped {counted(sample.skipped.total(), 'record')}: {reasons}", style="yellow"))

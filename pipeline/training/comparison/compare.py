@@ -22,8 +22,7 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.store import Store
-from pipeline.training.comparison.page import to_markdown, to_svg
-from pipeline.training.comparison.results import Figure, Found, Results
+from pipeline.training.comparison.results import Found, Measurement, Results, to_markdown, to_svg
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, held_out
@@ -108,8 +107,8 @@ class _Comparison:
             return Results.model_validate_json(self.store.read(RESULTS))
         except ValidationError as error:
             raise ConfigError(
-                f"{self.store.url}/{RESULTS} is no result of this command ({error.errors()[0]['msg']}); delete it, or "
-                "give another output: trainings stay"
+                f"{self.store.url}/{RESULTS} is not a result of this command ({error.errors()[0]['msg']}); delete it "
+                "or give another output: trainings stay"
             ) from error
 
     def _row(self, row: str, seed: int) -> None:
@@ -174,16 +173,16 @@ class _Comparison:
         )
         return evaluate(self.console, self.corpus, options, self.find_device, lambda: self.index)
 
-    def _of_training(self, config: RunConfig, run: str) -> dict[str, Figure]:
+    def _of_training(self, config: RunConfig, run: str) -> dict[str, Measurement]:
         """What is known of a training besides metrics of its predictions."""
         assert config.train is not None
         lines = [one for one in read_metrics(self.corpus.store, run) if one["kind"] == "train"]
         rates = [(one["concepts_per_second"], one["tflops"]) for one in lines]
         each = [1e12 * tflops / rate for rate, tflops in rates if rate and tflops]
         model, about = load_model(f"{self.corpus.store.url.rstrip('/')}/{run}", self.find_device())
-        found = {"parameters": Figure(mean=float(sum(one.numel() for one in model.parameters())))}
+        found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
         if each:
-            found["flops_per_step"] = Figure(mean=config.train.batch_concepts * sum(each) / len(each))
+            found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
         if isinstance(model, SonarLlm):
             model.use(decoder_of(about.pinned))
         tokenise = None
@@ -196,7 +195,7 @@ class _Comparison:
         if few > 1 and not model.card.quantised:  # of which held-out batches have no codes
             batch = next(documents_of_batch(batch, few)).to(self.find_device())
             model.begin_step(0, config.train.steps)
-            found["gradient_diversity"] = Figure(mean=gradient_diversity(model, batch))
+            found["gradient_diversity"] = Measurement(mean=gradient_diversity(model, batch))
         return found
 
     def _write(self) -> None:
@@ -206,10 +205,10 @@ class _Comparison:
         self.store.write(PLOT, to_svg(settings, self.results))
 
 
-def _figures(row: ResultRow) -> dict[str, Figure]:
+def _figures(row: ResultRow) -> dict[str, Measurement]:
     """Those that are numbers."""
     return {
-        name: Figure(mean=one.mean, error=one.error if one.error == one.error else 0.0)
+        name: Measurement(mean=one.mean, error=one.error if one.error == one.error else 0.0)
         for name, one in row.figures.items()
         if one.mean == one.mean
     }

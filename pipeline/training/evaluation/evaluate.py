@@ -48,8 +48,7 @@ from pipeline.training.status import training_statuses
 from pipeline.training.tokens import tokenizer_card
 from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of
-from stages.lcm.language_card import load_language_card
-from stages.lcm.language_model import LanguageModel
+from stages.lcm.language_model import LanguageModel, load_language_card
 from stages.lcm.model import Lcm, Sampling, paper_sampling
 from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
@@ -76,14 +75,14 @@ class EvaluateOptions:
     baselines: bool = True
 
 
-class _Steps(BaseModel):
+class _TrainedSteps(BaseModel):
     steps: int | None = None
 
 
 class _Table(BaseModel):
     """Of what is written beside a model, what is read again."""
 
-    models: dict[str, _Steps]
+    models: dict[str, _TrainedSteps]
 
 
 @dataclass(frozen=True)
@@ -98,12 +97,14 @@ class Trained:
 
     @property
     def name(self) -> str:
-        """Of its run of training."""
+        """The name of its training."""
         return self.place.rstrip("/").rpartition("/")[2]
 
     @property
     def tokenizer(self) -> ModelCard:
-        """Of a token language model. Raises `ConfigError` if it is not here, or another by now."""
+        """Return the card of the tokenizer of a token language model. Raises `ConfigError` if it is not here, or
+        another by now.
+        """
         assert self.about.pinned.tokenizer is not None
         return tokenizer_card(self.about.pinned.tokenizer)
 
@@ -195,7 +196,9 @@ def _figures(
 
 
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
-    """What a training ends with: its metrics on the test split of what it was trained on, or on that of validation."""
+    """Evaluate what a training ends with: its metrics on the test split of what it was trained on, or on that of
+    validation.
+    """
     corpus = Corpus(url)
     started = read_started(corpus.store, run)
     pinned, sentences, name = started.pinned, started.settings.evaluate_sentences, run.rpartition("/")[2]
@@ -208,7 +211,7 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
 
 
 def _index_of(corpus: Corpus, pinned: Pinned) -> Index:
-    """That of the corpus which a training is pinned to, or what its selection gives now."""
+    """Return the index of the corpus that a training is pinned to, or what its selection gives now."""
     digest = pinned.indexes[0].digest
     if is_present(corpus, digest):
         return read_index(corpus, digest)
@@ -218,7 +221,7 @@ def _index_of(corpus: Corpus, pinned: Pinned) -> Index:
 
 
 def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
-    """How many steps a model had been trained when it was evaluated; None: it was not."""
+    """Return how many steps a model had been trained when it was evaluated; None: it was not."""
     if not store.exists(path):
         return None
     try:
@@ -230,7 +233,7 @@ def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
 
 @contextlib.contextmanager
 def _noted(console: Console, options: EvaluateOptions) -> Iterator[None]:
-    """What goes wrong with a model that nobody asked for by name leaves it out."""
+    """Leave a model out with which something is wrong, if nobody asked for it by name."""
     try:
         yield
     except PipelineError as error:
@@ -240,14 +243,16 @@ def _noted(console: Console, options: EvaluateOptions) -> Iterator[None]:
 
 
 def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
-    """Folders of models: names of runs of training of the corpus or paths; all that hold a model if none is named."""
+    """Return the folders of models: names of runs of training of the corpus or paths; all that hold a model if none is
+    named.
+    """
     here = [one.run.rpartition("/")[2] for one in training_statuses(corpus.store) if one.holds_model]
     base = corpus.store.url.rstrip("/")
     return [one if "/" in one else f"{base}/train/{one}" for one in dict.fromkeys(asked or here)]
 
 
 def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> None:
-    """Raises `ConfigError` for options of sampling that change nothing for any of the models."""
+    """Raise `ConfigError` for options of sampling that change nothing for any of the models."""
     given = {name: f"--{name.replace('_', '-')}" for name in asked or {}}
     kinds = sorted({one.model.card.kind for one in trained})
     read = {name for one in trained for name in options_of(one.model.card)}
@@ -269,7 +274,7 @@ def load_trained(
     asked: dict[str, Any] | None = None,
     of_file: TrainSettings | None = None,
 ) -> Trained:
-    """A model, which must be of the corpus's encoder.
+    """Return a model, which must be of the corpus's encoder.
 
     It is drawn from as `asked`; where that says nothing, as the section `train.sampling` of its training says; then as
     the paper does for its kind. of_file: that section in a file, which counts for the training that it names.
@@ -293,7 +298,7 @@ def load_trained(
 
 
 def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:
-    """What the section `train.sampling` of a model's training sets."""
+    """Return what the section `train.sampling` of a model's training sets."""
     store, run = located(place)
     if of_file is None or of_file.folder != run:
         of_file = read_started(store, run).settings if store.exists(f"{run}/{RECORD}") else None
@@ -301,13 +306,13 @@ def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:
 
 
 def pool_of(held: HeldOut, seed: int) -> Tensor:
-    """Places of the sentences that contrastive accuracy compares with: `POOL` drawn from all, ascending."""
+    """Return the places of the sentences that contrastive accuracy compares with: `POOL` drawn from all, ascending."""
     drawn = torch.randperm(len(held.embeddings), generator=torch.Generator().manual_seed(seed))
     return drawn[:POOL].sort().values
 
 
 def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
-    """The metrics that a list like `l2,ca` names. Raises `ConfigError` for one that there is not."""
+    """Return the metrics that a list like `l2,ca` names. Raises `ConfigError` for one that there is not."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     names += ["mi"] if language_model and "mi" not in names else []
     unknown = [name for name in names if name not in METRICS]
@@ -322,7 +327,7 @@ def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
 def _predictors(
     trained: list[Trained], scaler: RobustScaler | None, baselines: bool
 ) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
-    """What is compared, by name: models, then those that learned nothing."""
+    """Return what is compared, by name: models, then those that learned nothing."""
     found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
     for one in trained:
         name = one.name if one.name not in [row[1] for row in found] else one.place

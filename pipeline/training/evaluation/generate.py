@@ -32,8 +32,7 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
 from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4
-from stages.lcm.token_generate import continue_texts
-from stages.lcm.token_lm import TokenLm
+from stages.lcm.token_lm import TokenLm, continue_texts
 from stages.sonar.tokenizer import SonarTokenizer
 
 LINE = 2000  # characters of a sentence that are shown
@@ -96,7 +95,7 @@ def generate(
 
 
 def read_prompt(place: str) -> str:
-    """The text of a file, or what comes through a pipe for `-`. Raises `ConfigError` if it is not text."""
+    """Return the text of a file, or what comes through a pipe for `-`. Raises `ConfigError` if it is not text."""
     try:
         return (sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()).decode("utf-8-sig")
     except OSError as error:
@@ -146,7 +145,7 @@ class _Prompt:
 def _continue(
     trained: Trained, words: TextCodec, prompts: list[_Prompt], langs: Sequence[str], options: GenerateOptions
 ) -> tuple[list[Continuation], list[list[str]]]:
-    """Continuations of prompts, and their sentences in a language each."""
+    """Return continuations of prompts, and their sentences in a language each."""
     last = END_OF_RESPONSE if trained.about.pinned.settings.get("answers") else END_OF_TEXT
     torch.manual_seed(options.seed)
     if isinstance(trained.model, TokenLm):
@@ -180,7 +179,7 @@ def _write(
     trained: Trained, model: TokenLm, words: TextCodec, prompts: list[_Prompt], langs: Sequence[str], last: str,
     sentences: int,
 ) -> tuple[list[Continuation], list[list[str]]]:  # fmt: skip
-    """The same by a token language model; embeddings of what it wrote are by the encoder."""
+    """Continue prompts by a token language model; embeddings of what it wrote are by the encoder."""
     tokenizer = SonarTokenizer(trained.tokenizer)
     try:
         found = continue_texts(
@@ -206,7 +205,7 @@ def _write(
 
 
 def _say(words: TextCodec, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:
-    """Sentences of each continuation in a language."""
+    """Decode the sentences of each continuation in a language."""
     sizes = [len(one.embeddings) for one in found]
     all_langs = [lang for lang, size in zip(langs, sizes, strict=True) for _ in range(size)]
     texts = iter(words.decode(torch.cat([one.embeddings for one in found]), all_langs) if all_langs else [])
@@ -240,7 +239,7 @@ def _scores(
 
 
 def _show_scores(console: Console, ours: list[dict[str, float | None]], real: list[dict[str, float | None]]) -> None:
-    """Means over the documents where a score is defined."""
+    """Show means over the documents where a score is defined."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column(f"mean of {counted(len(ours), 'document')}")
     for name in ours[0]:

@@ -66,16 +66,16 @@ class HeldOut:
         return (~first).nonzero()[:, 0]
 
     def lang(self, place: int) -> str:
-        """The language of a sentence."""
+        """Return the language of a sentence."""
         return self.langs[int(self.document[place])]
 
     def context(self, place: int, sentences: int) -> tuple[str, ...]:
-        """Texts of at most so many sentences before one, in its document."""
+        """Return the texts of at most so many sentences before one, in its document."""
         start = int(self.starts[self.document[place]])
         return self.texts[max(start, place - sentences) : place]
 
     def batches(self, device: str, tokenise: Tokenise | None = None) -> Iterator[Batch]:
-        """Whole documents, about `MICRO` sentences at a time or one document. tokenise: makes their tokens."""
+        """Yield whole documents, about `MICRO` sentences at a time or one document. tokenise: makes their tokens."""
         sizes = self.lengths.tolist()
         first, row = 0, 0
         while first < len(sizes):
@@ -101,7 +101,7 @@ class _Document:
 
 
 def held_out(index: Index, split: str, *, max_sentences: int, sentences: int) -> HeldOut:
-    """The first documents of a split that together have so many sentences to predict, or all.
+    """Return the first documents of a split that together have so many sentences to predict, or all.
 
     max_sentences: where documents are wrapped. Raises `ConfigError` for a split without documents, or where every
     document has a single sentence.
@@ -122,7 +122,7 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int) ->
 
 
 def beginnings(index: Index, split: str, *, documents: int, least: int, most: int) -> HeldOut:
-    """The beginnings, of at most `most` sentences, of the first documents of a split that have `least` or more.
+    """Return the beginnings, of at most `most` sentences, of the first documents of a split that have `least` or more.
 
     Raises `ConfigError` for a split without such documents.
     """
@@ -167,12 +167,12 @@ def _held(index: Index, split: str, found: list[_Document]) -> HeldOut:
 
 
 def _closes(embedding: Tensor, index: Index) -> bool:
-    """Whether the last sentence of a document is one that the loader added."""
+    """Return whether the last sentence of a document is one that the loader added."""
     return any(np.array_equal(embedding.numpy(), ending) for ending in index.endings)
 
 
 def _described(index: Index, split: str, pieces: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Ids and languages of the documents that pieces of a split are of."""
+    """Return ids and languages of the documents that pieces of a split are of."""
     runs = Sequences.of(index, split).runs_at(pieces)
     part, doc = runs["part"], runs["doc"]
     ids, langs = np.empty(len(pieces), object), np.empty(len(pieces), object)

@@ -61,13 +61,13 @@ class Judge:
 
 @torch.inference_mode()
 def predictions(predictor: SentencePredictor, held: HeldOut, sampling: Sampling, seed: int, device: str) -> Tensor:
-    """(sentences, dim) float32 on the CPU; the same for the same seed, whatever was predicted before."""
+    """Return (sentences, dim) float32 on the CPU; the same for the same seed, whatever was predicted before."""
     torch.manual_seed(seed)
     return torch.cat([predictor.predict(batch, sampling).float().cpu() for batch in held.batches(device)])
 
 
 def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambda step: None) -> dict[str, MetricValue]:
-    """The wanted metrics of (sentences, dim) predictions, over all sentences that have a context.
+    """Return the wanted metrics of (sentences, dim) predictions, over all sentences that have a context.
 
     done: told what is being computed. Raises `ConfigError` for a language that the decoder does not speak, ValueError
     if a prediction is not finite.
@@ -114,7 +114,7 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
 
 @torch.inference_mode()
 def measure_words(judge: Judge, model: TokenLm, tokenizer: ModelCard, sampling: Sampling) -> dict[str, MetricValue]:
-    """The likelihoods that are wanted of a token language model, of the same sentences; it has no other metrics.
+    """Return the likelihoods that are wanted of a token language model, of the same sentences; it has no other metrics.
 
     tokenizer: of whose card. Raises ValueError if a likelihood is not finite.
     """
@@ -140,7 +140,7 @@ def _means(judge: Judge, values: dict[str, Tensor], weights: dict[str, Tensor]) 
 
 
 def _by_cosine(judge: Judge, predicted: Tensor, scaler: RobustScaler) -> dict[str, Tensor]:
-    """Contrastive accuracy by cosine of normalised embeddings, and whether it is 1: retrieval from the pool."""
+    """Return contrastive accuracy by cosine of normalised embeddings, and whether it is 1: retrieval from the pool."""
     ours, real = (scaler.normalize(one.to(judge.device)) for one in (predicted, judge.held.embeddings))
     units, others = functional.normalize(ours, dim=1), functional.normalize(real, dim=1)
     share = metrics.contrastive_accuracy(units, others, judge.held.lengths, judge.pool)
@@ -149,14 +149,16 @@ def _by_cosine(judge: Judge, predicted: Tensor, scaler: RobustScaler) -> dict[st
 
 
 def _likelihood(judge: Judge, ours: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of the true sentences under the decoder, given predictions: values, and what each sentence counts in the mean."""
+    """Return the likelihoods of the true sentences under the decoder, given predictions: values, and what each sentence
+    counts in the mean.
+    """
     places = judge.held.judged.tolist()
     texts = [judge.held.texts[place] for place in places]
     return _per_token(*judge.words.likelihood(ours, texts, [judge.held.lang(place) for place in places]), texts)
 
 
 def _per_token(nats: Tensor, tokens: Tensor, texts: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """nats: (texts,) −log p; tokens: (texts,) of each → nats a token, bits a character, and what these count."""
+    """Return nats per token, bits per character, and what these count; nats: (texts,) −log p; tokens: (texts,)."""
     characters = torch.tensor([float(len(text)) for text in texts], dtype=torch.float64)
     bits = nats / math.log(2) / characters.where(characters > 0, torch.nan)
     return {"nll": nats / tokens, "bpc": bits}, {"nll": tokens, "bpc": characters}

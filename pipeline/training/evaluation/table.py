@@ -69,7 +69,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
 
 
 def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
-    """What was evaluated, and every figure; null where one is not defined."""
+    """Return what was evaluated, and every figure; null where one is not defined."""
     models = {
         model: {"steps": row.steps, "sampling": row.sampling}
         | {"metrics": {name: _finite(asdict(figure)) for name, figure in row.figures.items()}}
@@ -79,7 +79,7 @@ def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
 
 
 def to_csv(rows: dict[str, ResultRow]) -> str:
-    """A line a predictor, two columns a metric."""
+    """Return a line per predictor, with two columns per metric."""
     file = io.StringIO()
     names = _names(rows)
     writer = csv.writer(file, lineterminator="\n")

@@ -50,11 +50,11 @@ class TextCodec:
 
     @property
     def decoder_card(self) -> ModelCard:
-        """Of the decoder, which says the languages that it speaks."""
+        """The card of the decoder, which says the languages that it speaks."""
         return load_card(self.decoding.model)
 
     def check_language(self, lang: str, option: str) -> str:
-        """Raises `ConfigError`, with the nearest codes, for a language that the decoder does not speak."""
+        """Raise `ConfigError`, with the nearest codes, for a language that the decoder does not speak."""
         card = self.decoder_card
         if lang not in card.languages:
             few = card.languages if len(card.languages) <= 12 else card.nearest_languages(lang)
@@ -65,17 +65,17 @@ class TextCodec:
         return lang
 
     def segment(self, text: str, lang: str) -> list[str]:
-        """Sentences of a text, as the corpus's documents were cut."""
+        """Return the sentences of a text, as the corpus's documents were cut."""
         segmenter = Segmenter(self.segmenting, self._encoder.tokenizer.count, self.device)
         found: list[str] = segmenter.segment([text], [lang]).text.to_pylist()
         return found
 
     def encode(self, texts: Sequence[str], langs: Sequence[str]) -> Tensor:
-        """(texts, dim) float16, on the CPU."""
+        """Return (texts, dim) float16, on the CPU."""
         return torch.from_numpy(encode_texts(self._encoder, texts, langs).copy())
 
     def decode(self, embeddings: Tensor, langs: Sequence[str]) -> list[str]:
-        """The text of each of (rows, dim), decoded greedily into its language; equal rows are decoded once."""
+        """Return the text of each of (rows, dim), decoded greedily into its language; equal rows are decoded once."""
         names = sorted(set(langs))
         number = np.array([[names.index(lang)] for lang in langs], np.float32).reshape(-1, 1)
         keys = np.concatenate([embeddings.float().cpu().numpy(), number], axis=1)
@@ -94,7 +94,7 @@ class TextCodec:
         return min(self.segmenting.max_tokens or LONGEST, self.decoder_card.max_tokens - 2)
 
     def check_dimension(self, dim: int) -> None:
-        """Raises `ConfigError` if the decoder takes embeddings of another dimension than a corpus has."""
+        """Raise `ConfigError` if the decoder takes embeddings of another dimension than a corpus has."""
         card = self.decoder_card
         if card.dim != dim:
             raise ConfigError(
@@ -103,7 +103,8 @@ class TextCodec:
             )
 
     def likelihood(self, embeddings: Tensor, texts: Sequence[str], langs: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """−log p of each text, after its embedding, (rows, dim), in nats: (rows,) float64; its tokens: (rows,) int64.
+        """Return −log p of each text, after its embedding, (rows, dim), in nats: (rows,) float64; its tokens: (rows,)
+        int64.
 
         Tokens are those of the decoder, `</s>` among them. NaN for texts that have more of them than it has room for.
         In float32.

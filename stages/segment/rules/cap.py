@@ -13,8 +13,7 @@ import re
 import numpy as np
 
 from stages.segment import marks
-from stages.segment.characters import BREAKABLE, WORD_END
-from stages.segment.clusters import cluster_ends
+from stages.segment.characters import BREAKABLE, WORD_END, cluster_ends
 from stages.segment.pieces import Pieces
 from stages.segment.text import Flags, Indices, Text, all_between
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.segment.characters import PUNCTUATION, UNSPACED
-from stages.segment.clusters import cluster_ends
+from stages.segment.characters import PUNCTUATION, UNSPACED, cluster_ends
 from stages.segment.pieces import Pieces
 from stages.segment.sat.best_cuts import best_cuts
 from stages.segment.text import Flags, Indices, Text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.base.sampling import document_seed, uniform
+from stages.sampling import document_seed, uniform
 
 
 def test_u_is_uniform_and_depends_on_document_and_position() -> None:

@@ -49,7 +49,7 @@ def test_all_mistakes_at_once_with_line_key_value_and_what_is_allowed(tmp_path: 
         load_config(write(tmp_path, text))
     message = str(caught.value)
     assert re.search(r"corpus\.yaml:7: segment\.max_chars is 0; allowed: greater than or equal to 10", message)
-    assert re.search(r"corpus\.yaml:7: segment\.method is \"spacey\"; allowed: 'spacy'", message)
+    assert re.search(r"corpus\.yaml:7: segment\.method is \"spacey\"; did you mean spacy\? allowed: 'spacy'", message)
     assert re.search(r"corpus\.yaml:7: unknown key segment\.max_chrs; did you mean max_chars\?", message)
     assert re.search(r'corpus\.yaml:8: part_sentences is "many"; allowed: integer', message)
     assert re.search(r"corpus\.yaml:9: unknown key splitt; did you mean split\?", message)

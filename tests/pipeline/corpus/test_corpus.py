@@ -19,7 +19,8 @@ from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import make_plan
 from pipeline.quality.measures import measure, worst_rows
 from pipeline.storage.store import Store
-from tests.conftest import MakeConfig, data_digests
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.support.runs import run
 
 
 @pytest.fixture
@@ -146,3 +147,16 @@ def test_the_second_writer_deletes_its_own_files(tmp_path: Path) -> None:
     assert [ours for _, ours in receipts] == [True, False]
     assert receipts[0][0] == receipts[1][0]
     assert store.find("status") == [receipts[0][0].files[0].path]
+
+
+def test_readers_open_the_last_run_though_a_clock_was_ahead(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Of the machine of the run before, or of this one until it was put back."""
+    path = make_config(autobleu=None, encode=None)
+    run(path)
+    (only,) = (tmp_path / "out/runs").iterdir()
+    only.rename(only.with_name("20990101T000000.000000-abcdef"))
+    before = len(Corpus(str(tmp_path / "out")))
+    write_jsonl(tmp_path / "in/more.jsonl", sample_documents("postgresql-eng", 6)[4:])
+    run(path)
+    assert len(Corpus(str(tmp_path / "out"))) > before
+    assert "Nothing to do" in run(path)

@@ -21,7 +21,7 @@ from pipeline.corpus.ledger import FOLDER, compact
 from pipeline.corpus.receipts import REPEATED
 from pipeline.corpus.runs import check_corpus
 from pipeline.corpus.states import ChunkState, States, fold, forget_gone, read_state
-from pipeline.maintenance.ledgers import check_ledgers
+from pipeline.maintenance.verify import check_ledgers
 from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.store import Store

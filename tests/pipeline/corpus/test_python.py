@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.corpus import nearest_index
+from pipeline.corpus.nearest import Metric
 from pipeline.storage import layout
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
@@ -175,6 +177,39 @@ def test_equal_rows_come_in_the_order_of_the_corpus(corpus: Corpus) -> None:
     places = list(zip(found["part"].to_pylist(), found["row"].to_pylist(), strict=True))
     assert places == sorted(numbers) and found["score"][0] == found["score"][1]
     assert found["score"][0].as_py() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_an_index_finds_what_an_exact_search_finds(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: Metric
+) -> None:
+    monkeypatch.setattr(nearest_index, "POINTS_PER_LIST", 16)  # several lists for these few rows
+    corpus.build_index(tmp_path / "index", metric)
+    index = corpus.open_index(tmp_path / "index")
+    assert len(index) == len(corpus) and index.probes > 1
+    for row in (0, 17, len(corpus) - 1):
+        assert corpus.nearest(row, 5, metric=metric, index=index).equals(corpus.nearest(row, 5, metric=metric))
+    vector = _matrix(corpus)[3].astype(np.float32) + 0.01
+    assert corpus.nearest(vector, 2, metric=metric, index=index).equals(corpus.nearest(vector, 2, metric=metric))
+    again = corpus.build_index(metric=metric)
+    again.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "index").read_bytes()
+
+
+def test_an_index_is_refused_where_it_does_not_fit(corpus: Corpus, tmp_path: Path) -> None:
+    index = corpus.build_index(tmp_path / "index")
+    with pytest.raises(ConfigError, match="leave out `where`"):
+        corpus.nearest(0, 2, where="chars > 3", index=index)
+    with pytest.raises(ConfigError, match="is for metric='cosine', not 'euclidean'"):
+        corpus.nearest(0, 2, metric="euclidean", index=index)
+    index.identity = "another"
+    with pytest.raises(ConfigError, match="has changed since; build it again"):
+        corpus.nearest(0, 2, index=index)
+    with pytest.raises(CorpusError, match=r"build it: corpus\.build_index\("):
+        corpus.open_index(tmp_path / "none")
+    (tmp_path / "index").write_bytes((tmp_path / "index").read_bytes()[:-9])
+    with pytest.raises(CorpusError, match=r"is damaged .* build it again"):
+        corpus.open_index(tmp_path / "index")
 
 
 def test_nearest_to_a_sentence(corpus: Corpus) -> None:

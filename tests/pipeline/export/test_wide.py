@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -99,11 +96,15 @@ def test_duckdb_reads_it(written: Path, truth: pa.Table) -> None:
 
 
 def test_polars_reads_it(written: Path, truth: pa.Table) -> None:
+    import polars as pl
+
     found = pl.scan_parquet(f"{written}/data/*/*.parquet").select(COLUMNS).sort("part", "row").collect()
     check(found.to_dict(as_series=False), truth)
 
 
 def test_pandas_reads_it(written: Path, truth: pa.Table) -> None:
+    import pandas as pd
+
     frame = pd.concat(pd.read_parquet(file) for file in sorted((written / "data").rglob("*.parquet")))
     frame = frame.sort_values(["part", "row"])
     rows = {name: [None if one is pd.NA or one != one else one for one in frame[name]] for name in COLUMNS[:-3]}
@@ -111,6 +112,8 @@ def test_pandas_reads_it(written: Path, truth: pa.Table) -> None:
 
 
 def test_datasets_reads_it_by_split(written: Path, truth: pa.Table, tmp_path: Path) -> None:
+    import datasets
+
     found = datasets.load_dataset(str(written / "data"), cache_dir=str(tmp_path))
     assert set(found) == {"train", "validation", "test"}
     for split, one in found.items():

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pipeline.inputs import (
     order_chunks,
     plan_chunks,
     plan_inputs,
+    streams,
 )
 from tests.support.inputs import COMPRESS, entry, jsonl, read, read_all, texts
 
@@ -163,6 +165,23 @@ def test_a_file_that_goes_away_after_planning(tmp_path: Path) -> None:
     (chunk,) = plan_chunks(entry(tmp_path))
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(InputError, match=r"a\.jsonl is gone since the run was planned"):
+        read([chunk], entry(tmp_path))
+
+
+def test_a_file_that_goes_away_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_docs(tmp_path / "a.jsonl", 0, 1)
+    (chunk,) = plan_chunks(entry(tmp_path))
+    of_planned = streams.stamp
+
+    def last_seen(*args: Any) -> str:
+        seen = of_planned(*args)
+        (tmp_path / "a.jsonl").unlink()
+        return seen
+
+    monkeypatch.setattr(streams, "stamp", last_seen)
+    with pytest.raises(
+        InputError, match=rf"^{tmp_path}/a\.jsonl is gone since the run was planned; start the run again"
+    ):
         read([chunk], entry(tmp_path))
 
 

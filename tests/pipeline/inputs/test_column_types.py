@@ -97,6 +97,7 @@ def test_types_are_found_in_values(values: list[Any], kind: Any, stored: list[An
         ("date", ["2010-01-31", "2010-13-01", 5], [dt.date(2010, 1, 31), None, None]),
         ("list<string>", [["a", 1], '["b"]', "b"], [["a", "1"], ["b"], None]),
         ("list<int32>", [[1, 2], [1, "x"]], [[1, 2], None]),
+        ("list<int32>", ["[" * 100_000], [None]),
         ({"y": "int32"}, [{"y": 1, "z": 2}, {}, {"y": "x"}, 5], [{"y": 1}, {"y": None}, {"y": None}, None]),
     ],
 )

@@ -146,6 +146,7 @@ def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> No
         ("a.txt.zst", b"Text.", "begins like plain text"),
         ("a.jsonl.xz", gzip.compress(b"", mtime=0), "begins like a gzip file"),
         ("a.txt", "Über".encode("utf-16"), "begins like UTF-16 text"),
+        ("a.txt", "Über".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
         ("a.parquet", b"id,text\n1,a\n", "begins like plain text"),
         ("a.parquet", b"", "0 bytes"),
         ("a.jsonl.gz", b"", "is empty, without even a header"),
@@ -349,7 +350,7 @@ def test_a_file_that_changed_since_planning_is_an_error(tmp_path: Path, name: st
     source = entry(path)
     (chunk,) = plan_chunks(source)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match=r"has changed .* since"):
+    with pytest.raises(InputError, match="has changed since the run was planned"):
         list(read_documents(chunk, source, SplitSettings()))
 
 

@@ -39,7 +39,7 @@ def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
     source = entry(f"{bucket}/in/a.jsonl")
     (chunk,) = plan_chunks(source)
     fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": "other"}] * 50))
-    with pytest.raises(InputError, match=r"has changed .* since the run was planned"):
+    with pytest.raises(InputError, match=r"has changed since the run was planned"):
         list(read_documents(chunk, source, SplitSettings()))
 
 

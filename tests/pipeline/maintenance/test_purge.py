@@ -32,7 +32,7 @@ from pipeline.select.selection import Selection
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.support.cli import pipeline
+from tests.support.cli import pipeline, said
 from tests.support.runs import run
 
 SCORES = {"autobleu": {"sample": 0.5, "length_extra": 1, "length_factor": 1.0}, "fit": {"rows": 100}, "scaler": {}}
@@ -255,6 +255,35 @@ def test_a_damaged_tombstone_stops_every_reader(make_config: MakeConfig, tmp_pat
     tombstone.unlink()
     with pytest.raises(ConfigError, match="give a text file"):
         purge(QUIET, Corpus(str(tmp_path / "out")), str(tmp_path / "nothing"), True, lambda jobs: False)
+
+
+def test_a_lost_tombstone_brings_nothing_back(make_config: MakeConfig, tmp_path: Path) -> None:
+    """After the documents are gone from disk, only the tombstone keeps the next run from reading them again."""
+    run(path := make_config(autobleu=None, encode=None))
+    out, documents = tmp_path / "out", sample_documents("libreoffice-deu", 2)
+    for one in documents:
+        purged(out, one["id"])
+    run(path)
+    first, _, second, erased = sorted((out / "tombstones").iterdir())
+    content, texts = second.read_bytes(), len(Corpus(str(out)))
+    for data in (None, first.read_bytes()):
+        second.unlink()
+        if data:
+            second.write_bytes(data)
+        refused = pipeline("run", path)
+        assert refused.returncode == 1 and f"{second.name} is damaged" in said(refused).replace("\n", ""), said(refused)
+        assert pipeline("verify", path).returncode == 1
+        second.write_bytes(content)
+    erased.write_bytes(b"{")
+    assert pipeline("verify", path).returncode == 1 and pipeline("run", path).returncode == 0
+    assert pipeline("verify", path, "--repair").returncode == 1 and not erased.exists()
+    run(path)
+    assert erased.exists() and pipeline("verify", path).returncode == 0
+    second.unlink()
+    erased.unlink()  # as the message says, and then:
+    purged(out, documents[1]["id"])
+    run(path)
+    assert len(Corpus(str(out))) == texts and pipeline("verify", path).returncode == 0
 
 
 ODD = ("a", "b", "c", "d", "a\u2028b", "c\x85d", "e\x0bf", "g\x0ch", "i\x1dj", "k\nl", "m\r")

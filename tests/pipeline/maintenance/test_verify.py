@@ -24,6 +24,7 @@ from pipeline.storage.store import Store
 from stages.arrow import embedding_array, embedding_matrix
 from stages.device import compute_dtype
 from tests.conftest import MakeConfig, data_digests
+from tests.support.cli import pipeline, said
 from tests.support.runs import FITS, run
 
 SECTIONS = FITS | {"autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0}}
@@ -87,16 +88,22 @@ def test_what_is_spoilt_is_found_and_made_again(
     spoil(path)
     fine, shown = verified(corpus, mend=True)
     assert not fine and f"wrong: {family}/{path.name}" in shown and what in shown and "1 receipt deleted" in shown
+    assert "cannot be made again" not in shown
     run(corpus / "corpus.yaml")
     assert verified(corpus)[0] and data_digests(corpus / "out") == before
 
 
-def test_a_spoilt_fit_is_found(corpus: Path) -> None:
+def test_a_spoilt_fit_is_found_and_not_replaced_unasked(corpus: Path) -> None:
+    """Fitted again it would have other values where the corpus has changed since, so a person decides."""
     (artifact,) = (corpus / "out/fits").glob("scaler.*.safetensors")
     flip(artifact)
     fine, shown = verified(corpus, mend=True)
-    assert not fine and f"wrong: fits/{artifact.name}" in shown
-    run(corpus / "corpus.yaml")
+    assert not fine and f"wrong: fits/{artifact.name}" in shown and "pipeline run --refit scaler" in shown
+    refused = pipeline("run", corpus / "corpus.yaml")
+    assert refused.returncode == 1 and "pipeline run --refit scaler" in " ".join(said(refused).split())
+    assert not verified(corpus)[0]
+    done = pipeline("run", corpus / "corpus.yaml", "--refit", "scaler")
+    assert done.returncode == 0, said(done)
     assert verified(corpus)[0]
 
 

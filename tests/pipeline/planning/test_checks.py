@@ -34,7 +34,7 @@ launcher: {kind: ray}
 """
 SAID = [
     (4, r"input 1: nothing matches .*dta/\*\.jsonl"),
-    (5, r"input 2: id is 'idd', a column that .* did you mean id\?"),
+    (5, r"input 2: id is 'idd', but .* no such column; did you mean id\?"),
     (5, r"input 2: keep is 'titel', .* did you mean title\? columns: id, lang, title, source, text"),
     (6, r"input 3: lang is 'eng_Lat', which .* nearest .* eng_Latn"),
     (6, r"input 3: text is 'body'"),
@@ -46,7 +46,7 @@ SAID = [
     (13, r"train\.model is lcm-two-tower-tny – .*did you mean lcm-two-tower-tiny"),
     (13, r"train\.weights is fragility, which nothing makes here"),
     (13, r"train\.answers is 'ansewr', which no input keeps"),
-    (14, r"split\.by is \"texts\"; allowed: 'text'\."),
+    (14, r"split\.by is \"texts\"; did you mean text\? allowed: 'text'\."),
     (14, r"split\.validation is 0"),
     (15, r"launcher\.kind is ray, but there is no address"),
 ]

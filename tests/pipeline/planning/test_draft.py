@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -46,6 +47,23 @@ def test_a_folder_of_several_kinds_gives_a_file_that_runs(tmp_path: Path) -> Non
     assert config.split.validation == 0.1, "of a few documents a hundredth is none"
     done = pipeline("run", "corpus.yaml", "--until", "segment")
     assert done.returncode == 0 and "4 in = 4 kept" in done.stdout, said(done)
+
+
+def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: Path) -> None:
+    rows = [{"id": str(n), "text": ENGLISH, "tags": ["a"], "year": 2010 + n} for n in range(9)]
+    pq.write_table(
+        pa.table({"text": [GERMAN] * 30, "day": pa.array([datetime.date(2020, 1, 1)] * 30)}), tmp_path / "data.parquet"
+    )
+    write_jsonl(tmp_path / "data/e.jsonl", rows)
+    for n in range(27):
+        (tmp_path / f"data/{n}.txt").write_text(GERMAN)
+    (tmp_path / "data/table.CSV").write_text("id,text\n1,x\n")
+    drafted("data")
+    text = (tmp_path / "corpus.yaml").read_text()
+    assert "deu_Latn 75%, eng_Latn 25%" in text and "# keep: [tags, year]" in text, text
+    assert "1 file .CSV" in text and "pandas.read_csv('IN.csv').to_parquet('OUT.parquet')" in text
+    drafted("data.parquet", "--to", "two.yaml")
+    assert "# keep: [day]" in (tmp_path / "two.yaml").read_text()
 
 
 def test_what_may_be_uncommented_is_valid(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from sklearn.preprocessing import RobustScaler as Reference
 
 from launchers.dispatch import train
 from launchers.launch import launch
@@ -37,6 +36,8 @@ def record(config: RunConfig, name: str) -> FitRecord:
 
 
 def test_fits_see_the_pilot_and_every_row_gets_its_codes(make_config: MakeConfig) -> None:
+    from sklearn import preprocessing
+
     config = load_config(path := make_config(**FITS))
     shown = run(path)
     assert "pilot: all 3 chunks" in shown and "scaler: fitted on" in shown and "rvq: fitted on" in shown
@@ -47,7 +48,7 @@ def test_fits_see_the_pilot_and_every_row_gets_its_codes(make_config: MakeConfig
     pilot = np.concatenate([corpus.embeddings(part.ref.part) for part in first.parts])
     assert scaler.rows == len(pilot) < corpus.rows
     assert rvq.rows + rvq.numbers["held_out_rows"] == len(pilot)
-    reference = Reference(quantile_range=(25, 75)).fit(pilot.astype(np.float64))
+    reference = preprocessing.RobustScaler(quantile_range=(25, 75)).fit(pilot.astype(np.float64))
     fitted = RobustScaler.from_bytes(Path(config.output, scaler.path).read_bytes())
     np.testing.assert_allclose(fitted.median, reference.center_, rtol=1e-6)
     np.testing.assert_allclose(fitted.iqr, reference.scale_, rtol=1e-6)
@@ -137,7 +138,9 @@ def test_a_damaged_artifact_is_not_used(make_config: MakeConfig, tmp_path: Path)
     assert [one for one in (tmp_path / "out/runs").glob("*/events/*.jsonl") if "was changed or" in one.read_text()]
     for receipt in (tmp_path / "out/fits").glob("rvq.*.json"):
         receipt.unlink()
-    run(path)
+    with pytest.raises(CorpusError, match="--refit rvq"):
+        run(path)
+    run(path, options=RunOptions(refit=("rvq",)))
     assert len(list((tmp_path / "out/fits").glob("rvq.*.safetensors"))) == 2
 
 

@@ -123,7 +123,8 @@ def test_sub_documents_may_be_in_several_parts(make_config: MakeConfig, tmp_path
     text = " ".join(f"This is sentence {n}." for n in range(450))
     good = {"id": "next", "lang": "eng_Latn", "text": "Another. One."}
     only_file(tmp_path, [json.dumps({"id": "long", "lang": "eng_Latn", "text": text}), json.dumps(good)])
-    parts, (receipt,) = run(load_config(make_config(segment={"max_document_sentences": 120}, part_sentences=200)))
+    segment = {"method": "spacy", "max_document_sentences": 120}
+    parts, (receipt,) = run(load_config(make_config(segment=segment, part_sentences=200)))
     assert [part.rows for part in parts] == [240, 210, 2]
     rows = [
         row

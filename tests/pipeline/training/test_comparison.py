@@ -12,8 +12,7 @@ import yaml
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.science import Claim, Objective, load_science
-from pipeline.training.comparison.page import to_markdown, to_svg
-from pipeline.training.comparison.results import Figure, Found, Results
+from pipeline.training.comparison.results import Found, Measurement, Results, to_markdown, to_svg
 from tests.conftest import ROOT
 from tests.docs.documents import blocks
 from tests.support.cli import pipeline
@@ -88,7 +87,9 @@ def test_steps_follow_from_minutes(training_corpus: Path) -> None:
 
 
 def found(**figures: float) -> Found:
-    return Found(asked="x", steps=5, figures={name: Figure(mean=value, error=0.3) for name, value in figures.items()})
+    return Found(
+        asked="x", steps=5, figures={name: Measurement(mean=value, error=0.3) for name, value in figures.items()}
+    )
 
 
 def test_means_and_claims() -> None:
@@ -128,7 +129,7 @@ def test_the_file_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         ({"metrics": ["l3"]}, "there is no metric l3"),
         ({"split": "tset"}, "split is tset; splits are"),
         ({"minuets": 3}, "minuets: Extra inputs are not permitted"),
-        ({"objectives": {"a": {"train": {}, "of": "b"}}}, "a is of b, which is no row that is trained"),
+        ({"objectives": {"a": {"train": {}, "of": "b"}}}, "a is of b, which is not a row that is trained"),
         ({"objectives": {"base": {"train": {"steps": 0}}}}, "objectives.base.train: steps: Input should be greater"),
     ],
 )

@@ -19,8 +19,7 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.training.distributed import WrappedModel
 from pipeline.training.evaluation.evaluate import evaluate_trained
 from pipeline.training.model_file import load_model
-from pipeline.training.optimizer import adamw
-from pipeline.training.step import Stepper
+from pipeline.training.step import Stepper, adamw
 from stages.lcm.batch import of_documents
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard

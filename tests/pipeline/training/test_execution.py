@@ -14,9 +14,8 @@ from pipeline.config.train import TrainSettings
 from pipeline.storage.store import Store
 from pipeline.training import distributed
 from pipeline.training.distributed import parallel
-from pipeline.training.optimizer import adamw
 from pipeline.training.status import read_metrics
-from pipeline.training.step import Result, Stepper
+from pipeline.training.step import Result, Stepper, adamw
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.scaler.robust import RobustScaler

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.config.train import TrainSettings
-from pipeline.training.optimizer import adamw, learning_rate
+from pipeline.training.step import adamw, learning_rate
 from stages.lcm.build import build
 from stages.lcm.card import load_lcm_card
 from stages.scaler.robust import RobustScaler

@@ -18,8 +18,7 @@ from pipeline.training import not_finite
 from pipeline.training.distributed import Processes, WrappedModel
 from pipeline.training.loop import Interval
 from pipeline.training.not_finite import NotFiniteError
-from pipeline.training.optimizer import adamw
-from pipeline.training.step import Stepper
+from pipeline.training.step import Stepper, adamw
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard

@@ -36,7 +36,10 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import read_started
 from pipeline.training.run import alone, train
 from pipeline.training.worker import _Work, work
+from tests.conftest import sample_documents, write_jsonl
+from tests.support.cli import pipeline, said
 from tests.support.records import write_record
+from tests.support.runs import run
 from tests.support.trainings import OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
@@ -422,10 +425,10 @@ def test_a_model_is_read_back(corpus: Path) -> None:
         (wrong,) = (one for one in found if one.path.startswith("train/kept/"))  # not what other tests damaged
         assert wrong.path == "train/kept/model.safetensors" and "digest" in wrong.what
         assert repair(Store(str(corpus.parent / "out")), [wrong])[0] == 1  # as before the end of the training
-    for said in ("trained in 6 steps", "is trained: nothing to do"):  # read from its last checkpoint, from a new file
+    for words in ("trained in 6 steps", "is trained: nothing to do"):  # read from its last checkpoint, from a new file
         again, _ = load_model(str(folder(corpus, "kept")))
         assert all(torch.equal(weights[name], one) for name, one in again.state_dict().items())
-        assert said in trained(corpus, "kept")
+        assert words in trained(corpus, "kept")
     tuned = trained(corpus, "tuned", init_from=str(folder(corpus, "kept")), steps=1)
     assert "trained" in tuned
     assert steps_of(corpus, "tuned")[0][1] < steps_of(corpus, "kept")[0][1]
@@ -469,3 +472,16 @@ def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
     bare.write_text(text)
     with pytest.raises(ConfigError, match="train needs what scaler makes"):
         trained(bare, "x")
+
+
+def test_a_training_says_what_is_not_segmented_yet(made_corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(made_corpus.parent, tmp_path / "copy")
+    write_jsonl(tmp_path / "copy/in/more.jsonl", sample_documents("postgresql-eng", 2))
+    path = tmp_path / "copy/corpus.yaml"
+    run(path)
+    newest = max((tmp_path / "copy/out/chunks").rglob("*.json"), key=lambda one: one.stat().st_mtime_ns)
+    newest.unlink()
+    found = pipeline("verify", path, "--repair")
+    assert "pipeline run makes what they stand for again" in said(found) and "cannot be made" not in said(found)
+    shown = trained(path, "less", steps=1)
+    assert "1 chunk not segmented yet: the model is trained without" in shown, shown

@@ -11,11 +11,9 @@ import pytest
 import torch
 import yaml
 from tokenizers import ByteLevelBPETokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.cards import CardError
-from stages.lcm.language_card import load_language_card, shipped_language_cards
-from stages.lcm.language_model import LanguageModel
+from stages.lcm.language_model import LanguageModel, load_language_card, shipped_language_cards
 
 CONTEXTS = [
     ["It rained all night.", "In the morning the river had risen by a metre."],
@@ -29,6 +27,8 @@ SENTENCES = ["The bridge was under water.", "Bake for thirty minutes.", "", "Un 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The card of a fresh small network in a folder beside it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator([one for context in CONTEXTS for one in context], vocab_size=320)

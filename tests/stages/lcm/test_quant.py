@@ -175,10 +175,11 @@ def test_sentences_depend_on_those_before_them_only(model: Lcm) -> None:
     whole = model.predict(of_documents(texts), GREEDY).split(LENGTHS)
     alone = [model.predict(of_documents([one]), GREEDY) for one in texts]
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, alone, strict=True))
-    changed = torch.cat([texts[2][:3], texts[0][:3]])
-    again = model.predict(of_documents([changed]), GREEDY)
-    assert torch.allclose(again[:4], whole[2][:4], atol=1e-5)
-    assert not torch.allclose(again[4:], whole[2][4:], atol=1e-2)
+    changed = [torch.cat([texts[2][:3], EMBEDDINGS[at : at + 3]]) for at in range(100, 160, 3)]
+    again = model.predict(of_documents(changed), GREEDY).view(len(changed), 6, DIM)
+    assert torch.allclose(again[:, :4], whole[2][:4].expand(len(changed), 4, DIM), atol=1e-5)
+    # one change may choose the same codes, where the model knows its three documents too well
+    assert not torch.allclose(again[:, 4:], whole[2][4:].expand(len(changed), 2, DIM), atol=1e-2)
 
 
 def test_the_next_sentence_is_what_a_longer_document_predicts(model: Lcm) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from stages.lcm.card import DiffusionSettings
-from stages.lcm.schedule import Doubles, alphas_squared, log_snr
+from stages.lcm.diffusion import Doubles, alphas_squared, log_snr
 
 SCHEDULES = {
     "cosine": DiffusionSettings(),

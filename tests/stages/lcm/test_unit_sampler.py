@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lcm.unit_sampler import sample_unit
+from stages.lcm.sampler import sample_unit
 
 DRAWS = 40_000
 

@@ -1,0 +1,100 @@
+"""How much commands say: -q, -v, --log-level, and what is said in any case; how long they take to say it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline.base.messages import warn
+from pipeline.cli import COMMANDS
+from tests.conftest import MakeConfig, write_jsonl
+from tests.support.cli import PIPELINE, pipeline
+
+
+def test_a_quiet_run_says_nothing_unless_something_is_wrong(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(autobleu=None)
+    done = pipeline("run", "-q", path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "14 in = 14 kept" in pipeline("-q", "status", path).stdout  # that is what was asked for
+    assert "14 in = 14 kept" in pipeline("run", path).stdout  # the next command is not quiet
+    unscored = pipeline("inspect", path).stdout
+    assert "No sentence has an AutoBLEU yet" in unscored and "tokens" in unscored and "p50" not in unscored, unscored
+    one = {"id": "z", "lang": "eng_Latn", "title": "Short", "text": "One sentence."}
+    write_jsonl(tmp_path / "in/z.jsonl", [one, one | {"text": 7}])
+    path.write_text(path.read_text().replace("in/*.jsonl", "in/z.jsonl"))
+    refused = pipeline("-q", "run", path)
+    assert refused.returncode == 2 and "--accept-removal" in refused.stderr and not refused.stdout
+    agreed = pipeline("run", path, "-q", "--accept-removal")
+    assert agreed.returncode == 0 and not agreed.stdout and "leaves: " in agreed.stderr, agreed
+    assert "1 record in quarantine of 2" in agreed.stderr, agreed
+
+
+def test_the_log_goes_to_standard_error(make_config: MakeConfig) -> None:
+    path = make_config(autobleu=None)
+    plain = pipeline("plan", path, "--json")
+    assert "INFO" not in plain.stderr
+    chatty = pipeline("plan", "-v", path, "--json")
+    assert chatty.stdout == plain.stdout and "INFO pipeline.console.activity: checking the inputs" in chatty.stderr
+    steps = pipeline("-vv", "run", path).stderr
+    assert "INFO pipeline.run.run: next step: main, 3 chunks to segment" in steps
+    assert "DEBUG pipeline.run.run: " in steps and '"kind":"part"' in steps
+    assert "INFO" in pipeline("plan", "--log-level", "INFO", path).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("-q", "-v"), "leave out one of them"), (("--log-level", "loud"), "give one of debug, info, warning, error")],
+)
+def test_options_that_contradict_are_refused(make_config: MakeConfig, options: tuple[str, ...], words: str) -> None:
+    refused = pipeline("plan", make_config(), *options)
+    assert refused.returncode == 2 and words in refused.stderr
+
+
+def test_every_command_has_the_options() -> None:
+    from typer.main import get_command
+
+    from pipeline.cli import app
+
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        names = {option for one in command.params for option in one.opts}
+        assert {"-v", "-q", "--log-level"} <= names, name
+    assert sum(map(len, COMMANDS.values())) > 20
+
+
+def test_what_must_not_be_missed_goes_to_standard_error_of_a_quiet_console(capsys: pytest.CaptureFixture[str]) -> None:
+    warn(Console(quiet=True), "a part failed [/] \\x1b")
+    assert capsys.readouterr() == ("", "a part failed [/] \\x1b\n")
+    shown = io.StringIO()
+    warn(Console(file=shown, width=80), "a part failed")
+    assert shown.getvalue() == "a part failed\n" and capsys.readouterr() == ("", "")
+
+
+def test_looking_at_a_corpus_imports_nothing_large(make_config: MakeConfig) -> None:
+    path = make_config(autobleu=None)
+    assert pipeline("run", path).returncode == 0
+    for command in ("status", "plan"):
+        told = subprocess.run(
+            [sys.executable, "-X", "importtime", PIPELINE, command, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        imported = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
+        assert imported >= {"pyarrow", "pydantic"}
+        large = {
+            "pandas.core",
+            "sacrebleu",
+            "torch",
+            "ray",
+            "submitit",
+            "spacy",
+            "matplotlib",
+            "transformers",
+            "pyarrow.dataset",
+        }
+        assert not imported & large, (command, imported & large)
