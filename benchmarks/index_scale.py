@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.machine import console, describe_cpu
 from pipeline.config.train import LANES
 from pipeline.storage.store import Store
-from pipeline.training.data.loader import WINDOW
+from pipeline.training.data.loader import BUFFER_SENTENCES
 from pipeline.training.data.order import DataOrder, OrderRules
 from pipeline.training.data.row_range_files import ROW_RANGE, RowRanges, RowRangeWriter
 from pipeline.training.data.row_ranges import SplitBuilder
@@ -47,22 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     out = console()
     with tempfile.TemporaryDirectory(prefix="index-scale-", dir=options.folder) as name:
-        files, spans = write(Path(name), options.documents)
+        files, blocks = write(Path(name), options.documents)
         out.print(
-            f"{describe_cpu()}; {sum(files):,} documents, {pc.sum(spans['sentences']).as_py():,} sentences in "
-            f"{len(spans):,} spans; {sum(files) * ROW_RANGE.itemsize / 1e6:,.0f} MB in {len(files)} files"
+            f"{describe_cpu()}; {sum(files):,} documents, {pc.sum(blocks['sentences']).as_py():,} sentences in "
+            f"{len(blocks):,} shuffle blocks; {sum(files) * ROW_RANGE.itemsize / 1e6:,.0f} MB in {len(files)} files"
         )
         table = Table("what", "CPU seconds", "MB of its own", "MB mapped")
         context = multiprocessing.get_context("spawn")
         for epochs in (0.0, options.resume):
             with context.Pool(1) as pool:
-                row = pool.apply(measure, (name, files, spans, options.world, epochs))
+                row = pool.apply(measure, (name, files, blocks, options.world, epochs))
             table.add_row(row[0], f"{row[1]:.2f}", f"{row[2]:,.0f}", f"{row[3]:,.0f}")
         out.print(table)
 
 
 def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
-    """Write and return how many runs each file holds, and the spans."""
+    """Write and return how many runs each file holds, and the shuffle blocks."""
     random, split = np.random.default_rng(0), SplitBuilder(RowRangeWriter(Store(str(folder)), DIGEST, SPLIT))
     part = 0
     while split.size[0] < documents:
@@ -75,13 +75,13 @@ def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
         runs["answer"], runs["new"], runs["ends"] = -1, True, True
         split.add(runs, PART)
         part += 1
-    return split.close(), split.spans(0)
+    return split.close(), split.blocks(0)
 
 
-def measure(folder: str, files: list[int], spans: pa.Table, world: int, epochs: float) -> Measured:
+def measure(folder: str, files: list[int], blocks: pa.Table, world: int, epochs: float) -> Measured:
     """Measure one process of a training: it opens the index and plans micro-batches from `epochs` on."""
-    rules = OrderRules(128, 8192, seed=0, shuffle=True, epochs=None, lanes=LANES, window=WINDOW)
-    first, sentences = (spans[name].to_numpy() for name in ("first_run", "sentences"))  # which imports pandas
+    rules = OrderRules(128, 8192, seed=0, shuffle=True, epochs=None, streams=LANES, buffer_sentences=BUFFER_SENTENCES)
+    first, sentences = (blocks[name].to_numpy() for name in ("first_run", "sentences"))  # which imports pandas
     before, began = _memory(), time.process_time()
     runs = RowRanges(Store(folder), DIGEST, SPLIT, files)
     pieces = Sequences(runs, np.append(first, len(runs)), sentences)

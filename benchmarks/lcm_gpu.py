@@ -28,7 +28,7 @@ from benchmarks.machine import describe_cpu
 from benchmarks.training_files import made_up_index
 from pipeline.config.train import TrainSettings
 from pipeline.training.data.index import TrainingSource
-from pipeline.training.data.loader import WINDOW, Loader
+from pipeline.training.data.loader import BUFFER_SENTENCES, Loader
 from pipeline.training.distributed import Processes, parallel
 from pipeline.training.peaks import peak_tflops
 from pipeline.training.step import Stepper, adamw
@@ -135,7 +135,7 @@ def main() -> None:
                 micro_concepts=asked.micro_concepts,
                 codes=card.quantised,
                 pin=device.type == "cuda",
-                window=min(WINDOW, max(asked.micro_concepts, asked.files // 2)),
+                buffer_sentences=min(BUFFER_SENTENCES, max(asked.micro_concepts, asked.files // 2)),
             )
             with contextlib.closing(iter(loader)) as micros:
                 print(_with_loader(stepper, micros, asked.micros, asked.steps))

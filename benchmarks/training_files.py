@@ -67,7 +67,7 @@ def made_up_index(folder: Path, rows: int, dim: int, longest: int, codes: tuple[
         codes=base64.b64encode(np.zeros((2, codes[0]), np.uint16).tobytes()).decode() if codes else None,
         digests={SPLITS[0]: train.digests},
     )
-    return Index(str(folder), about, pa.Table.from_pylist(described, schema=_PARTS), train.spans(0))
+    return Index(str(folder), about, pa.Table.from_pylist(described, schema=_PARTS), train.blocks(0))
 
 
 def _documents(rows: int, longest: int, rng: np.random.Generator) -> np.ndarray:

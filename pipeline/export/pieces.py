@@ -52,8 +52,8 @@ class ExportedSequences:
 
 def exported_sequences(selection: Selection, chosen: PartSelection) -> Iterator[ExportedSequences]:
     """Yield the sequences of a part, some thousand sentences at a time."""
-    rows, starts = chosen.row_numbers, chosen.piece_starts
-    ends = np.cumsum(chosen.piece_rows)  # in numbers of kept sentences
+    rows, starts = chosen.row_numbers, chosen.sequence_starts
+    ends = np.cumsum(chosen.sequence_rows)  # in numbers of kept sentences
     doc, piece = chosen.doc[starts], chosen.piece[starts]
     waiting: list[pa.Table] = []
     done = seen = 0  # pieces given, sentences read

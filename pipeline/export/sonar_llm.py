@@ -93,7 +93,7 @@ def _train_pieces(selection: Selection) -> int:
     total = 0
     for chosen in selection:
         splits = np.asarray(selection.corpus.documents(chosen.part)["split"].to_pylist(), dtype=object)
-        total += int((splits[chosen.doc[chosen.piece_starts]] == "train").sum())
+        total += int((splits[chosen.doc[chosen.sequence_starts]] == "train").sum())
     return total
 
 

@@ -82,7 +82,7 @@ def _write_part(
 ) -> None:
     rows = chosen.row_numbers
     piece = np.repeat(chosen.piece, chosen.rows).astype(np.int32)
-    pieces = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.piece_starts]))
+    pieces = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.sequence_starts]))
     with contextlib.ExitStack() as closing, selection.reader(chosen.part) as reader:
         writers: dict[str, _RowGroupWriter] = {}
         for group in range(reader.groups):

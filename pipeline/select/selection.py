@@ -38,7 +38,7 @@ Bools = npt.NDArray[np.bool_]
 STATUS = "status"
 NOT_FINITE = "not finite"
 WITH_DOCUMENT = "left out with their document"
-TOO_SHORT = "in documents or pieces too short"
+TOO_SHORT = "in documents or sequences too short"
 
 
 @dataclass
@@ -95,14 +95,14 @@ class PartSelection:
         return np.repeat(self.first_row - before, self.rows) + np.arange(self.rows.sum())
 
     @cached_property
-    def piece_starts(self) -> Ints:
+    def sequence_starts(self) -> Ints:
         """(sequences,) The first row range of every sequence."""
         return np.flatnonzero(_changes(self.doc) | _changes(self.piece))
 
     @cached_property
-    def piece_rows(self) -> Ints:
+    def sequence_rows(self) -> Ints:
         """(sequences,) The number of sentences of every sequence."""
-        return _sums(self.rows, self.piece_starts)
+        return _sums(self.rows, self.sequence_starts)
 
 
 class Selection:
@@ -177,7 +177,7 @@ class Selection:
             dropped=int(dropped.sum()),
         )
         result = PartSelection(reader.part, run_doc, piece, first_row, length, counts)
-        counts.pieces = len(result.piece_starts)
+        counts.pieces = len(result.sequence_starts)
         counts.check(f"part {reader.part}")
         return result
 

@@ -40,10 +40,10 @@ def stop(
     for micro, (at_fault, why) in zip(pending.micros, faults, strict=True):
         if why or not anybody:
             path = f"{run}/{FOLDER}/step-{pending.step:08d}-micro-{micro.number:09d}.safetensors"
-            pieces = _pieces(micro).tolist()
-            named = names(pieces)
+            sequences = _sequences_of(micro).tolist()
+            named = names(sequences)
             store.write(path, _saved(micro, named))
-            name = dict(zip(pieces, named, strict=True))
+            name = dict(zip(sequences, named, strict=True))
             documents = list(dict.fromkeys(name[piece] for piece in at_fault))
             more = f" and {len(documents) - SHOWN} more" if len(documents) > SHOWN else ""
             said.append(f"{why or 'its gradient'}: {', '.join(documents[:SHOWN])}{more}; the batch is saved as {path}")
@@ -57,35 +57,35 @@ def stop(
     )
 
 
-def _pieces(micro: Micro) -> torch.Tensor:
+def _sequences_of(micro: Micro) -> torch.Tensor:
     """Return (documents,) the numbers of the sequences that they are from."""
     batch = micro.batch
-    return batch.pieces if batch.pieces is not None else torch.arange(len(batch.lengths))
+    return batch.sequences if batch.sequences is not None else torch.arange(len(batch.lengths))
 
 
 def _at_fault(micro: Micro) -> tuple[list[int], str]:
     """Return sequences, and what is not finite in them: embeddings, or losses; all of them and "" if nothing is."""
     batch = micro.batch
     document = torch.repeat_interleave(torch.arange(len(batch.lengths)), batch.lengths)
-    pieces = _pieces(micro)
+    sequences = _sequences_of(micro)
     for bad, what in (
         (~batch.embeddings.isfinite().all(dim=1), "embeddings that are not finite"),
         (~micro.losses.isfinite().cpu(), "losses that are not finite"),
     ):
         if bad.any():
-            return pieces[torch.unique(document[bad])].tolist(), what
-    return pieces.tolist(), ""
+            return sequences[torch.unique(document[bad])].tolist(), what
+    return sequences.tolist(), ""
 
 
 def _saved(micro: Micro, documents: list[str]) -> bytes:
-    """Return safetensors, whose metadata has `documents`, a JSON list aligned with `pieces` and `lengths`."""
+    """Return safetensors, whose metadata has `documents`, a JSON list aligned with `sequences` and `lengths`."""
     batch = micro.batch
     tensors = {
         "embeddings": batch.embeddings,
         "lengths": batch.lengths,
         "weights": batch.weights,
         "codes": batch.codes,
-        "pieces": batch.pieces,
+        "pieces": batch.sequences,
         "losses": micro.losses.float().cpu(),
     }
     there = {key: one.contiguous() for key, one in tensors.items() if one is not None}

@@ -25,7 +25,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.index import read_index
-from pipeline.training.data.loader import Loader, TrainingSource, share_of_files, window_of
+from pipeline.training.data.loader import Loader, TrainingSource, buffer_sentences_of, share_of_files
 from pipeline.training.distributed import Processes, joined, parallel
 from pipeline.training.log import Log
 from pipeline.training.loop import Loop
@@ -98,7 +98,7 @@ class _Work:
             checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
             self._say(f"resuming from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
-        self.say_who_reads(loader.lanes)
+        self.say_who_reads(loader.streams)
         log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
 
         def save(step: int) -> None:
@@ -208,8 +208,8 @@ class _Work:
             pin=self.processes.device.type == "cuda",
             shuffle=training,
             epochs=None if training else 1,
-            lanes=self.settings.lanes,
-            window=window_of(self.settings.lanes, self.settings.micro_concepts),
+            streams=self.settings.lanes,
+            buffer_sentences=buffer_sentences_of(self.settings.lanes, self.settings.micro_concepts),
         )
 
     def _tokeniser(self) -> Tokeniser | None:

@@ -21,8 +21,8 @@ class Batch:
     `embeddings`: (sentences, dim), as stored: float16, not normalised. `lengths`: (documents,) int64, on the host; they
     add up to `sentences`, and none is longer than the model's context. `weights`: (sentences,) float32: how much each
     counts as a target of the loss; 0: not at all (a prompt). `codes`: (sentences, codebooks) int32, those of the
-    residual quantiser, if a model needs them. `pieces`: (documents,) int64, on the host: numbers of their sequences in
-    the index, to name them in errors. `texts`: of the sentences, if they were asked for. `tokens`: of the sentences,
+    residual quantiser, if a model needs them. `sequences`: (documents,) int64, on the host: their numbers in the
+    index, to name them in errors. `texts`: of the sentences, if they were asked for. `tokens`: of the sentences,
     `[language] pieces </s>`, on the host, if a model learns by words.
     """
 
@@ -30,7 +30,7 @@ class Batch:
     lengths: Tensor
     weights: Tensor
     codes: Tensor | None = None
-    pieces: Tensor | None = None
+    sequences: Tensor | None = None
     texts: tuple[str, ...] | None = None
     tokens: Tokens | None = None
     layout: Layout | None = None

@@ -52,7 +52,7 @@ def documents_of_batch(batch: Batch, count: int = 1) -> Iterator[Batch]:
             lengths=batch.lengths[first:last],
             weights=batch.weights[rows],
             codes=None if batch.codes is None else batch.codes[rows],
-            pieces=None if batch.pieces is None else batch.pieces[first:last],
+            sequences=None if batch.sequences is None else batch.sequences[first:last],
             texts=None if batch.texts is None else batch.texts[rows],
             tokens=None if batch.tokens is None else tokens_of(batch.tokens, np.arange(rows.start, rows.stop)),
         )

@@ -18,7 +18,9 @@ from pipeline.training.data.index import Index, TrainingSource
 Weights = Literal["none", "fragility"]
 
 
-def check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int, lanes: int, window: int) -> None:
+def check_numbers(
+    max_sentences: int, micro_concepts: int, rank: int, world: int, streams: int, buffer_sentences: int
+) -> None:
     """Raise `ConfigError` for settings of users, ValueError for arguments that only a program can pass."""
     if max_sentences < 2:
         raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
@@ -27,8 +29,11 @@ def check_numbers(max_sentences: int, micro_concepts: int, rank: int, world: int
             f"max_sentences is {max_sentences}, micro_concepts {micro_concepts}: a micro-batch must hold the longest "
             f"document; set micro_concepts to {max_sentences} or more, or max_sentences lower"
         )
-    if not 0 <= rank < world or lanes < 1 or window < 1:
-        raise ValueError(f"rank {rank} of {world}, {lanes} lanes, window {window}: 0 ≤ rank < world, the others ≥ 1")
+    if not 0 <= rank < world or streams < 1 or buffer_sentences < 1:
+        raise ValueError(
+            f"rank {rank} of {world}, {streams} streams, buffer_sentences {buffer_sentences}: "
+            "0 ≤ rank < world, the others ≥ 1"
+        )
 
 
 def check_mix(sources: Sequence[TrainingSource], codes: bool) -> None:

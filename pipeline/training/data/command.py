@@ -26,7 +26,7 @@ def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOpti
         index = make_index(corpus, selection.settings, answers=answers, origin=origin, done=progress.add)
     show_selection(console, selection, index.counts)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("split", "documents", "pieces", "sentences"):
+    for column in ("split", "documents", "sequences", "sentences"):
         table.add_column(column, justify="left" if column == "split" else "right")
     for split in SPLITS:
         table.add_row(split, *map(number, index.about.splits[split]))

@@ -59,7 +59,7 @@ class IndexHeader(BaseModel):
     answers: str | None  # kept column with the place where the answer begins
     unanswered: int  # documents without a value: every sentence counts
     counts: dict[str, Any]  # of the selection
-    splits: dict[str, tuple[int, int, int]]  # documents, pieces, sentences
+    splits: dict[str, tuple[int, int, int]]  # documents, sequences, sentences
     runs: dict[str, list[int]]  # how many each file of a split holds
     dim: int
     model: str
@@ -75,7 +75,7 @@ class IndexHeader(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An index. `parts`, `spans`: columns as declared above, in the order of the corpus.
+    """An index. `parts`, `blocks`: columns as declared above, in the order of the corpus.
 
     A shuffle block has a split (number in `SPLITS`), the number of its first row range in the split, and the sentences
     of the sequences that begin there, closing ones included.
@@ -84,7 +84,7 @@ class Index:
     url: str
     about: IndexHeader
     parts: pa.Table
-    spans: pa.Table
+    blocks: pa.Table
 
     @property
     def digest(self) -> str:
@@ -177,7 +177,7 @@ def make_index(
         codes=None if endings.codes is None else base64.b64encode(endings.codes.tobytes()).decode(),
         digests={name: split.digests for name, split in zip(SPLITS, splits, strict=True)},
     )
-    index = Index(corpus.url, about, parts, pa.concat_tables(split.spans(at) for at, split in enumerate(splits)))
+    index = Index(corpus.url, about, parts, pa.concat_tables(split.blocks(at) for at, split in enumerate(splits)))
     _write(corpus, index)
     return index
 
@@ -220,9 +220,9 @@ def read_index(corpus: Corpus, digest: str) -> Index:
             f"make one: pipeline index {corpus.url}"
         )
     try:
-        spans, parts = (table_of(corpus.store.read(path)) for path in paths)
-        about = IndexHeader.model_validate_json(spans.schema.metadata[b"index"])
-        index = Index(corpus.url, about, parts.cast(_PARTS), spans.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
+        blocks, parts = (table_of(corpus.store.read(path)) for path in paths)
+        about = IndexHeader.model_validate_json(blocks.schema.metadata[b"index"])
+        index = Index(corpus.url, about, parts.cast(_PARTS), blocks.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
     except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, MissingError) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} or its .parts.parquet is damaged or of another version ({type(error).__name__}); "
@@ -306,8 +306,8 @@ def _fit(corpus: Corpus, name: str) -> str | None:
 
 
 def _write(corpus: Corpus, index: Index) -> None:
-    spans = index.spans.replace_schema_metadata({"index": index.about.model_dump_json()})
-    for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, spans), strict=True):
+    blocks = index.blocks.replace_schema_metadata({"index": index.about.model_dump_json()})
+    for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, blocks), strict=True):
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_statistics=False, write_page_checksum=True)
         corpus.store.write(path, memoryview(sink.getvalue()))

@@ -4,11 +4,12 @@
     for number, batch in loader: ...        # for ever; `Loader(…, start=number + 1)` goes on behind it
 
 The sequence depends on the indexes, the split and the seed, not on the number of processes: process `rank` of `world`
-gets those micro-batches whose number leaves that rest. It reads only its own lanes where `world` divides their number.
+gets those micro-batches whose number leaves that rest. It reads only its own streams where `world` divides their
+number.
 Validation is one pass in the order of the corpus, which reads every row group that holds a document of the split.
 
 Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
-2 · dim bytes for each sentence of the open windows: lanes / world (at least 1) + 1 of them, of `window` sentences.
+2 · dim bytes for each sentence of the open buffers: streams / world (at least 1) + 1 of them, of `buffer_sentences`.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "TrainingSource", "Weights"]
 THREADS, THREADS_REMOTE = 2, 8
-WINDOW = 1 << 17  # sentences: 268 MB at 1024 dimensions
+BUFFER_SENTENCES = 1 << 17  # sentences: 268 MB at 1024 dimensions
 
 
-def window_of(lanes: int, micro_concepts: int) -> int:
+def buffer_sentences_of(streams: int, micro_concepts: int) -> int:
     """Return the sentences of a shuffle buffer, such that more streams than `LANES` need no more memory.
 
     A buffer holds at least one micro-batch.
     """
-    return max(micro_concepts, WINDOW * LANES // max(lanes, LANES))
+    return max(micro_concepts, BUFFER_SENTENCES * LANES // max(streams, LANES))
 
 
-def share_of_files(lanes: int, world: int) -> int:
+def share_of_files(streams: int, world: int) -> int:
     """Return the number of processes that read each file: those that share a stream."""
-    return world // math.gcd(lanes, world)
+    return world // math.gcd(streams, world)
 
 
 class Loader:
@@ -70,8 +71,8 @@ class Loader:
         pin: whether batches are in page-locked memory.
         shuffle: False keeps the order of the corpus.
         epochs: None goes on for ever.
-        lanes: the most streams that processes can divide among them.
-        window: about how many sentences are permuted together.
+        streams: the most streams that processes can divide among them.
+        buffer_sentences: about how many sentences are permuted together.
         threads: that read and decode; None: 2, or 8 if a corpus is on an object store, which answers slowly.
 
     Raises:
@@ -97,11 +98,11 @@ class Loader:
         pin: bool = False,
         shuffle: bool = True,
         epochs: int | None = None,
-        lanes: int = LANES,
-        window: int = WINDOW,
+        streams: int = LANES,
+        buffer_sentences: int = BUFFER_SENTENCES,
         threads: int | None = None,
     ) -> None:
-        check_numbers(max_sentences, micro_concepts, rank, world, lanes, window)
+        check_numbers(max_sentences, micro_concepts, rank, world, streams, buffer_sentences)
         for source in sources:
             check_columns(source.index, weights, codes)
         check_mix(sources, codes)
@@ -112,8 +113,8 @@ class Loader:
         families += ["sentences"] * (texts or tokenise is not None)
         self.sources, self.split = tuple(sources), split
         self.start, self.rank, self.world, self.pin = start, rank, world, pin
-        self._pieces = [Sequences.of(source.index, split) for source in sources]
-        self._firsts = [sum(one.numbers for one in self._pieces[:number]) for number in range(len(sources))]
+        self._sequences = [Sequences.of(source.index, split) for source in sources]
+        self._firsts = [sum(one.numbers for one in self._sequences[:number]) for number in range(len(sources))]
         for source in sources:
             check_files(source.index, families)
         families += ["sentences.lang"] * (tokenise is not None)
@@ -121,38 +122,39 @@ class Loader:
         self._readers = [
             Reader(source.index, families, first) for source, first in zip(sources, self._firsts, strict=True)
         ]
-        window = window if shuffle else micro_concepts  # a split may be a few documents of every row group
-        self._rules = OrderRules(max_sentences, micro_concepts, seed, shuffle, epochs, lanes, window)
-        self._order = DataOrder(self._pieces, [source.weight for source in sources], self._rules)
+        if not shuffle:
+            buffer_sentences = micro_concepts  # a split may be a few documents of every row group
+        self._rules = OrderRules(max_sentences, micro_concepts, seed, shuffle, epochs, streams, buffer_sentences)
+        self._order = DataOrder(self._sequences, [source.weight for source in sources], self._rules)
         self._threads = threads or (THREADS if all(Store(one.index.url).local for one in sources) else THREADS_REMOTE)
 
     @property
     def sentences(self) -> int:
         """The sentences of one epoch over all sources, closing ones included."""
-        return sum(pieces.sentences for pieces in self._pieces)
+        return sum(sequences.sentences for sequences in self._sequences)
 
     @property
-    def lanes(self) -> int:
+    def streams(self) -> int:
         """The number of streams of the order; best a multiple of `world`."""
-        return self._order.lanes
+        return self._order.streams
 
     def __iter__(self) -> Generator[tuple[int, Batch]]:
         """Yield number and batch, in ascending order. Threads end with the iterator: close it if you leave it early."""
         reading, finishing = ThreadPoolExecutor(self._threads, "reading"), ThreadPoolExecutor(1, "batches")
-        windows: WeakKeyDictionary[ShuffleBuffer, LoadedBuffer] = WeakKeyDictionary()
+        buffers: WeakKeyDictionary[ShuffleBuffer, LoadedBuffer] = WeakKeyDictionary()
 
         def begin(plan: MicroBatch) -> Future[Batch]:
             for segment in plan:
-                if segment.window not in windows:
-                    windows[segment.window] = LoadedBuffer(
-                        segment.window, self._readers[segment.window.source], reading
+                if segment.buffer not in buffers:
+                    buffers[segment.buffer] = LoadedBuffer(
+                        segment.buffer, self._readers[segment.buffer.source], reading
                     )
-            return finishing.submit(batch_of, [(windows[one.window], one) for one in plan], self.pin, self._tokenise)
+            return finishing.submit(batch_of, [(buffers[one.buffer], one) for one in plan], self.pin, self._tokenise)
 
         ahead: deque[tuple[int, int, Future[Batch]]] = deque()
         plans = self._order.mine(self.rank, self.world, self.start)
         waiting = 0
-        enough = min(self._rules.window, self.sentences)  # an epoch, where a shuffle buffer would hold several
+        enough = min(self._rules.buffer_sentences, self.sentences)  # an epoch, where a buffer would hold several
         try:
             while True:
                 while waiting <= enough:
@@ -172,14 +174,14 @@ class Loader:
             for pool in (finishing, reading):
                 pool.shutdown(cancel_futures=True)
 
-    def names(self, pieces: Sequence[int]) -> list[str]:
-        """Describe the documents with numbers in `Batch.pieces` for messages: the id and place of each."""
+    def names(self, sequences: Sequence[int]) -> list[str]:
+        """Describe the documents with numbers in `Batch.sequences` for messages: the id and place of each."""
         tables: dict[tuple[int, int], pa.Table] = {}
         found = []
-        for piece in pieces:
-            number = bisect_right(self._firsts, piece) - 1
+        for one in sequences:
+            number = bisect_right(self._firsts, one) - 1
             index = self.sources[number].index
-            run = self._pieces[number].runs_at([piece - self._firsts[number]])[0]
+            run = self._sequences[number].runs_at([one - self._firsts[number]])[0]
             part, row = int(run["part"]), int(run["first_row"])
             if (number, part) not in tables:
                 with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:

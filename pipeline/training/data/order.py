@@ -39,7 +39,7 @@ BLOCK_ORDER, WITHIN_BUFFER, SOURCE = range(3)  # purposes of random numbers
 class OrderRules:
     """What decides the order besides the sequences.
 
-    `lanes`: the most streams; `window`: about how many sentences a shuffle buffer holds.
+    `streams`: the most streams; `buffer_sentences`: about how many sentences a shuffle buffer holds.
     """
 
     max_sentences: int
@@ -47,8 +47,8 @@ class OrderRules:
     seed: int
     shuffle: bool
     epochs: int | None
-    lanes: int
-    window: int
+    streams: int
+    buffer_sentences: int
 
 
 @dataclass(eq=False)
@@ -58,15 +58,15 @@ class ShuffleBuffer:
     """
 
     source: int
-    pieces: Sequences
-    spans: Ints
+    sequences: Sequences
+    blocks: Ints
     max_sentences: int
     key: tuple[int, ...] | None
 
     @cached_property
     def taken(self) -> BlockSequences:
         """The buffer's sequences, block after block."""
-        return self.pieces.take(self.spans)
+        return self.sequences.take(self.blocks)
 
     @cached_property
     def cut(self) -> tuple[Ints, Ints]:
@@ -104,14 +104,14 @@ class ShuffleBuffer:
 class BufferSlice:
     """Consecutive documents of a shuffle buffer in one micro-batch."""
 
-    window: ShuffleBuffer
+    buffer: ShuffleBuffer
     low: int
     high: int
 
     @property
     def sentences(self) -> slice:
         """The sentences of the buffer that they are."""
-        ends = self.window.ends
+        ends = self.buffer.ends
         return slice(int(ends[self.low - 1]) if self.low else 0, int(ends[self.high - 1]))
 
 
@@ -124,59 +124,59 @@ class DataOrder:
     def __init__(self, sources: Sequence[Sequences], weights: Sequence[float], rules: OrderRules) -> None:
         self._sources, self._rules = sources, rules
         self._shares = [self._streams_of(one) for one in sources]
-        self.lanes = max(self._shares)
+        self.streams = max(self._shares)
         self._chances = np.asarray(weights, np.float64) / sum(weights)
 
-    def _streams_of(self, pieces: Sequences) -> int:
+    def _streams_of(self, sequences: Sequences) -> int:
         if not self._rules.shuffle:
             return 1
-        full = pieces.sentences // (MICRO_BATCHES * self._rules.micro_concepts)
-        return max(1, min(self._rules.lanes, pieces.spans // STREAM_BLOCKS, full))
+        full = sequences.sentences // (MICRO_BATCHES * self._rules.micro_concepts)
+        return max(1, min(self._rules.streams, sequences.blocks // STREAM_BLOCKS, full))
 
     def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, MicroBatch]]:
         """Yield number and plan of a process's micro-batches from `start` on: those with number % world == rank."""
-        lanes = [enumerate(self._stream(lane)) for lane in range(self.lanes)]
-        running = {number % self.lanes for number in range(rank, rank + world * self.lanes, world)}
+        streams = [enumerate(self._stream(stream)) for stream in range(self.streams)]
+        running = {number % self.streams for number in range(rank, rank + world * self.streams, world)}
         for number in count(start + (rank - start) % world, world):
-            lane, wanted = number % self.lanes, number // self.lanes
-            if lane in running:
-                plan = next((plan for at, plan in lanes[lane] if at == wanted), None)
+            stream, wanted = number % self.streams, number // self.streams
+            if stream in running:
+                plan = next((plan for at, plan in streams[stream] if at == wanted), None)
                 if plan is not None:
                     yield number, plan
                 else:
-                    running.remove(lane)
+                    running.remove(stream)
                     if not running:
                         return
 
-    def _stream(self, lane: int) -> Iterator[MicroBatch]:
+    def _stream(self, stream: int) -> Iterator[MicroBatch]:
         sources, most = range(len(self._sources)), self._rules.micro_concepts
-        streams = [pack(self._windows(source, lane), most) for source in sources]
-        if len(streams) == 1 or not self._rules.shuffle:
-            yield from chain.from_iterable(streams)
+        packed = [pack(self._buffers(source, stream), most) for source in sources]
+        if len(packed) == 1 or not self._rules.shuffle:
+            yield from chain.from_iterable(packed)
             return
-        draw = np.random.default_rng((self._rules.seed, SOURCE, lane))
+        draw = np.random.default_rng((self._rules.seed, SOURCE, stream))
         while True:
-            for source in draw.choice(len(streams), DRAWS, p=self._chances):
-                yield next(streams[source])
+            for source in draw.choice(len(packed), DRAWS, p=self._chances):
+                yield next(packed[source])
 
-    def _windows(self, source: int, lane: int) -> Iterator[ShuffleBuffer]:
-        rules, pieces, lanes = self._rules, self._sources[source], self._shares[source]
-        turn, share = divmod(lane, lanes)  # further streams of a small source have permutations of their own
+    def _buffers(self, source: int, stream: int) -> Iterator[ShuffleBuffer]:
+        rules, sequences, streams = self._rules, self._sources[source], self._shares[source]
+        turn, share = divmod(stream, streams)  # further streams of a small source have permutations of their own
         for epoch in count() if rules.epochs is None else range(rules.epochs):
-            spans = np.arange(pieces.spans)
+            blocks = np.arange(sequences.blocks)
             if rules.shuffle:
                 generator = np.random.default_rng((rules.seed, BLOCK_ORDER, source, epoch, turn))
-                spans = generator.permutation(spans)[share::lanes]
+                blocks = generator.permutation(blocks)[share::streams]
             # Streams begin with buffers of different sizes, so that they do not all refill at the same time.
-            early = rules.window * share // lanes
-            before = np.cumsum(pieces.span_lengths[spans]) - pieces.span_lengths[spans]
-            borders = np.flatnonzero(np.diff((before + early) // rules.window)) + 1
-            for number, some in enumerate(np.split(spans, borders)):
-                key = (rules.seed, WITHIN_BUFFER, source, epoch, lane, number) if rules.shuffle else None
-                yield ShuffleBuffer(source, pieces, some, rules.max_sentences, key)
+            early = rules.buffer_sentences * share // streams
+            before = np.cumsum(sequences.block_lengths[blocks]) - sequences.block_lengths[blocks]
+            borders = np.flatnonzero(np.diff((before + early) // rules.buffer_sentences)) + 1
+            for number, some in enumerate(np.split(blocks, borders)):
+                key = (rules.seed, WITHIN_BUFFER, source, epoch, stream, number) if rules.shuffle else None
+                yield ShuffleBuffer(source, sequences, some, rules.max_sentences, key)
 
 
-def pack(windows: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:
+def pack(buffers: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:
     """Yield micro-batches of at most `most` sentences: documents in order; the next one begins when a document does not
     fit.
 
@@ -184,14 +184,14 @@ def pack(windows: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:
     """
     plan: MicroBatch = []
     room = most
-    for window in windows:
-        at, until, documents = 0, 0, len(window.lengths)
+    for buffer in buffers:
+        at, until, documents = 0, 0, len(buffer.lengths)
         while at < documents:
-            high = int(np.searchsorted(window.ends, until + room, side="right"))
+            high = int(np.searchsorted(buffer.ends, until + room, side="right"))
             if high > at:
-                plan.append(BufferSlice(window, at, high))
-                room -= int(window.ends[high - 1]) - until
-                at, until = high, int(window.ends[high - 1])
+                plan.append(BufferSlice(buffer, at, high))
+                room -= int(buffer.ends[high - 1]) - until
+                at, until = high, int(buffer.ends[high - 1])
             if at < documents:
                 yield plan
                 plan, room = [], most

@@ -1,7 +1,7 @@
-"""Windows of sentences in memory: rows of Parquet row groups, decoded once, each copied to its place in the order.
+"""Shuffle buffers in memory: rows of Parquet row groups, decoded once, each copied to its place in the order.
 
-Every span of a window is a task of its own for a pool of threads; decoding and copying do not hold the interpreter. A
-micro-batch is a view of its window. Memory: 2 · dim bytes per sentence of a window, and for each thread one row group
+Every block of a buffer is a task of its own for a pool of threads; decoding and copying do not hold the interpreter. A
+micro-batch is a view of its buffer. Memory: 2 · dim bytes per sentence of a buffer, and for each thread one row group
 of 8192.
 """
 
@@ -108,22 +108,22 @@ class LoadedBuffer:
     together.
     """
 
-    def __init__(self, window: ShuffleBuffer, reader: Reader, pool: Executor) -> None:
+    def __init__(self, buffer: ShuffleBuffer, reader: Reader, pool: Executor) -> None:
         self._reader = reader
-        self.lengths = window.lengths
-        taken = window.taken
-        self.numbers = taken.pieces[window.cut[0]][window.order] + reader.first  # of pieces, of all sources
+        self.lengths = buffer.lengths
+        taken = buffer.taken
+        self.numbers = taken.sequences[buffer.cut[0]][buffer.order] + reader.first  # of sequences, of all sources
         self.part, self.row = taken.rows()
-        # Where each sentence goes: documents in the order of the window, sentences within one as they were.
-        sizes = window.cut[1]
+        # Where each sentence goes: documents in the order of the buffer, sentences within one as they were.
+        sizes = buffer.cut[1]
         begins = np.empty_like(sizes)
-        begins[window.order] = window.ends - window.lengths
+        begins[buffer.order] = buffer.ends - buffer.lengths
         self.place = concatenated_ranges(begins, sizes)
         answer = np.repeat(taken.answers, taken.lengths)
         self._prompt = (self.part != CLOSING_SENTENCE) & (self.row < answer)
         self.arrays = self._arrays(len(self.row))
         self._close()
-        borders = np.cumsum(window.pieces.span_lengths[window.spans])
+        borders = np.cumsum(buffer.sequences.block_lengths[buffer.blocks])
         self.reading: list[Future[None]] = [
             pool.submit(self._read, int(low), int(high)) for low, high in zip([0, *borders[:-1]], borders, strict=True)
         ]
@@ -175,12 +175,12 @@ _NOTHING = np.empty(0, object)
 
 def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, tokenise: Tokenise | None = None) -> Batch:
     """Return a micro-batch of slices of shuffle buffers, when these have been read."""
-    for window, _ in loaded:
-        for one in window.reading:
+    for buffer, _ in loaded:
+        for one in buffer.reading:
             one.result()
     with_codes, with_texts = (name in loaded[0][0].arrays for name in ("codes", "sentences"))
     texts, langs = (
-        tuple(one for window, segment in loaded for one in window.arrays.get(name, _NOTHING)[segment.sentences])
+        tuple(one for buffer, segment in loaded for one in buffer.arrays.get(name, _NOTHING)[segment.sentences])
         for name in ("sentences", "sentences.lang")
     )
     lengths = _joined([one.lengths[segment.low : segment.high] for one, segment in loaded])
@@ -190,7 +190,7 @@ def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, toke
         lengths=lengths,
         weights=_joined([one.weights[segment.sentences] for one, segment in loaded], pin),
         codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded], pin) if with_codes else None,
-        pieces=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
+        sequences=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
         texts=texts if with_texts else None,
         tokens=tokenise(texts, langs) if tokenise else None,
         layout=replace(layout, places=_joined([layout.places.numpy()], pin)),

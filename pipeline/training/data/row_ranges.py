@@ -54,7 +54,7 @@ def row_ranges_of(
         runs["first_row"] = chosen.first_row
         runs["rows"] = chosen.rows
         runs["answer"] = answer[chosen.doc]
-        runs["new"] = np.isin(np.arange(len(runs)), chosen.piece_starts)
+        runs["new"] = np.isin(np.arange(len(runs)), chosen.sequence_starts)
         runs["ends"] = _ends(chosen, documents, following, selection.settings.broken)
         split = _split_numbers(documents)[chosen.doc]
         yield [runs[split == other] for other in range(len(SPLITS))]
@@ -79,8 +79,8 @@ class SplitBuilder:
         self._sentences.append(np.add.reduceat(sentences_of(runs), first))
         self._runs += len(runs)
         more = np.count_nonzero(np.diff(runs["doc"], prepend=-1)), runs["new"].sum(), runs["rows"].sum()
-        documents, pieces, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
-        self.size = documents, pieces, sentences
+        documents, sequences, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
+        self.size = documents, sequences, sentences
         self._writer.add(runs)
 
     def close(self) -> list[int]:
@@ -93,7 +93,7 @@ class SplitBuilder:
         """The digest of each file, when all are written."""
         return self._writer.digests
 
-    def spans(self, split: int) -> pa.Table:
+    def blocks(self, split: int) -> pa.Table:
         """Return the shuffle blocks found, of the split of this number."""
         first, sentences = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self._first, self._sentences))
         return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=SHUFFLE_BLOCKS)
@@ -103,9 +103,9 @@ def _blocks(runs: Records, rows: int) -> Ints:
     """Return the first row range of every shuffle block that holds sequences, of one split of a part of `rows` rows."""
     starts = np.flatnonzero(runs["new"])
     groups = -(-rows // layout.ROW_GROUP_ROWS)
-    spans = max(1, (groups + BLOCK_GROUPS // 2) // BLOCK_GROUPS)
-    span = runs["first_row"][starts] // layout.ROW_GROUP_ROWS * spans // groups
-    first: Ints = starts[np.append(True, span[1:] != span[:-1])[: len(span)]]
+    blocks = max(1, (groups + BLOCK_GROUPS // 2) // BLOCK_GROUPS)
+    block = runs["first_row"][starts] // layout.ROW_GROUP_ROWS * blocks // groups
+    first: Ints = starts[np.append(True, block[1:] != block[:-1])[: len(block)]]
     return first
 
 

@@ -37,7 +37,7 @@ class BlockSequences:
         return np.flatnonzero(self.runs["new"])
 
     @property
-    def pieces(self) -> Ints:
+    def sequences(self) -> Ints:
         """(sequences,) The numbers of the sequences."""
         return self.number[self._starts]
 
@@ -72,13 +72,13 @@ class BlockSequences:
 class Sequences:
     """The sequences in the order of the corpus.
 
-    `first_run`: (shuffle blocks + 1,) first row range of each; `span_lengths`: (shuffle blocks,) sentences, closing
+    `first_run`: (shuffle blocks + 1,) first row range of each; `block_lengths`: (shuffle blocks,) sentences, closing
     ones included.
     """
 
     runs: RowRanges
     first_run: Ints
-    span_lengths: Ints
+    block_lengths: Ints
 
     @classmethod
     def of(cls, index: Index, split: str) -> Sequences:
@@ -87,14 +87,14 @@ class Sequences:
         """
         if split not in SPLITS:
             raise ConfigError(f"there is no split {split}; splits are {', '.join(SPLITS)}")
-        spans = index.spans.filter(index.spans["split"].to_numpy() == SPLITS.index(split))
-        if not len(spans):
+        blocks = index.blocks.filter(index.blocks["split"].to_numpy() == SPLITS.index(split))
+        if not len(blocks):
             raise ConfigError(
                 f"{index.url}: nothing is selected in the split {split} ({index.said_of_splits()}); choose another, "
                 "or give it a share: the section split of corpus.yaml"
             )
         runs = index.runs(split)
-        return cls(runs, np.append(spans["first_run"].to_numpy(), len(runs)), spans["sentences"].to_numpy())
+        return cls(runs, np.append(blocks["first_run"].to_numpy(), len(runs)), blocks["sentences"].to_numpy())
 
     @property
     def numbers(self) -> int:
@@ -104,16 +104,16 @@ class Sequences:
     @property
     def sentences(self) -> int:
         """How many sentences the split has, the closing ones included."""
-        return int(self.span_lengths.sum())
+        return int(self.block_lengths.sum())
 
     @property
-    def spans(self) -> int:
+    def blocks(self) -> int:
         """The number of shuffle blocks that hold sequences."""
-        return len(self.span_lengths)
+        return len(self.block_lengths)
 
-    def take(self, spans: Ints) -> BlockSequences:
+    def take(self, blocks: Ints) -> BlockSequences:
         """Return the sequences of some shuffle blocks."""
-        first, end = self.first_run[spans], self.first_run[spans + 1]
+        first, end = self.first_run[blocks], self.first_run[blocks + 1]
         found = [self.runs.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
         return BlockSequences(np.concatenate(found), concatenated_ranges(first, end - first))
 

@@ -150,9 +150,9 @@ def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Docum
         epochs=1, shuffle=False, texts=True,
     )  # fmt: skip
     for _, batch in loader:
-        assert batch.texts is not None and batch.pieces is not None
+        assert batch.texts is not None and batch.sequences is not None
         start = 0
-        for length, number in zip(batch.lengths.tolist(), batch.pieces.tolist(), strict=True):
+        for length, number in zip(batch.lengths.tolist(), batch.sequences.tolist(), strict=True):
             end = start + length - _closes(batch.embeddings[start + length - 1], index)
             if end > start:
                 yield _Document(batch.embeddings[start:end].clone(), batch.texts[start:end], number)
@@ -171,11 +171,11 @@ def _closes(embedding: Tensor, index: Index) -> bool:
     return any(np.array_equal(embedding.numpy(), ending) for ending in index.endings)
 
 
-def _described(index: Index, split: str, pieces: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return ids and languages of the documents that pieces of a split are of."""
-    runs = Sequences.of(index, split).runs_at(pieces)
+def _described(index: Index, split: str, sequences: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return ids and languages of the documents that sequences of a split are of."""
+    runs = Sequences.of(index, split).runs_at(sequences)
     part, doc = runs["part"], runs["doc"]
-    ids, langs = np.empty(len(pieces), object), np.empty(len(pieces), object)
+    ids, langs = np.empty(len(sequences), object), np.empty(len(sequences), object)
     store = Store(index.url)
     for number in sorted(set(part.tolist())):
         with store.open(index.parts["documents"][number].as_py()) as handle:

@@ -83,7 +83,7 @@ def expect(corpus: Corpus, part: str, clauses: dict[str, Keep], broken: str, lea
     """`clauses`: text → whether a row satisfies it."""
     result = Expected()
     counts = result.counts
-    reasons = ("not finite", *clauses, "left out with their document", "in documents or pieces too short")
+    reasons = ("not finite", *clauses, "left out with their document", "in documents or sequences too short")
     counts.removed = dict.fromkeys(reasons, 0)
     documents: dict[int, list[tuple[int, Row]]] = {}
     for number, row in enumerate(corpus.table(*SCALAR, part=part).to_pylist()):
@@ -157,7 +157,7 @@ def test_rows_and_counts_are_those_of_plain_loops(
         assert sequences(chosen) == expected.sequences
         assert chosen.counts == expected.counts
         assert chosen.row_numbers.tolist() == [row for _, _, rows in expected.sequences for row in rows]
-        assert chosen.piece_rows.tolist() == [len(rows) for _, _, rows in expected.sequences]
+        assert chosen.sequence_rows.tolist() == [len(rows) for _, _, rows in expected.sequences]
         total.add(expected.counts)
     assert len(corpus.parts) > 3 and total.removed["not finite"] > 5
     with RowProgress(Console(file=io.StringIO()), corpus.rows) as progress:

@@ -14,8 +14,8 @@ Sentence = tuple[str, bytes, tuple[int, ...], float]  # text, embedding, codes, 
 
 
 @dataclass
-class Piece:
-    """One piece of a document; `ends`: whether its document ends with it."""
+class Sequence:
+    """What is kept of a document without a gap; `ends`: whether its document ends with it."""
 
     doc_id: str
     sentences: list[Sentence] = field(default_factory=list)
@@ -23,9 +23,9 @@ class Piece:
     ends: bool = False
 
 
-def pieces_of(corpus: Corpus, split: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Piece]:
+def sequences_of(corpus: Corpus, split: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Sequence]:
     """Runs of rows that are kept, in the order of the corpus."""
-    found: list[Piece] = []
+    found: list[Sequence] = []
     for part in corpus.parts:
         rows = corpus.table(
             "doc_id", "split", "text", "chars", "codes", "weight", "end", "answer", part=part
@@ -35,10 +35,10 @@ def pieces_of(corpus: Corpus, split: str, keep: Callable[[Row], bool] = lambda r
         for number, row in enumerate(rows):
             if row["split"] == split and keep(row):
                 if not found or last != number - 1 or found[-1].doc_id != row["doc_id"]:
-                    found.append(Piece(row["doc_id"]))
-                piece = found[-1]
-                piece.sentences.append((row["text"], matrix[number].tobytes(), tuple(row["codes"]), row["weight"]))
-                piece.answers.append(row["answer"] is None or row["end"] > int(row["answer"]))
-                piece.ends = number + 1 == len(rows) or rows[number + 1]["doc_id"] != row["doc_id"]
+                    found.append(Sequence(row["doc_id"]))
+                one = found[-1]
+                one.sentences.append((row["text"], matrix[number].tobytes(), tuple(row["codes"]), row["weight"]))
+                one.answers.append(row["answer"] is None or row["end"] > int(row["answer"]))
+                one.ends = number + 1 == len(rows) or rows[number + 1]["doc_id"] != row["doc_id"]
                 last = number
     return found

@@ -30,7 +30,7 @@ from stages.encode.settings import EncodeSettings
 from stages.sonar.checkpoint import load_encoder
 from tests.conftest import TINY_CARD, sample_documents, write_config, write_jsonl
 from tests.pipeline.training.corpora import make_corpus
-from tests.pipeline.training.expected import pieces_of
+from tests.pipeline.training.expected import sequences_of
 from tests.support.runs import run
 
 
@@ -44,9 +44,11 @@ def test_it_says_what_is_in_it_and_is_made_once(corpus: Corpus) -> None:
     rules = SelectOptions(where="chars >= 25", min_sentences=2)
     shown = index(corpus, rules)
     for split in SPLITS:
-        pieces = [one for one in pieces_of(corpus, split, lambda row: row["chars"] >= 25) if len(one.sentences) > 1]
-        documents, sentences = len({one.doc_id for one in pieces}), sum(len(one.sentences) for one in pieces)
-        assert re.search(rf"^{split} +{documents} +{len(pieces)} +{sentences} *$", shown, re.M), shown
+        sequences = [
+            one for one in sequences_of(corpus, split, lambda row: row["chars"] >= 25) if len(one.sentences) > 1
+        ]
+        documents, sentences = len({one.doc_id for one in sequences}), sum(len(one.sentences) for one in sequences)
+        assert re.search(rf"^{split} +{documents} +{len(sequences)} +{sentences} *$", shown, re.M), shown
     assert "– chars >= 25" in shown and "made in" in shown
     digest = re.search("index +([0-9a-f]{32})", shown)
     assert digest and f"{digest[1]}  (existed already)" in index(corpus, rules)
@@ -60,11 +62,11 @@ def test_runs_are_in_files_that_end_with_a_part(corpus: Corpus, monkeypatch: pyt
     again = make_index(corpus, SelectSettings(where="chars >= 4 and chars >= 5"))
     for split in SPLITS:
         assert len(found.about.runs[split]) == 1 < len(again.about.runs[split]) or split != "train"
-        pieces = [Sequences.of(one, split) for one in (found, again)]
-        one, other = (of_them.take(np.arange(of_them.spans)) for of_them in pieces)
+        sequences = [Sequences.of(one, split) for one in (found, again)]
+        one, other = (of_them.take(np.arange(of_them.blocks)) for of_them in sequences)
         assert one.runs.tobytes() == other.runs.tobytes() and len(one.runs) == sum(again.about.runs[split])
-        assert len(one.pieces) == found.about.splits[split][1]
-        assert pieces[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.runs["ends"].sum()
+        assert len(one.sequences) == found.about.splits[split][1]
+        assert sequences[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.runs["ends"].sum()
         size = sum(path.stat().st_size for path in Path(corpus.url).glob(f"train/index/{found.digest[:12]}.{split}-*"))
         assert size == len(one.runs) * ROW_RANGE.itemsize == 22 * len(one.runs)
 
@@ -93,7 +95,7 @@ def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:
     grown = Corpus(corpus.url)
     assert make_index(grown, SelectSettings()).digest != first.digest
     again = read_index(grown, first.digest)  # what was indexed before is still there
-    assert again.spans.equals(first.spans) and again.about == first.about
+    assert again.blocks.equals(first.blocks) and again.about == first.about
 
 
 def test_indexes_that_nothing_can_use_are_garbage(tmp_path: Path) -> None:

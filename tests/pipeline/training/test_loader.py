@@ -22,13 +22,19 @@ from pipeline.config.select import SelectSettings
 from pipeline.storage.store import Store
 from pipeline.training.data import order
 from pipeline.training.data.index import Index, make_index
-from pipeline.training.data.loader import WINDOW, Loader, TrainingSource, share_of_files, window_of
+from pipeline.training.data.loader import BUFFER_SENTENCES, Loader, TrainingSource, buffer_sentences_of, share_of_files
 from pipeline.training.data.reading import LoadedBuffer
 from stages.lcm.batch import Batch
 from tests.pipeline.training.corpora import make_corpus
-from tests.pipeline.training.expected import Piece, Sentence, pieces_of
+from tests.pipeline.training.expected import Sentence, Sequence, sequences_of
 
-SMALL: dict[str, Any] = {"split": "train", "max_sentences": 12, "micro_concepts": 40, "window": 100, "seed": 7}
+SMALL: dict[str, Any] = {
+    "split": "train",
+    "max_sentences": 12,
+    "micro_concepts": 40,
+    "buffer_sentences": 100,
+    "seed": 7,
+}
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def index(corpus: Corpus) -> Index:
 
 
 @pytest.fixture(autouse=True)
-def lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several, though the corpus is small."""
     monkeypatch.setattr(order, "STREAM_BLOCKS", 2)
 
@@ -61,8 +67,8 @@ def ending(index: Index, number: int) -> Sentence:
     return text, index.endings[number].tobytes(), tuple(index.ending_codes[number].tolist()), 1.0
 
 
-def wanted(index: Index, pieces: list[Piece]) -> list[list[Sentence]]:
-    return [piece.sentences + [ending(index, 0)] * piece.ends for piece in pieces]
+def wanted(index: Index, sequences: list[Sequence]) -> list[list[Sentence]]:
+    return [piece.sentences + [ending(index, 0)] * piece.ends for piece in sequences]
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -77,26 +83,28 @@ def test_in_the_order_of_the_corpus_every_sentence_comes_once(
     plain = Store.open
     monkeypatch.setattr(Store, "open", lambda self, path: opened.append(path) or plain(self, path))
     loader = everything(index, split=split, shuffle=False, epochs=1)
-    pieces: dict[int, list[Sentence]] = {}
+    sequences: dict[int, list[Sentence]] = {}
     for expected, (number, batch) in enumerate(loader):
-        assert number == expected and batch.sentences <= 40 and batch.pieces is not None
+        assert number == expected and batch.sentences <= 40 and batch.sequences is not None
         assert 1 < int(batch.lengths.max()) <= 12 or split != "train"
         sentences = sentences_of(batch)
-        for piece, length in zip(batch.pieces.tolist(), batch.lengths.tolist(), strict=True):
-            pieces.setdefault(piece, []).extend(itertools.islice(sentences, length))
-    assert list(pieces.values()) == wanted(index, pieces_of(corpus, split)) and list(pieces) == sorted(pieces)
-    assert loader.sentences == sum(map(len, pieces.values()))
+        for piece, length in zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True):
+            sequences.setdefault(piece, []).extend(itertools.islice(sentences, length))
+    assert list(sequences.values()) == wanted(index, sequences_of(corpus, split)) and list(sequences) == sorted(
+        sequences
+    )
+    assert loader.sentences == sum(map(len, sequences.values()))
     opened.clear()
-    names = loader.names(list(pieces))
+    names = loader.names(list(sequences))
     assert len(opened) == len(set(opened)) > 1  # each file once
-    assert [one.partition(" (row ")[0] for one in names] == [one.doc_id for one in pieces_of(corpus, split)]
+    assert [one.partition(" (row ")[0] for one in names] == [one.doc_id for one in sequences_of(corpus, split)]
 
 
 @pytest.mark.parametrize("broken", ["split-documents", "drop-sentences", "drop-documents"])
 def test_an_epoch_holds_every_selected_sentence_once(corpus: Corpus, broken: Any) -> None:
     index = make_index(corpus, SelectSettings(where="chars >= 20", broken=broken))
-    kept = pieces_of(corpus, "train", lambda row: row["chars"] >= 20)
-    every = {one.doc_id: len(one.sentences) for one in pieces_of(corpus, "train")}
+    kept = sequences_of(corpus, "train", lambda row: row["chars"] >= 20)
+    every = {one.doc_id: len(one.sentences) for one in sequences_of(corpus, "train")}
     if broken == "drop-documents":
         kept = [one for one in kept if len(one.sentences) == every[one.doc_id]]
     if broken == "drop-sentences":
@@ -115,26 +123,26 @@ def test_an_epoch_holds_every_selected_sentence_once(corpus: Corpus, broken: Any
 
 def test_documents_stay_in_order_and_only_the_last_ends(index: Index, corpus: Corpus) -> None:
     """Every document of a batch is a stretch of its piece; together they are the piece; sizes differ by one at most."""
-    pieces = wanted(index, pieces_of(corpus, "train"))
+    sequences = wanted(index, sequences_of(corpus, "train"))
     found: dict[int, list[tuple[int, int]]] = {}
     for _, batch in everything(index, epochs=1):
-        assert batch.pieces is not None
+        assert batch.sequences is not None
         sentences = sentences_of(batch)
-        for number, length in zip(batch.pieces.tolist(), batch.lengths.tolist(), strict=True):
+        for number, length in zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True):
             document = list(itertools.islice(sentences, length))
-            starts = [at for at in range(len(pieces[number])) if pieces[number][at : at + length] == document]
+            starts = [at for at in range(len(sequences[number])) if sequences[number][at : at + length] == document]
             assert starts, "not a stretch of its piece"
             found.setdefault(number, []).append((starts[0], length))
     for number, stretches in found.items():
         sizes = [length for _, length in stretches]
-        assert sum(sizes) == len(pieces[number]) and max(sizes) - min(sizes) <= 1
-        assert len(sizes) == -(-len(pieces[number]) // 12)
+        assert sum(sizes) == len(sequences[number]) and max(sizes) - min(sizes) <= 1
+        assert len(sizes) == -(-len(sequences[number]) // 12)
 
 
 def test_order_is_shuffled_anew_each_epoch_and_by_the_seed(index: Index) -> None:
     def order(**options: Any) -> list[int]:
-        batches = [batch.pieces for _, batch in everything(index, **options)]
-        return [piece for pieces in batches if pieces is not None for piece in pieces.tolist()]
+        batches = [batch.sequences for _, batch in everything(index, **options)]
+        return [piece for sequences in batches if sequences is not None for piece in sequences.tolist()]
 
     once, twice, other = order(epochs=1), order(epochs=2), order(epochs=1, seed=8)
     assert sorted(once) == sorted(other) and len({tuple(once), tuple(other), tuple(sorted(once))}) == 3
@@ -152,7 +160,7 @@ def test_the_sequence_is_that_of_one_process(index: Index, world: int) -> None:
 
 
 def test_it_resumes_anywhere_on_any_world(index: Index) -> None:
-    assert everything(index, micro_concepts=15).lanes > 1
+    assert everything(index, micro_concepts=15).streams > 1
     sequence = dict(itertools.islice(everything(index, micro_concepts=15), 90))
     for start in range(0, 80, 3):
         for rank, world in ((0, 1), (1, 2), (0, 3)):
@@ -168,9 +176,9 @@ def test_a_mix_draws_by_weight_and_resumes(index: Index, corpus: Corpus) -> None
     loader = Loader(sources, **options)
     every = list(itertools.islice(loader, 600))
     border = first.about.splits["train"][1]
-    of_first = np.asarray([int(batch.pieces[0]) < border for _, batch in every if batch.pieces is not None])
+    of_first = np.asarray([int(batch.sequences[0]) < border for _, batch in every if batch.sequences is not None])
     assert 0.68 < of_first.mean() < 0.82
-    assert all(len(set((batch.pieces < border).tolist())) == 1 for _, batch in every if batch.pieces is not None)
+    assert all(len(set((batch.sequences < border).tolist())) == 1 for _, batch in every if batch.sequences is not None)
     for start in (1, 37, 300):
         again = Loader(sources, **options, start=start, rank=1, world=2)
         for number, batch in itertools.islice(again, 5):
@@ -182,13 +190,18 @@ def test_a_mix_draws_by_weight_and_resumes(index: Index, corpus: Corpus) -> None
 
 
 def test_more_lanes_need_no_more_memory() -> None:
-    assert [window_of(lanes, 2048) for lanes in (1, 8, 16, 64)] == [WINDOW, WINDOW, WINDOW // 2, WINDOW // 8]
-    assert window_of(1 << 20, 2048) == 2048
+    assert [buffer_sentences_of(streams, 2048) for streams in (1, 8, 16, 64)] == [
+        BUFFER_SENTENCES,
+        BUFFER_SENTENCES,
+        BUFFER_SENTENCES // 2,
+        BUFFER_SENTENCES // 8,
+    ]
+    assert buffer_sentences_of(1 << 20, 2048) == 2048
     assert [share_of_files(8, world) for world in (1, 4, 8, 16, 6)] == [1, 1, 1, 2, 3]
 
 
 def test_windows_that_are_used_up_go_from_memory(index: Index) -> None:
-    iterator = iter(everything(index, window=40))
+    iterator = iter(everything(index, buffer_sentences=40))
     alive = []
     for _ in range(2):
         for _, batch in itertools.islice(iterator, 200):
@@ -201,16 +214,16 @@ def test_windows_that_are_used_up_go_from_memory(index: Index) -> None:
 
 def test_prompts_have_no_weight_and_answers_end_as_responses(corpus: Corpus) -> None:
     index = make_index(corpus, SelectSettings(), answers="answer")
-    pieces = pieces_of(corpus, "train")
-    given = [not all(piece.answers) for piece in pieces]
+    sequences = sequences_of(corpus, "train")
+    given = [not all(piece.answers) for piece in sequences]
     assert 1 < sum(given) < len(given) and index.about.unanswered > 0
     found: dict[int, list[Sentence]] = {}
     for _, batch in everything(index, shuffle=False, epochs=1):
-        assert batch.pieces is not None
+        assert batch.sequences is not None
         sentences = sentences_of(batch)
-        for number, length in zip(batch.pieces.tolist(), batch.lengths.tolist(), strict=True):
+        for number, length in zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True):
             found.setdefault(number, []).extend(itertools.islice(sentences, length))
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(sequences):
         counted = [
             (*one[:3], one[3] if answer else 0.0) for one, answer in zip(piece.sentences, piece.answers, strict=True)
         ]
@@ -253,7 +266,7 @@ def test_what_the_corpus_has_not(tmp_path: Path, corpus: Corpus, index: Index) -
         Loader([TrainingSource(bare)], **SMALL, weights="fragility")
     with pytest.raises(ConfigError, match=r"nothing is selected in the split validation \(train 4, validation 0, test"):
         Loader([TrainingSource(bare)], **SMALL | {"split": "validation"})
-    other = Index(bare.url, bare.about.model_copy(update={"encoder": "0", "model": "other"}), bare.parts, bare.spans)
+    other = Index(bare.url, bare.about.model_copy(update={"encoder": "0", "model": "other"}), bare.parts, bare.blocks)
     with pytest.raises(ConfigError, match=r"was encoded by .*other \(64\): embeddings of different encoders"):
         Loader([TrainingSource(index), TrainingSource(other)], **SMALL)
     file = next(tmp_path.glob("out/embeddings/*.parquet"))

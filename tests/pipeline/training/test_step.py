@@ -47,7 +47,7 @@ def batch(*lengths: int, seed: int) -> Batch:
         torch.randn(rows, 8, generator=made).half(),
         torch.tensor(lengths),
         torch.rand(rows, generator=made),
-        pieces=torch.arange(len(lengths)) + 10 * seed,
+        sequences=torch.arange(len(lengths)) + 10 * seed,
     )
 
 
