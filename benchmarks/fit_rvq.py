@@ -34,8 +34,8 @@ Matrix = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A `Recipe`; what the options do not name is as in `RvqSettings`."""
+class FitOptions:
+    """An `RvqRecipe` from the options; the rest has the defaults of `RvqSettings`."""
 
     codebooks: int
     units: int
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     device, has_faiss = options.device, find_spec("faiss") is not None
-    plan = Plan(
+    recipe = FitOptions(
         options.codebooks,
         options.units,
         options.initialization,
@@ -61,35 +61,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.precision,
         options.seed,
     )
-    print(f"{describe(device)}; torch {torch.__version__}, distances in {compute_dtype(plan.precision, device)}")
-    print(f"{options.rows} rows of {options.dim}; {plan}", flush=True)
+    print(f"{describe(device)}; torch {torch.__version__}, distances in {compute_dtype(recipe.precision, device)}")
+    print(f"{options.rows} rows of {options.dim}; {recipe}", flush=True)
     x = vectors(options.rows + options.test_rows, options.dim, options.seed)
     sample, test = x[: options.rows], x[options.rows :]
     found: dict[str, tuple[Codebooks, float]] = {}
     for backend in options.backends or (["torch"] if device.startswith("cuda") else ["faiss", "torch"]):
         if backend == "faiss" and not has_faiss:
-            print("fit by faiss: left out, for it is not installed")
+            print("fit by faiss: left out, because it is not installed")
             continue
         own = sample.copy()  # a fit overwrites it
         start = time.perf_counter()
-        codebooks, numbers = fit_codebooks(own, replace(plan, backend=backend), device, _progress(backend, start))
+        codebooks, numbers = fit_codebooks(own, replace(recipe, backend=backend), device, _progress(backend, start))
         seconds = time.perf_counter() - start
         codebooks = codebooks.to(device)
-        error = codebooks.quantise(test, plan.precision)[1].sum(dtype=np.float64) / _energy(test)
+        error = codebooks.quantise(test, recipe.precision)[1].sum(dtype=np.float64) / _energy(test)
         found[backend] = codebooks, seconds
         print(f"fit by {backend}: {seconds:.1f} s, relative error {error:.4f} on {len(test)} rows not seen, ", end="")
         print(f"{_last(numbers['relative_error']):.4f} on those seen", flush=True)
     codebooks, seconds = found.get("torch") or next(iter(found.values()))
-    rate = _encode(codebooks, test, plan, options.rounds, has_faiss and not device.startswith("cuda"))
+    rate = _encode(codebooks, test, recipe, options.rounds, has_faiss and not device.startswith("cuda"))
     if options.project and "torch" in found:
-        most = plan.points_per_unit * plan.units
+        most = recipe.points_per_unit * recipe.units
         clustering = max(0.0, seconds - options.rows / rate)
         scale = min(most, options.project) / min(most, options.rows)
         print(f"projection for {options.project} rows: {clustering * scale + options.project / rate:.0f} s")
 
 
 def vectors(rows: int, dim: int, seed: int) -> Matrix:
-    """Return (rows, dim) float16 on the host."""
+    """Return (rows, dim) float16 synthetic embeddings on the host."""
     generator = torch.Generator().manual_seed(seed)
     spectrum = torch.arange(1, dim + 1) ** -0.5
     turn = torch.linalg.qr(torch.randn(dim, dim, generator=generator))[0] * spectrum[:, None]
@@ -103,12 +103,12 @@ def vectors(rows: int, dim: int, seed: int) -> Matrix:
     return np.asarray(x.numpy())
 
 
-def _encode(codebooks: Codebooks, test: Matrix, plan: Plan, rounds: int, with_faiss: bool) -> float:
-    """Print vectors a second, in turns; ours as the result."""
+def _encode(codebooks: Codebooks, test: Matrix, recipe: FitOptions, rounds: int, with_faiss: bool) -> float:
+    """Measure our encoding and that of faiss in turns, print vectors per second, and return our rate."""
     exact = test.astype(np.float32)
-    ways: dict[str, Callable[[], object]] = {"ours": lambda: codebooks.encode(test, plan.precision)}
-    if with_faiss and plan.units & (plan.units - 1):
-        print("encode by faiss: left out, for its units are powers of two")
+    ways: dict[str, Callable[[], object]] = {"ours": lambda: codebooks.encode(test, recipe.precision)}
+    if with_faiss and recipe.units & (recipe.units - 1):
+        print("encode by faiss: left out, because it needs a power of two of units")
     elif with_faiss:
         print(f"encode: {torch.get_num_threads()} threads")
         quantizer = _faiss_quantizer(codebooks)
@@ -127,7 +127,7 @@ def _encode(codebooks: Codebooks, test: Matrix, plan: Plan, rounds: int, with_fa
         print(f", {rates['ours'] / rate:.2f} x as fast by ours" if name != "ours" else "", flush=True)
     if "faiss" in ways:
         theirs = quantizer.decode(quantizer.compute_codes(exact))
-        ours = codebooks.decode(codebooks.encode(test, plan.precision)).cpu().numpy()
+        ours = codebooks.decode(codebooks.encode(test, recipe.precision)).cpu().numpy()
         errors = [float(np.square(exact - one, dtype=np.float64).sum() / _energy(test)) for one in (ours, theirs)]
         print(f"relative error of codes with the same centroids: ours {errors[0]:.5f}, faiss {errors[1]:.5f}")
     return rates["ours"]

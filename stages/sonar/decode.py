@@ -59,11 +59,11 @@ class _Ahead:
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, start: int, stop: int) -> None:
-        """Expect that these rows will probably be next."""
+        """Start preparing these rows, which will probably be next."""
         self._begun = (start, stop), self._pool.submit(self._make, start, stop)
 
     def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return what these rows need, made now if others were expected."""
+        """Return what these rows need; it is made now if others were expected."""
         begun, self._begun = self._begun, None
         if begun and begun[0] == (start, stop):
             return begun[1].result()
@@ -113,7 +113,7 @@ class BatchedDecoder:
     def decode(
         self, embeddings: Callable[[Indices], Tensor], prefixes: Indices, limits: Indices
     ) -> tuple[list[list[int]], dict[str, float]]:
-        """Return the ids of each row, and counts of what decoding took.
+        """Return the ids of each row, and counts for the receipt.
 
         embeddings: rows → (rows, dim) on the device; asked for a batch at a time, by a thread of its own, while the
         batch before is decoded.
@@ -147,7 +147,7 @@ class BatchedDecoder:
         return Budget(rows, "batch_rows", "hypotheses", remedy)
 
     def _search(self, embeddings: Tensor, prefixes: Tensor, limits: Tensor) -> list[list[int]]:
-        """Return the best ids of each row; none where beam search gets no numbers."""
+        """Return the best ids of each row; none where the decoder gives beam search only NaN."""
         if self.beam == 1:
             return self._greedy(embeddings, prefixes, limits)
         found = beam_search(

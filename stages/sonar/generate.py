@@ -22,7 +22,7 @@ LOGITS = 1 << 27  # how many beam search looks at in one go: at most 1.1 GB with
 
 
 def greedy(decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
-    """Decode one batch by `Greedy`, which says what it takes and gives; for many batches make one and keep it."""
+    """Decode one batch with a new `Greedy`, whose docstring has the arguments; for many batches keep one instead."""
     return Greedy(decoder)(embeddings, prefixes, max_new_tokens)
 
 
@@ -105,7 +105,7 @@ class _Batch:
         self._opened = OpenRows()
 
     def close(self, finished: Tensor) -> None:
-        """Take note of finished rows, (rows,) bool."""
+        """Mark rows as finished; (rows,) bool."""
         self.open = self.open & ~finished
 
     def should_shrink(self) -> bool:
@@ -113,7 +113,7 @@ class _Batch:
         return self._opened.count(self.open) <= 0.75 * len(self.rows)
 
     def shrink(self) -> Tensor:
-        """Let finished rows leave. Returns the places of those that stay; may be none."""
+        """Remove the finished rows, and return the places of those that stay, if any."""
         kept = self.open.nonzero()[:, 0]
         self.rows, self.limits, self.open = self.rows[kept], self.limits[kept], self.open[kept]
         return kept
@@ -163,7 +163,7 @@ class _Trellis:
 
     @classmethod
     def empty(cls, steps: int, rows: int, beam: int, device: torch.device) -> _Trellis:
-        """Return hypotheses of which none grew yet."""
+        """Return a trellis without any step yet."""
         return cls(
             tokens=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),
             parents=torch.zeros((steps, rows, beam), dtype=torch.int32, device=device),
@@ -173,7 +173,7 @@ class _Trellis:
         )
 
     def end(self, step: int, rows: Tensor, ends: Tensor, found: Tensor, scores: Tensor, parents: Tensor) -> None:
-        """Write down which of the first `beam` candidates ended, (rows, beam) bool, after the `found` of before."""
+        """Record which of the first `beam` candidates ended, (rows, beam) bool; `found` have ended before them."""
         beam = ends.shape[1]
         place = found[:, None] + ends.cumsum(dim=1) - 1
         at = rows[:, None], torch.where(ends & (place < beam), place, beam)
@@ -182,7 +182,7 @@ class _Trellis:
         self.end_parents[at] = parents[:, :beam]
 
     def grow(self, step: int, rows: Tensor, parents: Tensor, tokens: Tensor) -> None:
-        """Write down which hypotheses go on, each (rows, beam)."""
+        """Record which hypotheses go on, each (rows, beam)."""
         self.tokens[step, rows] = tokens.to(torch.int32)
         self.parents[step, rows] = parents.to(torch.int32)
 

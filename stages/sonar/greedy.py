@@ -28,10 +28,11 @@ PREFIX = 2  # `</s> [language]`
 
 @dataclass(frozen=True)
 class StepMode:
-    """How a device is driven.
+    """How decoding steps are issued on a kind of device.
 
-    check: steps between two looks at how many rows are open. worth: the share of rows at which the others leave.
-    blocks: whether row counts are powers of two and the cache is seen in blocks. captured: whether as CUDA graphs.
+    check: steps between two checks of how many rows are open. worth: finished rows are removed once the open ones are
+    at most this share. blocks: whether row counts are powers of two and attention sees the cache in blocks. captured:
+    whether steps run as CUDA graphs.
     """
 
     check: int
@@ -40,11 +41,11 @@ class StepMode:
     captured: bool
 
     def rows(self, count: int) -> int:
-        """With how many rows a step computes that needs so many."""
+        """Return the number of rows that a step computes in order to decode `count` rows."""
         return max(LEAST_ROWS, 1 << (count - 1).bit_length()) if self.blocks else count
 
     def seen(self, length: int, capacity: int) -> int | None:
-        """How much of the cache a step sees that makes it so long; None: exactly that."""
+        """Return how many tokens of the cache are attended to when it holds `length`; None: exactly the filled ones."""
         return min(capacity, -(-length // BLOCK) * BLOCK) if self.blocks else None
 
 
@@ -53,12 +54,12 @@ ON_GPU = StepMode(check=4, worth=0.5, blocks=True, captured=True)
 
 
 def room(length: int) -> int:
-    """Tokens that the cache on a GPU has room for when it must hold so many."""
+    """Return the capacity, in tokens, of a GPU's cache that must hold `length` tokens."""
     return -(-length // ROOM) * ROOM
 
 
 class Greedy:
-    """Greedy decoding by one decoder. It keeps its memory from batch to batch, and on a GPU what was captured."""
+    """Greedy decoding with one decoder. It reuses its memory, and on a GPU its CUDA graphs, from batch to batch."""
 
     def __init__(self, decoder: SonarTextDecoder, pace: StepMode | None = None) -> None:
         self.decoder = decoder
@@ -68,7 +69,7 @@ class Greedy:
 
     @torch.inference_mode()
     def __call__(self, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
-        """The most likely next token, again and again, until `</s>` or a row's own limit.
+        """Choose the most likely next token of each row, until it is `</s>` or the row's limit is reached.
 
         embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1,
         best given on the CPU. Returns each row's new ids; the last is `</s>` unless the limit came first.
@@ -86,12 +87,12 @@ class Greedy:
             raise
 
     def release(self) -> None:
-        """Give back the memory that is kept."""
+        """Free the memory and the CUDA graphs that are kept for the next batch."""
         self._space = None
         self._captured = _Captured()
 
     def _roomy(self, rows: int, longest: int) -> _Space:
-        """The space of the batches before, if it is large enough."""
+        """Return the space of earlier batches if it is large enough, otherwise a new one."""
         needed, capacity = self.pace.rows(rows), longest + PREFIX - 1
         space = self._space
         if space and len(space.token) >= needed and space.state.cache.shape[4] >= capacity:
@@ -127,7 +128,7 @@ class Greedy:
 
 @dataclass
 class _Space:
-    """What a batch is computed in; its addresses stay, as CUDA graphs want. The first `state.rows` rows are in use.
+    """The tensors that a batch is decoded in, at fixed addresses, as CUDA graphs need. `state.rows` rows are in use.
 
     token, limits: (most,) int64; open: (most,) bool, not finished yet; place: (most,) int64, where in `out` the row's
     first new token belongs, less the prefix; out: (most, capacity) int64, in the order of the batch, `PAD` where no
@@ -143,7 +144,7 @@ class _Space:
 
     @classmethod
     def of(cls, decoder: SonarTextDecoder, most: int, capacity: int) -> _Space:
-        """Room for `most` rows of `capacity` tokens."""
+        """Allocate a space for `most` rows of `capacity` tokens."""
         device = decoder.embedding.weight.device
         token, limits, place = torch.zeros((3, most), dtype=torch.int64, device=device)
         return cls(
@@ -158,7 +159,7 @@ class _Space:
     def begin(
         self, decoder: SonarTextDecoder, pace: StepMode, embeddings: Tensor, prefixes: Tensor, limits: Tensor
     ) -> None:
-        """Take in a batch and its first token. Rows that only fill it up are finished already."""
+        """Start a batch with the first token of its prefixes. Rows that only pad the batch count as finished."""
         count, rows = len(embeddings), pace.rows(len(embeddings))
         self.limits[:count] = limits.to(self.limits.device)
         self.open.zero_()
@@ -174,7 +175,7 @@ class _Space:
         self.token[:count] = prefixes[:, 1]
 
     def step(self, decoder: SonarTextDecoder, seen: int | None) -> None:
-        """The next token of each row that is open."""
+        """Decode the next token of each open row."""
         rows, length = self.state.rows, self.state.position  # which is behind the step the number of tokens
         logits = decoder.logits(decoder.step(self.token[:rows], self.state, seen))
         logits.select(1, PAD).fill_(-torch.inf)
@@ -184,14 +185,14 @@ class _Space:
         self.token[:rows] = token
 
     def keep(self, count: int) -> None:
-        """Only so many rows stay, the open ones among them; there are no more than that."""
+        """Shrink the batch to `count` rows; all open rows, of which there are at most `count`, stay."""
         order = self.open[: self.state.rows].logical_not().argsort(stable=True)[:count]
         for each in (self.token, self.limits, self.open, self.place):
             each[:count] = each.index_select(0, order)
         self.state.keep(order)
 
     def sentences(self, count: int, longest: int) -> list[list[int]]:
-        """The new ids of each row of the batch."""
+        """Return the new ids of each row, in the order of the batch."""
         found = to_host(self.out[:count, :longest]).numpy()
         written = found != PAD
         ends = written.sum(axis=1).cumsum().tolist()
@@ -200,17 +201,17 @@ class _Space:
 
 
 class OpenRows:
-    """How many rows of a batch are open.
+    """Counts the open rows of a batch without making the host wait for the device.
 
-    On a GPU the number is that of the last look: by now it lies in the host's memory, so that the host can give the
-    device more steps before this one is done.
+    On a GPU the number is that of the previous check: it has arrived in the host's memory by now, so the host can queue
+    further steps before the present one is done.
     """
 
     def __init__(self) -> None:
         self._before: tuple[Tensor, torch.cuda.Event] | None = None
 
     def count(self, opened: Tensor) -> int:
-        """opened: (rows,) bool; rows that left since the last look were not open. At least the number of open rows."""
+        """Return at least the number of open rows; opened: (rows,) bool. Only rows that were not open may have left."""
         count = opened.sum()
         if not count.is_cuda:
             return int(count)
@@ -227,7 +228,7 @@ class OpenRows:
 
 
 class _Captured:
-    """Steps as CUDA graphs, one for each number of rows and part of the cache that is seen.
+    """Steps as CUDA graphs, one for each number of rows and of cached tokens that are attended to.
 
     The first step of a kind runs as it is, and libraries prepare what they need; the second is captured and replayed.
     """
@@ -237,7 +238,7 @@ class _Captured:
         self._pool: Any = None  # memory that all graphs share: they never run at the same time
 
     def run(self, kind: tuple[int, int], step: Callable[[], None]) -> None:
-        """Do a step, by its graph if there is one."""
+        """Run a step; replay its graph if it has been captured."""
         if kind not in self._graphs:
             step()
             self._graphs[kind] = None
@@ -253,10 +254,10 @@ class _Captured:
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """(rows, vocabulary) → (rows,) int64, the first of the largest, as `argmax` finds it.
+    """Return the first of the largest logits, as `argmax` does: (rows, vocabulary) → (rows,) int64.
 
-    On CPUs by numpy, which takes a hundredth of `argmax`'s time in bfloat16: positive numbers are ordered as their bits
-    are. Only rows whose largest is not positive, or no number, are left to `argmax`.
+    On CPUs NumPy does it in a hundredth of the time that `argmax` takes in bfloat16: positive numbers are ordered as
+    their bits are. Rows whose largest logit is not positive, or not a number, are left to `argmax`.
     """
     if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.bfloat16):
         return logits.argmax(dim=1)
@@ -271,7 +272,7 @@ def likeliest(logits: Tensor) -> Tensor:
 
 
 def longest_limit(max_new_tokens: Tensor) -> int:
-    """Raises ValueError if a row may have no token."""
+    """Return the largest limit. Raises ValueError if a row's limit is below 1."""
     least, longest = int(max_new_tokens.min()), int(max_new_tokens.max())
     if least < 1:
         raise ValueError(f"max_new_tokens holds {least}; every row needs a limit of at least 1")
