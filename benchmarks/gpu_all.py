@@ -204,7 +204,7 @@ def table(told: dict[str, str]) -> str:
 
 
 def marked_tests() -> list[str]:
-    """How to run the tests that are marked `gpu`: by pytest, or by what stands in for it."""
+    """Return the command that runs the tests marked `gpu`: pytest, or its stand-in where pytest is not installed."""
     files = [str(one.relative_to(ROOT)) for one in sorted((ROOT / "tests").rglob("test_*_gpu.py"))]
     if importlib.util.find_spec("pytest") is None:
         return [sys.executable, "-m", "benchmarks.marked_tests", *files]

@@ -119,7 +119,7 @@ def _kinds(model: type) -> dict[str, Any]:
 
 
 def _made(value: Any, kind: Any) -> Any:
-    """The value as what the annotation names: models of mappings, tuples of lists."""
+    """Convert a value to what the annotation names: mappings to models, lists to tuples."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _made(value, inner[0])
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 def _nothing(*_: Any, **__: Any) -> Any:
-    """A decorator or an annotation that asks for nothing here."""
+    """Stand in for a decorator or an annotation that has no effect here."""
     return lambda given: given
 
 

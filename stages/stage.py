@@ -83,11 +83,11 @@ class Stage(Protocol):
         """Run the networks, and nothing else, on the device."""
 
     def finish(self, computed: Any) -> Computed | Further:
-        """CPU: columns in the order of the part's rows, or what the device has to do before there are any."""
+        """Return, on the CPU, columns in the order of the part's rows, or what the device must do before that."""
 
 
 def whole(stage: Stage, part: pa.Table) -> Computed:
-    """All of a stage, step by step."""
+    """Run all of a stage, step by step, on one part."""
     result = stage.finish(stage.compute(stage.prepare(part)))
     return result.finish(stage.compute(result.prepared)) if isinstance(result, Further) else result
 

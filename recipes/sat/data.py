@@ -128,7 +128,7 @@ class LabelledDocument:
 
 
 def documents(sources: Iterable[CorpusSource], held_out: bool) -> Iterator[LabelledDocument]:
-    """Documents of at least two sentences; some neighbouring segments of aligned records make one."""
+    """Yield documents of at least two sentences; several neighbouring segments of aligned records make one."""
     segmenter = Segmenter(SegmentSettings(method="spacy", max_tokens=None), lambda texts: [0] * len(texts))
     waiting: list[tuple[str, str]] = []
     aligned: dict[str, list[str]] = {}
@@ -160,11 +160,10 @@ def documents(sources: Iterable[CorpusSource], held_out: bool) -> Iterator[Label
 
 
 def gold_documents(path: Path) -> Iterator[tuple[str, int, LabelledDocument]]:
-    """Treebank, number of the document in it, and the document, from JSONL of `lang`, `treebank`,
-    `sentences` and `spaces`.
+    """Yield treebank, number of the document in it, and the document, from JSONL records.
 
-    Which sentences end paragraphs is not known, but for the last. Documents of a single sentence are joined to groups
-    of ALIGNED_SENTENCES, numbered after the others.
+    A record has `lang`, `treebank`, `sentences` and `spaces`. Which sentences end paragraphs is not known, except for
+    the last. Documents of a single sentence are joined to groups of ALIGNED_SENTENCES, numbered after the others.
     """
     single: dict[tuple[str, str], list[str]] = defaultdict(list)
     count: Counter[str] = Counter()
@@ -185,14 +184,17 @@ def gold_documents(path: Path) -> Iterator[tuple[str, int, LabelledDocument]]:
 
 
 def cleaned(sources: Iterable[CorpusSource], held_out: bool) -> list[LabelledDocument]:
-    """`documents` without the boundaries that rules find wrongly (`rejoined`)."""
+    """Yield `documents` without the boundaries that rules find wrongly (`rejoined`)."""
     found = list(documents(sources, held_out))
     abbreviated = abbreviations(found)
     return [rejoined(one, abbreviated.get(one.lang, frozenset())) for one in found]
 
 
 def abbreviations(found: Sequence[LabelledDocument]) -> dict[str, frozenset[str]]:
-    """Language → words whose full stop a lower-case letter often follows: one time in five, five times or more."""
+    """Return language → words that count as abbreviations.
+
+    Their full stop is followed by a lower-case letter at least five times, and in at least a fifth of all cases.
+    """
     lower: Counter[tuple[str, str]] = Counter()
     upper: Counter[tuple[str, str]] = Counter()
     for document in found:
@@ -206,7 +208,7 @@ def abbreviations(found: Sequence[LabelledDocument]) -> dict[str, frozenset[str]
 
 
 def rejoined(document: LabelledDocument, abbreviated: frozenset[str]) -> LabelledDocument:
-    """The document without the boundaries that rules find wrongly; those between paragraphs stay."""
+    """Return the document without the boundaries that rules find wrongly; those between paragraphs stay."""
     sentences, ends = [document.sentences[0]], [document.ends_paragraph[0]]
     between = "" if document.lang in _WITHOUT_SPACES else " "
     for sentence, end in zip(document.sentences[1:], document.ends_paragraph[1:], strict=True):
@@ -233,8 +235,10 @@ def _goes_on(before: str, behind: str, lang: str, abbreviated: frozenset[str]) -
 
 
 def write(document: LabelledDocument, way: str, rng: random.Random) -> tuple[str, list[int], list[int]]:
-    """A document in one of the WAYS: the text, where its sentences end (index behind the last character), and SENTENCE,
-    PARAGRAPH or UNKNOWN for each.
+    """Write a document in one of the WAYS.
+
+    Returns the text, where its sentences end (the index after the last character), and SENTENCE, PARAGRAPH or UNKNOWN
+    for each.
     """
     between = "" if document.lang in _WITHOUT_SPACES else " "
     sentences = list(document.sentences)
@@ -269,7 +273,7 @@ def write(document: LabelledDocument, way: str, rng: random.Random) -> tuple[str
 
 
 def _with_marks(sentences: Sequence[str], lang: str, rng: random.Random) -> list[str]:
-    """Abbreviations, initials and ordinals in sentences, sentences in quotation marks, numbers and bullets of lists."""
+    """Put abbreviations, initials and ordinals into sentences, quotation marks around them, numbers before them."""
     found = list(sentences)
     inserts = _INSERTS.get(lang, ())
     names = [
@@ -300,7 +304,7 @@ def _with_marks(sentences: Sequence[str], lang: str, rng: random.Random) -> list
 
 
 def _made_up(rng: random.Random) -> dict[int, str]:
-    """Other letters for each Latin and Cyrillic one, vowels for vowels, with case: the words of no language."""
+    """Map each Latin and Cyrillic letter to another one, vowels to vowels, with case, to make words of no language."""
     table = {}
     for letters, others in (
         ("aeiouyäöüéèàêâîôûùаеёиоуыэюя", VOWELS),
@@ -349,7 +353,7 @@ class Stream:
             return cls(arrays["ids"], arrays["ends"])
 
     def batch(self, rows: int, length: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """Windows at random places: ids and ends, (rows, length) both."""
+        """Draw windows at random places: ids and ends, both (rows, length)."""
         places = rng.integers(0, len(self.ids) - length, rows)[:, None] + np.arange(length)
         return self.ids[places].astype(np.int64), self.ends[places]
 
@@ -361,7 +365,7 @@ def tokenise(
     ways: Sequence[str] = WAYS,
     count: int = len(WAYS),
 ) -> Stream:
-    """Every document in `count` of the ways, in a seeded order."""
+    """Tokenise every document in `count` of the ways, in a seeded order."""
     rng = random.Random(seed)
     work = [(number, way) for number in range(len(found)) for way in rng.sample(ways, count)]
     rng.shuffle(work)

@@ -37,13 +37,16 @@ SHOWN = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 
 
 def f1(found: NDArray[np.bool_], gold: NDArray[np.bool_]) -> float:
-    """Harmonic mean of precision and recall; 0 where nothing is found rightly."""
+    """Return the harmonic mean of precision and recall; 0 if nothing is found correctly."""
     right = float((found & gold).sum())
     return 2 * right / max(1.0, float(found.sum() + gold.sum()))
 
 
 def written(documents: Sequence[LabelledDocument], way: str) -> tuple[list[str], NDArray[np.uint8]]:
-    """Texts, and (characters of all texts,) what ends with each character. The ends of texts count for nothing."""
+    """Return texts, and (characters of all texts,) what ends with each character.
+
+    The ends of texts count for nothing.
+    """
     rng = random.Random(0)
     found = [write(one, way, rng) for one in documents]
     texts = [text for text, _, _ in found]
@@ -55,7 +58,7 @@ def written(documents: Sequence[LabelledDocument], way: str) -> tuple[list[str],
 
 
 def probabilities(runner: SatRunner, texts: Sequence[str]) -> NDArray[np.float64]:
-    """(characters of all texts,) the probability at each character, 0 at the ends of texts."""
+    """Return (characters of all texts,) the probability at each character, 0 at the ends of texts."""
     begins = np.cumsum([0, *map(len, texts)])
     places, logits = runner.logits(texts, begins[:-1])
     found = np.zeros(begins[-1])
@@ -65,7 +68,7 @@ def probabilities(runner: SatRunner, texts: Sequence[str]) -> NDArray[np.float64
 
 
 def by_rules(texts: Sequence[str], lang: str) -> NDArray[np.bool_]:
-    """(characters of all texts,) whether a sentence ends by spaCy's rules, as the method `spacy` has them."""
+    """Return (characters of all texts,) whether a sentence ends by spaCy's rules, as in the method `spacy`."""
     segmenter = Segmenter(SegmentSettings(method="spacy", max_tokens=None), lambda some: [0] * len(some))
     found = segmenter.segment(texts, [lang] * len(texts))
     begins = np.cumsum([0, *map(len, texts)])
@@ -78,7 +81,7 @@ def by_rules(texts: Sequence[str], lang: str) -> NDArray[np.bool_]:
 def held_out_f1(
     runner: SatRunner, sources: Iterable[CorpusSource], ways: Sequence[str]
 ) -> dict[str, dict[float, float]]:
-    """`sentences <way>` and `paragraphs <way>` → threshold → F1."""
+    """Return `sentences <way>` and `paragraphs <way>` → threshold → F1."""
     held_out = [one for source in sources for one in cleaned([source], held_out=True)[:DOCUMENTS]]
     scores: dict[str, dict[float, float]] = {}
     for way in ways:
@@ -105,7 +108,7 @@ class GoldScore:
 def gold_f1(
     runners: Sequence[SatRunner], path: Path, ways: Sequence[str] = ("clean", "bare"), rules: bool = True
 ) -> Iterator[GoldScore]:
-    """Document n is segmented by the runner that was not trained on it, number (n + 1) modulo their number."""
+    """Score each document n by the runner that was not trained on it, number (n + 1) modulo the number of runners."""
     treebanks: dict[tuple[str, str], list[list[LabelledDocument]]] = defaultdict(lambda: [[] for _ in runners])
     for treebank, number, document in gold_documents(path):
         treebanks[document.lang, treebank][(number + 1) % len(runners)].append(document)
@@ -131,7 +134,7 @@ def _by_threshold(probability: NDArray[np.float64], gold: NDArray[np.bool_]) -> 
 
 
 def runner_of(card: SatCard) -> SatRunner:
-    """The model of a card in float32, with the stage's windows."""
+    """Load the model of a card in float32, with the stage's windows."""
     network, tokenizer = load(card, torch.float32, "cpu")
     return SatRunner(network, tokenizer, stride=None, batch_tokens=16_384, device="cpu")
 

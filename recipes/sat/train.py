@@ -57,7 +57,7 @@ UNJUDGED = 4  # last tokens of a window, which see too little of what follows
 
 
 def train_tokenizer(found: Sequence[LabelledDocument], pieces: int, seed: int) -> Tokenizer:
-    """A unigram tokenizer from a sample of the documents, two fifths of it in lower case.
+    """Train a unigram tokenizer on a sample of the documents, two fifths of it in lower case.
 
     Every sentence-final mark of any script is a piece, if it lies in the basic plane.
     """
@@ -118,7 +118,7 @@ def untrained(tokenizer: Tokenizer, *, dim: int, layers: int, heads: int, seed: 
 
 
 def started(folder: Path, tokenizer: Tokenizer) -> SatNetwork:
-    """The model of a folder that `export` wrote; a piece that it lacks is the mean of those that spell it."""
+    """Load the model that `export` wrote; a piece that it lacks begins as the mean of those that spell it."""
     config = json.loads((folder / "config.json").read_text())
     network = untrained(
         tokenizer,
@@ -143,7 +143,7 @@ def started(folder: Path, tokenizer: Tokenizer) -> SatNetwork:
 
 
 def positions(tokens: int) -> int:
-    """Rows of the table of positions for windows of so many tokens, <s> and </s> included."""
+    """Return how many rows the table of positions has for windows of so many tokens, with room for <s> and </s>."""
     return FIRST_POSITION + tokens + 2
 
 
@@ -159,10 +159,11 @@ def train(
     checkpoint: Path | None = None,
     bfloat16: bool = False,
 ) -> None:
-    """Binary cross-entropy on random windows; warm-up, constant, and a linear decay over the last half.
+    """Train by binary cross-entropy on random windows.
 
-    gold: half of the windows come from it. checkpoint: a file to go on from, and to save to; what the windows of a step
-    are depends on nothing but the seed and the step.
+    The learning rate warms up, stays constant, and falls linearly over the last half. gold: half of the windows come
+    from it. checkpoint: a file to resume from and to save to; which windows a step sees depends on nothing but the seed
+    and the step.
     """
     matrices: dict[str, nn.Parameter] = {}
     others: dict[str, nn.Parameter] = {}
@@ -207,7 +208,7 @@ def train(
 
 
 def save_checkpoint(path: Path, step: int, network: SatNetwork, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Weights, the optimizers' state and the step, put in place of the last ones at once."""
+    """Save weights, optimizer states and the step, replacing the previous checkpoint atomically."""
     tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
     for number, optimizer in enumerate(optimizers):
         for place, state in optimizer.state_dict()["state"].items():
@@ -240,7 +241,7 @@ def gold_stream(
     without: Sequence[str],
     ways: int = len(GOLD_WAYS),
 ) -> Stream:
-    """Treebanks in so many GOLD_WAYS, smaller ones repeated; half: documents with odd (1) or even (0) numbers."""
+    """Tokenise treebanks in GOLD_WAYS, smaller ones repeated; half: documents with odd (1) or even (0) numbers."""
     treebanks: dict[str, list[LabelledDocument]] = {}
     for treebank, number, document in gold_documents(path):
         if treebank not in without and (half is None or number % 2 == half):
@@ -254,14 +255,14 @@ def gold_stream(
 
 
 def with_controls(ids: Tensor) -> Tensor:
-    """(rows, length) → (rows, length + 2): `<s>` before and `</s>` behind."""
+    """Add `<s>` before and `</s>` after each row: (rows, length) → (rows, length + 2)."""
     padded = F.pad(ids, (1, 1), value=CONTROLS.index("</s>"))
     padded[:, 0] = CONTROLS.index("<s>")
     return padded
 
 
 def export(network: SatNetwork, tokenizer: Tokenizer, folder: Path) -> None:
-    """The folder as Hugging Face's libraries and wtpsplit read it; weights in fp16."""
+    """Write the folder as Hugging Face's libraries and wtpsplit read it; weights in fp16."""
     folder.mkdir(parents=True, exist_ok=True)
     embeddings, layers = network.roberta.embeddings, network.roberta.encoder.layer
     table, first = embeddings.word_embeddings.weight, cast(Layer, layers[0])
@@ -299,7 +300,7 @@ def export(network: SatNetwork, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def write_card(folder: Path, card: Path) -> None:
-    """A card by which the stage and the benchmarks take the model of a folder beside it."""
+    """Write a card for the folder beside it, so that the stage and the benchmarks can use the model."""
     content = {
         "name": folder.parent.name,
         "kind": "sat",

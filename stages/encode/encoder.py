@@ -142,7 +142,7 @@ class OfficialEncoder(nn.Module):
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids: (rows, length), every row of `length` tokens → (rows, dim)."""
+        """Encode ids (rows, length), of which every row has `length` tokens → (rows, dim)."""
         from fairseq2.nn import BatchLayout
 
         embeddings: Tensor = self.model(ids, BatchLayout.of(ids)).sentence_embeddings

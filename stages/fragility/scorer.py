@@ -56,7 +56,7 @@ class PreparedNoise:
 
 @dataclass(frozen=True)
 class DecodedNoise:
-    """ids: of each row at each level, row after row; counts: what it took."""
+    """The ids decoded from each row at each level, row after row, and counts for the receipt."""
 
     prepared: PreparedNoise
     ids: list[list[int]]
@@ -65,7 +65,7 @@ class DecodedNoise:
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """vectors: (texts, dim) float16 of length 1, outside SONAR; counts: what it took."""
+    """The vectors of texts in the external encoder's space, (texts, dim) float16 of length 1, and receipt counts."""
 
     vectors: npt.NDArray[np.float16]
     counts: dict[str, float]
@@ -137,11 +137,11 @@ class Fragility:
 
     @cached_property
     def _external_tokenizer(self) -> ExternalTokenizer:
-        """Beside the encoder, which may be in another process."""
+        """Return the tokenizer of the external encoder, which may be in another process."""
         return ExternalTokenizer(load_external_card(self.settings.external))
 
     def finish(self, computed: DecodedNoise) -> Further:
-        """Text of the decodings; the device is to encode the tokens of each distinct one, and of the originals."""
+        """Return the decoded texts; the device then encodes the tokens of each distinct one and of the originals."""
         originals, decoded = computed.prepared.texts, self.decoder.tokenizer.decode(computed.ids)
         codes = pc.dictionary_encode(pa.array(originals + decoded, pa.string()))
         tokens = self._external_tokenizer(codes.dictionary.to_pylist())
@@ -155,7 +155,7 @@ class Fragility:
         return Further(tokens, scored)
 
     def _cosine(self, vectors: npt.NDArray[np.float16], place: npt.NDArray[np.int32], originals: int) -> Floats:
-        """(originals, levels) in [0, 1]. place: of each text among the vectors, the originals first."""
+        """Return (originals, levels) cosines in [0, 1]. place: of each text among the vectors, the originals first."""
         original, decoded = np.repeat(place[:originals], len(self.levels)), place[originals:]
         found = np.empty(len(decoded), np.float32)
         for start in range(0, len(decoded), 8192):  # bounds the memory of vectors in float32
@@ -167,7 +167,7 @@ class Fragility:
     def _columns(
         self, prepared: PreparedNoise, decoded: list[str], cosine: Floats, taken: dict[str, float]
     ) -> Computed:
-        """BLEU of every decoding, the means, the columns."""
+        """Return the BLEU of every decoding, the means over the levels, and the columns that hold them."""
         levels = len(self.levels)
         bleu = np.zeros(cosine.size, np.float32)
         langs = np.repeat(np.asarray(prepared.langs, dtype=object), levels)
@@ -200,7 +200,7 @@ class ExternalTokenizer:
         self._tokenizer.enable_truncation(card.max_tokens)
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """The ids of each."""
+        """Return the ids of each text."""
         return Tokens.of([one.ids for one in self._tokenizer.encode_batch(list(texts))])
 
 
@@ -237,11 +237,11 @@ class ExternalEncoder:
         self.budget = Budget(batch_tokens, "external_batch_tokens", "tokens", remedy)
 
     def encode(self, tokens: Tokens) -> tuple[npt.NDArray[np.float16], int]:
-        """(texts, dim) float16 of length 1, and how often a batch ran out of memory."""
+        """Return (texts, dim) float16 of length 1, and how often a batch ran out of memory."""
         return embed(self._forward, tokens, self.budget, dim=self.card.dim, device=self.device)
 
     def _forward(self, ids: Tensor) -> Tensor:
-        """(rows, length), every row of `length` tokens → (rows, dim)."""
+        """Encode ids (rows, length), of which every row has `length` tokens → (rows, dim)."""
         hidden: Tensor = self.network(input_ids=ids).last_hidden_state
         pooled = hidden.float().mean(dim=1) if self.card.pooling == "mean" else hidden[:, 0].float()
         return F.normalize(pooled, dim=1)

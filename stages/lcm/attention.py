@@ -88,7 +88,7 @@ class SelfAttention(nn.Module):
 
 
 class OwnAttention(nn.Module):
-    """Attention of every position to itself alone: what `SelfAttention` computes without a packing, and no more.
+    """Attention of every position to itself alone: what `SelfAttention` computes without a packing.
 
     It has no queries and keys, some of which would never get a gradient in `SelfAttention`.
     """

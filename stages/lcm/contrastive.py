@@ -35,7 +35,7 @@ TEMPERATURE = {"frozen": 0.5, "tied": 1.0}  # where the settings say none
 
 
 class ContrastiveLcm(BaseLcm):
-    """Predicts as Base-LCM does; see the head of this file for what it learns.
+    """Predicts as Base-LCM does; the module's docstring says what it learns.
 
     head: () int64, with tied keys: 1 once PostNet is trained.
     """
@@ -55,7 +55,7 @@ class ContrastiveLcm(BaseLcm):
             self.log_scale = nn.Parameter(torch.full((1,), self.scale))
 
     def begin_step(self, step: int, steps: int) -> None:
-        """With tied keys, let the last steps fit the head."""
+        """Switch to the loss of the head for the last steps, if the keys are tied."""
         fitted = math.ceil(self.contrast.head * steps) if self.tied else 0
         if not fitted or self._fitting or step < steps - fitted:
             return

@@ -27,8 +27,9 @@ class InterleavedTransformer(nn.Module):
     """
 
     def __init__(self, card: LcmCard, dim: int, out_dim: int, index: nn.Module, indices: int) -> None:
-        """dim: of the inputs. index: from (entries,) int64 numbers to (entries, card.model_dim), of `indices` numbers
-        from 0.
+        """Create the layers.
+
+        dim: of the inputs. index: maps (entries,) int64 numbers below `indices` to (entries, card.model_dim).
         """
         super().__init__()
         assert card.layers is not None

@@ -47,7 +47,7 @@ class SwiGLU(nn.Module):
         self.out = nn.Linear(inner, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(positions, dim) → the same."""
+        """Map (positions, dim) to (positions, dim)."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         projected: Tensor = self.out(F.silu(gate) * up)
         return projected
@@ -62,7 +62,7 @@ class FeedForward(nn.Module):
         self.out = nn.Linear(inner, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(positions, dim) → the same."""
+        """Map (positions, dim) to (positions, dim)."""
         projected: Tensor = self.out(F.gelu(self.up(x)))
         return projected
 
@@ -83,7 +83,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """(positions, dim) → the same; see `SelfAttention`."""
+        """Map (positions, dim) to (positions, dim); see `SelfAttention` for the arguments."""
         x = x + self.dropout(self.attention(self.attention_norm(x), packing, rotations, cache))
         out: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return out
@@ -146,7 +146,7 @@ class Lookup:
 
     @classmethod
     def same(cls, index: Tensor) -> Lookup:
-        """Make an index in which all positions have the index of the first."""
+        """Return an index in which all positions have the row of the first."""
         return cls(index[:1], None)
 
     def __call__(self, table: Tensor) -> Tensor:
@@ -206,11 +206,11 @@ class Scaling(nn.Module):
         return RobustScaler(self.median, self.iqr, self.clip)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(…, dim) in any format → float32."""
+        """Normalise (…, dim) in any format → float32."""
         return self._scaler.normalize(x)
 
     def denormalize(self, x: Tensor) -> Tensor:
-        """(…, dim) in any format → float32."""
+        """Undo `normalize`: (…, dim) in any format → float32."""
         return self._scaler.denormalize(x)
 
 

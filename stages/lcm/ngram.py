@@ -23,9 +23,9 @@ from stages.lcm.card import NgramSettings
 
 
 class NgramHeads(nn.Module):
-    """MLP^1 … MLP^{N−1}: Linear, ReLU, Linear.
+    """The heads MLP^1 … MLP^{N−1}, each linear, ReLU, linear.
 
-    finish: what makes x̂ of h and of a head's output: shared by all, and no part of the heads' weights.
+    finish: maps h, or the output of a head, to x̂; all heads share it, and its weights do not belong to them.
     """
 
     def __init__(self, settings: NgramSettings, width: int, finish: Callable[[Tensor], Tensor]) -> None:

@@ -133,7 +133,7 @@ def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Pa
 
 
 def last(packing: Packing, lengths: Tensor) -> Packing:
-    """Return queries at the last position of each document of a packing with one document per row: (documents, …)."""
+    """Return (documents, …) queries at the last position of each document, for a packing of one document per row."""
     rows = torch.arange(len(lengths), device=packing.gather.device)
     ends = (lengths - 1).to(rows.device)
     return Packing(rows[:, None], rows, ends[:, None], ends[:, None], packing.mask[rows, :, ends][:, :, None])

@@ -51,7 +51,7 @@ def residual_logits(centroids: Tensor, residual: Tensor) -> Tensor:
 
 
 class QuantLcm(GenerativeLcm):
-    """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is that of the context."""
+    """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is the index of the context."""
 
     centroids: Tensor
 

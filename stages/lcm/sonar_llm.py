@@ -30,7 +30,7 @@ from stages.sonar.networks import DecoderLayer, SonarTextDecoder
 
 
 class SonarLlm(BaseLcm):
-    """Predicts as Base-LCM does; see the head of this file for what it learns, for which it needs `use` first."""
+    """Predicts as Base-LCM does; the module's docstring says what it learns from the decoder given to `use`."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
         super().__init__(card, scaler)

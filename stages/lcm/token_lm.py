@@ -49,10 +49,10 @@ from stages.sonar.ids import END
 
 @dataclass(frozen=True)
 class Streams:
-    """What a model reads of a batch, on the host: pieces of documents, one after the other.
+    """What a token model reads of a batch, on the host: pieces of documents, one after the other.
 
-    ids: (positions,) tokens; lengths: (pieces,) tokens of each; labels: (positions,) the token after each where it
-    counts, else −1; sentence: (positions,) the sentence that each token is of.
+    ids: (positions,) tokens; lengths: (pieces,) tokens of each piece; labels: (positions,) the token that follows each
+    if it counts as a target, else −1; sentence: (positions,) the sentence that each token belongs to.
     """
 
     ids: Indices
@@ -95,7 +95,10 @@ def windows(sizes: list[int], context: int, before: int) -> list[tuple[int, int,
 
 
 class TokenLm(Lcm):
-    """See the head of this file. It predicts no embeddings: `likelihoods` and `write` are what it is used by."""
+    """A token language model, described at the head of this file.
+
+    It predicts no embeddings: `likelihoods` scores sentences, and `continue_texts` writes them.
+    """
 
     def __init__(self, card: LcmCard, scaler: RobustScaler, vocabulary: int) -> None:
         super().__init__()

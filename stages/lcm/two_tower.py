@@ -73,9 +73,7 @@ class DenoiserBlock(nn.Module):
     def forward(
         self, x: Tensor, embedded: Tensor, timesteps: Lookup, context: Context, cache: Cache | None = None
     ) -> Tensor:
-        """Denoise x: (positions, dim) → the same; embedded: (entries, dim), SiLU(embed(t)) of the entries of
-        `timesteps`.
-        """
+        """Map x (positions, dim) to the same shape. embedded: (entries, dim), SiLU(embed(t)) of `timesteps.entries`."""
         parts = timesteps(self.modulation(embedded)).chunk(MODULATIONS, dim=1)  # eq. 21
         shift, scale, gate = parts[:3]
         x = x + gate * self.dropout(self._of_itself((1 + scale) * self.norm(x) + shift))

@@ -55,7 +55,7 @@ class Nearest:
         self.offset = (squares * (-scale / 2)).to(dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(rows, dim) → (rows,) int64 indices."""
+        """Return the (rows,) int64 indices of the nearest centroids of (rows, dim)."""
         scores = torch.addmm(self.offset, x.to(self.dtype), self.transposed)
         if scores.is_cuda:
             return scores.argmax(dim=1)

@@ -45,7 +45,7 @@ class FoundCuts(Protocol):
 
 class Method(Protocol):
     def find(self, text: Text, langs: Sequence[str]) -> FoundCuts:
-        """Where the sentences of documents end; langs: a SONAR code for each."""
+        """Find where the sentences of documents end; langs: a SONAR code for each document."""
 
 
 class FoundByRules:

@@ -61,15 +61,15 @@ class Text:
         return ends
 
     def before(self, places: Indices) -> Indices:
-        """The last ink character before each place; −1 where there is none."""
+        """Return the last ink character before each place; −1 where there is none."""
         return np.searchsorted(self.ink, places) - 1
 
     def length(self, first: Indices, last: Indices) -> Indices:
-        """Characters as written from ink character `first` to `last`, both included."""
+        """Return the number of characters, as written, from ink character `first` to `last`, both included."""
         return self.written[last] - self.written[first] + 1
 
     def slices(self, first: Indices, last: Indices) -> list[str]:
-        """The text as written from ink character `first` to `last`, both included."""
+        """Return the text as written from ink character `first` to `last`, both included."""
         start, end = self.ink[first], self.ink[last] + 1
         plain = self._odd[start] == self._odd[end - 1]
         return [
@@ -78,18 +78,18 @@ class Text:
         ]
 
     def owner(self, ink: Indices) -> Indices:
-        """The document of each ink character."""
+        """Return the document of each ink character."""
         return np.searchsorted(self.edges, self.ink[ink], side="right") - 1
 
 
 def all_between(first: Indices, last: Indices) -> Indices:
-    """All ink characters of pieces that follow each other, but for their last ones."""
+    """Return all ink characters of adjacent pieces without the last one of each."""
     size = last - first
     return np.repeat(first - np.cumsum(size) + size, size) + np.arange(size.sum())
 
 
 def ranges(cut: Flags) -> tuple[Indices, Indices]:
-    """First and last ink character of each piece, if pieces end where `cut` says; the last of all must be a cut."""
+    """Return the first and last ink character of each piece, if pieces end where `cut` says; the last must be a cut."""
     last = np.flatnonzero(cut)
     first = np.zeros_like(last)
     first[1:] = last[:-1] + 1

@@ -15,7 +15,7 @@ _DENSE = ("Hans", "Hant", "Jpan", "Kore", "Hang")
 
 
 def cut_by_tokens(counts: Mapping[str, tuple[int, int]], max_tokens: int | None, model: str) -> list[str]:
-    """A warning for each language whose sentences the cap in tokens breaks long before the cap in characters.
+    """Return a warning for each language whose sentences are cut by max_tokens long before max_chars.
 
     Args:
         counts: language → characters, and tokens without language tag and `</s>`, of some of its text.
@@ -36,7 +36,7 @@ def cut_by_tokens(counts: Mapping[str, tuple[int, int]], max_tokens: int | None,
 
 
 def tokens_by_language(card: ModelCard, texts: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Language → characters and tokens of its text; nothing where the tokenizer's file is not on this machine."""
+    """Return language → characters and tokens of its text; empty if the tokenizer's file is not on this machine."""
     if not card.path("tokenizer").is_file():
         return {}
     try:

@@ -98,8 +98,9 @@ class BatchedDecoder:
         return np.asarray(np.minimum(bound, self.card.max_tokens - 2))
 
     def prefixes(self, langs: Sequence[str]) -> Indices:
-        """Return (rows, 2), what each decoding starts with. Raises ValueError if the decoder cannot produce a
-        language.
+        """Return (rows, 2), the prefix of each decoding.
+
+        Raises ValueError if the decoder cannot produce a language.
         """
         try:
             prefix_of = {lang: self.tokenizer.target_prefix(lang) for lang in sorted(set(langs))}
@@ -138,7 +139,7 @@ class BatchedDecoder:
         return ids, budget.counts(failures)
 
     def _first_budget(self, longest: int) -> Budget:
-        """longest: the largest limit of the first part."""
+        """Return the budget of the first batch; longest: the largest limit of the first part."""
         rows = self.settings.batch_rows or CPU_ROWS
         if self.settings.batch_rows is None and self.device.startswith("cuda"):
             rows = rows_that_fit(self.card, longest, torch.cuda.mem_get_info(self.device)[1])

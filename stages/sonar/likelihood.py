@@ -27,7 +27,7 @@ LOGITS = 1 << 26  # that exist at a time: 268 MB in float32
 def sentence_losses(
     decoder: SonarTextDecoder, embeddings: Tensor, targets: Tokens, group_tokens: int = GROUP_TOKENS
 ) -> Tensor:
-    """Return (rows,) float32, nats, of embeddings (rows, dim) and targets, `[language] pieces </s>` of each row.
+    """Return (rows,) float32 losses in nats. embeddings: (rows, dim); targets: `[language] pieces </s>` of each row.
 
     decoder: frozen; it computes in the type of its weights. Raises ValueError if rows or dimensions do not fit.
     """
@@ -44,7 +44,7 @@ def sentence_losses(
 
 
 class _SentenceLosses(torch.autograd.Function):
-    """Losses of rows; each depends on its own embedding alone, so that its gradient can be computed with it."""
+    """Computes the loss of each row and its gradient at once, which is possible as it depends on one embedding only."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, decoder: SonarTextDecoder, targets: Tokens, group_tokens: int) -> Tensor:
@@ -77,7 +77,7 @@ class _SentenceLosses(torch.autograd.Function):
 
 
 class _TokenLosses(torch.autograd.Function):
-    """hidden (tokens, dim), weight (vocabulary, dim), labels (tokens,) → (tokens,) float32, −log softmax at labels.
+    """Computes −log softmax at labels: hidden (tokens, dim), weight (vocabulary, dim), labels (tokens,) → (tokens,).
 
     In chunks; the gradient of `hidden` is computed with the losses, so that no logits are kept. `weight` gets none.
     """
@@ -126,10 +126,9 @@ def _groups(lengths: Indices, tokens: int) -> list[Indices]:
 
 
 def _teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the decoder is given, (rows, length) int64; at which of these places, flat, it must say something;
-    and what.
+    """Return the decoder's input, (rows, length) int64; the flat places in it that have labels; and these labels.
 
-    On the host, which would have to wait for the device if places were found there.
+    They are found on the host, which would have to wait for the device if that found them.
     """
     lengths = targets.lengths[rows]
     inputs = np.full((len(rows), int(lengths.max())), PAD, np.int64)

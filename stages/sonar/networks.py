@@ -26,7 +26,7 @@ FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear, (…, in) → (…, out), whose rows are the same bits among many as alone: on CPUs few are filled up."""
+    """Compute F.linear, (…, in) → (…, out), with the same bits for a row in any batch: on CPUs, few rows are padded."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
     *shape, dim = x.shape
@@ -38,7 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def sinusoids(positions: int, dim: int) -> Tensor:
-    """(positions, dim) float32: sines in the first half of the columns, cosines in the second."""
+    """Return (positions, dim) float32: sines in the first half of the columns, cosines in the second."""
     half = dim // 2
     rates = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
     angles = torch.outer(torch.arange(FIRST_POSITION, FIRST_POSITION + positions, dtype=torch.float32), rates)
@@ -67,7 +67,7 @@ class Embedding(nn.Module):
             )
 
     def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
-        """ids: (rows, length) int32 or int64 → (rows, length, dim). position: (1,) int64, of ids of length 1."""
+        """Embed ids (rows, length) int32 or int64 → (rows, length, dim). position: (1,) int64, for ids of length 1."""
         if position is not None:
             return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions.index_select(0, position))
         length = ids.shape[1]
@@ -75,7 +75,7 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight).mul_(self.scale).add_(self.positions[:length])
 
     def packed(self, ids: Tensor, runs: Runs) -> Tensor:
-        """ids: (tokens,), rows end to end → (tokens, dim)."""
+        """Embed ids (tokens,), rows end to end → (tokens, dim)."""
         self.check(max(length for _, length in runs))
         x = F.embedding(ids, self.weight).mul_(self.scale)
         for block in blocks(x, runs):
@@ -84,7 +84,7 @@ class Embedding(nn.Module):
 
 
 class Linear(nn.Linear):
-    """nn.Linear by `linear`."""
+    """An nn.Linear that computes with `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
@@ -100,14 +100,14 @@ class SonarSelfAttention(nn.Module):
         self.out_proj = Linear(dim, dim)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows, length, dim) → queries, keys, values, each (rows, heads, length, dim / heads)."""
+        """Project (rows, length, dim) to queries, keys and values, each (rows, heads, length, dim / heads)."""
         rows, length, dim = x.shape
         qkv = self.qkv_proj(x).view(rows, length, 3, self.heads, dim // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 
     def merge(self, attended: Tensor) -> Tensor:
-        """(rows, heads, length, dim / heads) → (rows, length, dim)."""
+        """Join heads and project: (rows, heads, length, dim / heads) → (rows, length, dim)."""
         joined: Tensor = self.out_proj(attended.transpose(1, 2).flatten(2))
         return joined
 
@@ -116,7 +116,7 @@ class SonarSelfAttention(nn.Module):
         return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
 
     def packed(self, x: Tensor, runs: Runs) -> Tensor:
-        """(tokens, dim) → the same: every row attends to itself."""
+        """Map (tokens, dim), rows end to end, to (tokens, dim): every row attends to itself alone."""
         dim, found = x.shape[1], []
         for qkv in blocks(self.qkv_proj(x), runs):
             query, key, value = qkv.unflatten(2, (3, self.heads, dim // self.heads)).permute(2, 0, 3, 1, 4).unbind(0)
@@ -136,7 +136,7 @@ class SonarFeedForward(nn.Module):
         return y
 
     def _inner(self, x: Tensor) -> Tensor:
-        """(…, dim) → (…, ffn_dim); on GPUs, without a gradient, bias and activation are part of the matmul."""
+        """Map (…, dim) to (…, ffn_dim); on GPUs without gradients, bias and activation are part of the matmul."""
         if x.is_cuda and not torch.is_grad_enabled():
             weight, bias = self.inner_proj.weight, self.inner_proj.bias
             return torch._addmm_activation(bias, x.flatten(0, -2), weight.t()).view(*x.shape[:-1], -1)
@@ -158,7 +158,7 @@ class EncoderLayer(nn.Module):
         return x
 
     def packed(self, x: Tensor, runs: Runs) -> Tensor:
-        """(tokens, dim) → the same."""
+        """Map (tokens, dim), rows end to end, to (tokens, dim)."""
         x = x + self.attention.packed(self.attention_norm(x), runs)
         x = x + self.ffn(self.ffn_norm(x))
         return x
@@ -174,7 +174,7 @@ class SonarTextEncoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids: (rows, length) int32 or int64 → (rows, dim).
+        """Encode ids (rows, length) int32 or int64 → (rows, dim).
 
         Without a mask every row has `length` tokens. mask: (rows, length) bool, true where a token is, for padded rows.
         """
@@ -189,7 +189,7 @@ class SonarTextEncoder(nn.Module):
         return (tokens * kept).sum(dim=1) / kept.sum(dim=1)
 
     def packed(self, ids: Tensor, runs: Runs) -> Tensor:
-        """ids: (tokens,) int32 or int64, rows end to end → (rows, dim), of each what `forward` gives it."""
+        """Encode ids (tokens,) int32 or int64, rows end to end → (rows, dim), equal to what `forward` returns."""
         x = self.embedding.packed(ids, runs)
         for layer in cast("list[EncoderLayer]", self.layers):
             x = layer.packed(x, runs)
@@ -226,7 +226,7 @@ class DecoderLayer(nn.Module):
     def step(
         self, x: Tensor, constant: Tensor, cache: Tensor, position: Tensor, seen: int, mask: Tensor | None
     ) -> Tensor:
-        """One token per row, (rows, 1, dim), that stands at `position`, (1,).
+        """Map one token per row, (rows, 1, dim), at `position`, (1,), to the same shape.
 
         cache: (2, rows, heads, capacity, dim / heads), keys and values, filled in place; the first `seen` of the
         capacity are attended to, where the mask, (1, seen) bool, is true.
@@ -256,7 +256,7 @@ class DecoderState:
     length: int = 0
 
     def keep(self, rows: Tensor) -> None:
-        """Only the given rows stay, in that order: they may be dropped, swapped or repeated, as far as there is room.
+        """Keep the given rows, in that order: rows may be dropped, swapped or repeated, as far as there is room.
 
         Layer after layer, so that at most half a layer exists twice.
         """
@@ -287,7 +287,7 @@ class SonarTextDecoder(nn.Module):
         return cast("list[DecoderLayer]", self.layers)
 
     def hidden(self, ids: Tensor, embeddings: Tensor) -> Tensor:
-        """ids: (rows, length) int64, embeddings: (rows, dim) → (rows, length, dim), ready for `logits`."""
+        """Map ids (rows, length) int64 and embeddings (rows, dim) to (rows, length, dim), the input of `logits`."""
         x = self.embedding(ids)
         for layer in self._layers:
             x = layer(x, layer.cross(embeddings).unsqueeze(1))
@@ -295,7 +295,7 @@ class SonarTextDecoder(nn.Module):
         return y
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, dim) → (…, vocab_size); in float32 on GPUs, without a gradient: bfloat16 makes ties of neighbours."""
+        """Map (…, dim) to (…, vocab_size); on GPUs without gradients in float32: bfloat16 makes close logits equal."""
         weight = self.embedding.weight if self.output is None else self.output.weight
         if not hidden.is_cuda or hidden.dtype == torch.float32 or torch.is_grad_enabled():
             return linear(hidden, weight)
@@ -303,11 +303,11 @@ class SonarTextDecoder(nn.Module):
         return found.view(*hidden.shape[:-1], -1)
 
     def forward(self, ids: Tensor, embeddings: Tensor) -> Tensor:
-        """Teacher-forced: ids (rows, length) int64, embeddings (rows, dim) → logits (rows, length, vocab_size)."""
+        """Map ids (rows, length) int64 and embeddings (rows, dim) to (rows, length, vocab_size), teacher-forced."""
         return self.logits(self.hidden(ids, embeddings))
 
     def room(self, most: int, capacity: int) -> DecoderState:
-        """A state without rows, with room for `most` rows of `capacity` tokens."""
+        """Return a state without rows, with room for `most` rows of `capacity` tokens."""
         weight = self.embedding.weight
         layers, dim = len(self.layers), weight.shape[1]
         self.embedding.check(capacity)
@@ -318,22 +318,23 @@ class SonarTextDecoder(nn.Module):
         )
 
     def begin(self, embeddings: Tensor, state: DecoderState) -> None:
-        """A state begins again with these rows, (rows, dim); there must be room for them."""
+        """Start a state again with these embeddings, (rows, dim); it must have room for them."""
         state.rows, state.length = len(embeddings), 0
         state.position.zero_()
         for layer, constants in zip(self._layers, state.constants, strict=True):
             constants[: state.rows, 0] = layer.cross(embeddings)
 
     def start(self, embeddings: Tensor, capacity: int, most: int = 0) -> DecoderState:
-        """embeddings: (rows, dim) → an empty state with room for `capacity` tokens per row, and for `most` rows."""
+        """Return an empty state of embeddings (rows, dim), with room for `most` rows of `capacity` tokens."""
         state = self.room(max(most, len(embeddings)), capacity)
         self.begin(embeddings, state)
         return state
 
     def step(self, ids: Tensor, state: DecoderState, seen: int | None = None) -> Tensor:
-        """ids: (rows,) the next token of each row → (rows, dim), ready for `logits`; `state` grows by one token.
+        """Feed the next token of each row, ids (rows,), and return (rows, dim), the input of `logits`.
 
-        seen: as much of the cache is attended to, what is not filled yet behind a mask; None: what is filled, no mask.
+        `state` grows by one token. seen: how many tokens of the cache are attended to, with a mask over those that are
+        not filled yet; None: exactly the filled ones, without a mask.
         """
         rows, position = state.rows, state.position
         mask = None if seen is None else (torch.arange(seen, device=ids.device) <= position)[None]

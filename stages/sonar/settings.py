@@ -9,7 +9,7 @@ from stages.stage import StageSettings, execution, meaning
 
 
 class DecodingSettings(StageSettings):
-    """A decoder, how long its output may be, and how much of it is computed at once."""
+    """Settings of a decoder: its model, the length of its output, and the size of its batches."""
 
     reads: ClassVar[tuple[str, ...]] = (
         "sentences.text",

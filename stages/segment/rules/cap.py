@@ -19,7 +19,7 @@ from stages.segment.text import Flags, Indices, Text, all_between
 
 
 def _after(spaced: str, anywhere: str) -> str:
-    """Marks with the quotes and brackets that close after them; the spaced ones only before white space."""
+    """Return a pattern of marks and the quotes and brackets that close after them; spaced marks only before space."""
     closers = rf"(?:[{re.escape(marks.CLOSERS)}]|\s»(?=\s))*+"
     return rf"(?:{spaced}{closers}(?=\s)|[{re.escape(anywhere)}]++{closers})"
 

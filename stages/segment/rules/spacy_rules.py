@@ -87,7 +87,7 @@ _NEAR = 12  # characters around a boundary that are looked at
 
 
 def spacy_code(lang: str) -> str:
-    """The spaCy language that segments a SONAR language code (`deu_Latn` → `de`); `xx` is the multi-language one."""
+    """Return the spaCy language for a SONAR code (`deu_Latn` → `de`); `xx` is the multi-language one."""
     return SPACY_CODES.get(lang.split("_")[0], MULTI_LANGUAGE)
 
 
@@ -122,9 +122,9 @@ class SpacyRules:
         self._special = {part.lower() for rule in self._tokenizer.rules or () for part in _PARTS.findall(rule)}
 
     def starts(self, text: Text, first: int, last: int) -> Indices:
-        """Places in `text.text` where sentences start behind others of their paragraph.
+        """Return where sentences start in `text.text`, other than at the beginning of their paragraph.
 
-        Looked at are the documents from `first` to `last`, `last` left out.
+        The documents from `first` up to, but not including, `last` are examined.
         """
         low, high = int(text.edges[first]), int(text.edges[last])
         left, right, mark = _words(text, low, high)
@@ -145,7 +145,7 @@ class SpacyRules:
         return found[~extends]
 
     def _paragraph(self, text: str, begin: int, end: int, words: Sequence[tuple[int, int]]) -> Iterator[int]:
-        """Starts in a paragraph; only at `words` can a sentence end."""
+        """Return where sentences start in a paragraph; a sentence can end only at `words`."""
         last = begin
         for start in self._spacy_starts(text, end, words):
             moved = before_openers(text, last, start)
@@ -154,7 +154,7 @@ class SpacyRules:
                 yield moved
 
     def _spacy_starts(self, text: str, end: int, words: Sequence[tuple[int, int]]) -> Iterator[int]:
-        """Where the sentencizer starts sentences: at the first token behind a final mark that is not punctuation."""
+        """Return where the sentencizer starts sentences: at the first non-punctuation token after a final mark."""
         ended = -1  # behind the word that ended a sentence, if none began since
         for left, right in words:
             if ended >= 0 and (start := self._next(text, ended, left)) >= 0:
@@ -183,7 +183,7 @@ class SpacyRules:
         return -1
 
     def _word(self, word: str) -> Word:
-        """What a word does, looked up by itself and by its shape."""
+        """Return what a word does, looked up by itself and by its shape."""
         found = self._words.get(word)
         if found is None:
             shape = self._shape(word)
@@ -246,7 +246,7 @@ def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices, Indices]:
 
 
 def before_openers(text: str, floor: int, start: int) -> int:
-    """The sentencizer leaves opening quotes with the sentence before; this moves a start to before them."""
+    """Move a start to before the opening quotes, which the sentencizer leaves with the previous sentence."""
     if text[start - 1] not in _OPENERS and not (text[start - 1].isspace() and text[start - 2 : start - 1] in _OPENERS):
         return start  # for speed: nothing that opens stands there
     found = _OPENING.search(text, max(floor + 1, start - _NEAR), start)
@@ -254,9 +254,9 @@ def before_openers(text: str, floor: int, start: int) -> int:
 
 
 def goes_on(text: str, begin: int, start: int, end: int) -> bool:
-    """Whether a sentence only seems to end before `start`: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`.
+    """Return whether a sentence only seems to end before `start`.
 
-    The paragraph is from `begin` to `end`.
+    Examples: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`. The paragraph is from `begin` to `end`.
     """
     near = text[max(begin, start - _NEAR) : start]
     ended = near.rstrip()

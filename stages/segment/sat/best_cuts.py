@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def best_cuts(gains: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The nodes to cut at: those of the path from node 0 to the last node with the largest sum of gains.
+    """Return the nodes to cut at: the path from node 0 to the last node with the largest sum of gains.
 
     gains: (nodes,), at most 0. left: (nodes,), the first node from which a piece that ends at this node can start;
     never smaller than the one before, and less than the node itself. Among equals the longest last pieces are chosen.

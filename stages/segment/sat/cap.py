@@ -81,7 +81,7 @@ def fit(pieces: Pieces, odds: NDArray[np.float32]) -> int:
 
 
 def _inside(text: Text, first: Indices, last: Indices) -> Flags:
-    """The ink characters of sentences, but for their last ones."""
+    """Return the ink characters of sentences without the last one of each."""
     steps = np.zeros(len(text.ink) + 1, np.int64)
     np.add.at(steps, first, 1)
     np.add.at(steps, last, -1)
@@ -89,7 +89,7 @@ def _inside(text: Text, first: Indices, last: Indices) -> Flags:
 
 
 def _tokens(pieces: Pieces, first: Indices, last: Indices) -> tuple[Floats, Floats]:
-    """Tokens up to each ink character and including it, counted in the sentences in question alone."""
+    """Count the tokens up to and including each ink character, within the given sentences only."""
     text = pieces.text
     inside = _inside(text, first, last)
     ends = inside & text.gap
@@ -124,7 +124,7 @@ def _solve(pieces: Pieces, odds: NDArray[np.float32], first: Indices, last: Indi
 
 
 def _nodes(text: Text, odds: NDArray[np.float32], first: Indices, last: Indices, inside: Flags) -> _Nodes:
-    """An opening node for each sentence, its acceptable places, and its end."""
+    """Return the nodes of each sentence: one that opens it, its acceptable places, and its end."""
     unspaced = (text.kind[text.ink] & UNSPACED) != 0
     between_letters = unspaced | ((text.kind[text.ink] & PUNCTUATION) != 0)
     between_letters[:-1] |= unspaced[1:]
@@ -139,7 +139,7 @@ def _nodes(text: Text, odds: NDArray[np.float32], first: Indices, last: Indices,
 
 
 def _with_hard_nodes(text: Text, nodes: _Nodes, measures: list[_Measure]) -> _Nodes:
-    """Further nodes, where two neighbours are too far from each other."""
+    """Add nodes where two neighbouring ones are too far apart."""
     begin = np.minimum(nodes.ink[:-1] + 1, len(text.ink) - 1)
     far = np.zeros(len(begin), np.bool_)
     for measure in measures:
@@ -156,8 +156,9 @@ def _with_hard_nodes(text: Text, nodes: _Nodes, measures: list[_Measure]) -> _No
 
 
 def _clusters(text: Text, low: int, high: int, measures: list[tuple[Floats, Floats, float]]) -> tuple[Indices, Floats]:
-    """Ends of the grapheme clusters from ink character `low` to `high` (left out), and of all characters in clusters
-    that exceed a limit; there is no white space between.
+    """Return where the grapheme clusters from ink character `low` to `high` (excluded) end.
+
+    In a cluster that exceeds a limit, every character counts as an end. There is no white space in between.
     """
     run = text.text[int(text.ink[low]) : int(text.ink[high]) + 1]
     if run.isascii():  # every character is a cluster

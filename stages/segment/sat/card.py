@@ -51,11 +51,11 @@ class SatCard(Card):
         return self
 
     def folder(self, place: str) -> Path | None:
-        """The folder that a place means; None for a name on Hugging Face."""
+        """Return the folder that a place names; None for a name on Hugging Face."""
         return self._folder / Path(place).expanduser() if is_folder(place) else None
 
     def missing(self) -> list[str]:
-        """Files that are not on this machine: of folders by path, of models on Hugging Face by name."""
+        """List files that are not on this machine: of folders by path, of models on Hugging Face by name."""
         found = []
         for place, names in (
             (self.model, ("config.json", "model.safetensors")),
@@ -80,7 +80,7 @@ class SatCard(Card):
         verify_files(self.name, self.sha256, self._path_of)
 
     def _path_of(self, name: str) -> Path:
-        """Where a file with a sha256 lies."""
+        """Return where a file with a sha256 is."""
         in_lora = name.startswith("lora/")
         place = self.folder(self.lora if in_lora and self.lora else self.model)
         if place is None:
@@ -89,14 +89,14 @@ class SatCard(Card):
 
     @property
     def digest(self) -> str:
-        """Changes whenever boundaries could."""
+        """A digest that changes whenever boundaries could."""
         places = [None if is_folder(place or "") else place for place in (self.model, self.tokenizer, self.lora)]
         described = [places, self.sha256, self.threshold, self.paragraph_threshold]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hub_name(place: str) -> str:
-    """`sat-3l-sm` → `segment-any-text/sat-3l-sm`."""
+    """Return the name on Hugging Face: `sat-3l-sm` → `segment-any-text/sat-3l-sm`."""
     return place if "/" in place else f"{ORGANISATION}/{place}"
 
 
@@ -107,12 +107,12 @@ def _in_cache(repository: str, name: str) -> bool:
 
 
 def shipped_sat_cards() -> dict[str, Path]:
-    """Name → card file, for every SaT card that ships with the package."""
+    """Return name → card file, for every SaT card that ships with the package."""
     return shipped("sat")
 
 
 def load_sat_card(name_or_path: str) -> SatCard:
-    """The card of a shipped SaT model by its name, or of any by the path of its `.yaml` file.
+    """Return the card of a shipped SaT model by its name, or of any by the path of its `.yaml` file.
 
     Raises CardError if there is no such card or it is not valid.
     """

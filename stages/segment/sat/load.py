@@ -21,7 +21,7 @@ from stages.segment.sat.networks import SatNetwork
 
 
 def load(card: SatCard, dtype: torch.dtype, device: str) -> tuple[SatNetwork, Tokenizer]:
-    """Raises CardError if files are missing, or do not fit the architecture."""
+    """Load a SaT model and its tokenizer. Raises CardError if files are missing or do not fit the architecture."""
     card.verify()
     folder = card.folder(card.model)
     if folder and (missing := card.missing()):
@@ -43,7 +43,7 @@ def load(card: SatCard, dtype: torch.dtype, device: str) -> tuple[SatNetwork, To
 
 
 def through_wtpsplit(card: SatCard) -> Any:
-    """wtpsplit's `SaT` with the model, tokenizer and adapter of a card. Raises CardError."""
+    """Return wtpsplit's `SaT` with the model, tokenizer and adapter of a card. Raises CardError if it does not load."""
     from wtpsplit import SaT
 
     folder = card.folder(card.model)

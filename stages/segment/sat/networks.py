@@ -121,7 +121,7 @@ class SatNetwork(nn.Module):
         return self.packed(ids.flatten(), [(rows, length)]).view_as(ids)
 
     def packed(self, ids: Tensor, runs: Runs) -> Tensor:
-        """ids: (tokens,), rows end to end, each `<s> … </s>` → (tokens,) float32."""
+        """Map ids (tokens,), rows end to end, each `<s> … </s>`, to logits (tokens,) float32."""
         # A product with a single column sums in an order that depends on how many rows there are and where they lie.
         columns = F.pad(self.classifier.weight, (0, 0, 0, COLUMNS - 1)), F.pad(self.classifier.bias, (0, COLUMNS - 1))
         return linear(self.roberta(ids, runs), *columns)[:, 0].float()

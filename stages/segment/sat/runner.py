@@ -28,7 +28,7 @@ Indices = NDArray[np.int64]
 
 
 def windows(lengths: Indices, block: int, stride: int) -> tuple[Indices, Indices]:
-    """Start and length of each window in the tokens of all documents end to end.
+    """Return the start and length of each window in the tokens of all documents, end to end.
 
     A document's last window ends with it and is as long as the others.
     """
@@ -44,10 +44,10 @@ def windows(lengths: Indices, block: int, stride: int) -> tuple[Indices, Indices
 def mean_of_windows(
     logits: NDArray[np.float32], place: Indices, start: Indices, length: Indices, tokens: int
 ) -> NDArray[np.float32]:
-    """The mean logit of each token, over the windows that hold it, summed from the first of them to the last.
+    """Return the mean logit of each token over the windows that contain it, summed in the order of the windows.
 
-    start, length: of each window, in the order of `windows`; place: where in `logits` those of the window begin. The
-    order of a sum decides its last bit, and a GPU's own sums of what lies scattered have none.
+    start, length: of each window, in the order of `windows`; place: where in `logits` those of the window begin. A
+    sum's last bit depends on its order, which a GPU's own scattered sums do not fix.
     """
     token = np.arange(tokens)
     first = np.searchsorted(start + length, token, side="right")
@@ -62,7 +62,9 @@ def mean_of_windows(
 
 
 class SatRunner:
-    """Batches have up to `batch_tokens` tokens. stride: tokens from one window's beginning to the next; None: three
+    """Runs a SaT network on windows of documents.
+
+    batch_tokens: the most tokens in a batch. stride: tokens from one window's beginning to the next; None: three
     quarters of a window.
     """
 
@@ -75,7 +77,7 @@ class SatRunner:
 
     @torch.inference_mode()
     def logits(self, texts: Sequence[str], begins: Indices) -> tuple[Indices, NDArray[np.float32]]:
-        """For each token of all texts, in order: the place of its last character and its logit.
+        """Return the place of each token's last character, and the token's logit, over all texts in order.
 
         begins: (texts,) the place of each text's first character.
         """
@@ -88,14 +90,17 @@ class SatRunner:
 
     @torch.inference_mode()
     def averaged(self, ids: Tensor, lengths: Indices) -> NDArray[np.float32]:
-        """The logit of each token. ids: (tokens,) int64, documents end to end; lengths: tokens of each document."""
+        """Return the mean logit of each token.
+
+        ids: (tokens,) int64, documents end to end; lengths: tokens of each document.
+        """
         start, length = windows(lengths, self.network.block, self.stride)
         order = np.argsort(-length, kind="stable")  # longest first
         sizes = length[order] + 2  # with <s> and </s>
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
         def tensors() -> list[Tensor]:
-            """Ids of all windows, end to end, and room for their logits."""
+            """Return the ids of all windows, end to end, and room for their logits."""
             starts, counts, ends = (
                 torch.from_numpy(one).to(self.device) for one in (start[order] - 1, sizes, edges[1:] - 1)
             )
