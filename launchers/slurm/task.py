@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
@@ -43,7 +43,7 @@ from pipeline.run.steps import decide, next_step
 from pipeline.run.tasks import attempts_at, clear_attempts
 from pipeline.storage.store import Store
 
-NEAR = 64  # claims that are tried, in random order, so that tasks that start together do not collide
+NEAR = 8  # free shards for each task, of which it claims a random one: tasks that start together rarely collide
 COMPACT_EVERY = 64  # shards, each of which leaves a ledger
 SPARE_SECONDS = 180.0  # with less time left, no further shard is claimed
 
@@ -126,9 +126,8 @@ class Task:
         if names and left is not None and left < spare:
             self.out_of_time = True
             return None
-        near = names[:NEAR]
-        rng.shuffle(near)
-        return leases.first_free([*near, *names[NEAR:]], holder_info(worker=self.name), mine)
+        wanted = in_order_of_claims(names, leases, mine, self.config.launcher.tasks, rng)
+        return leases.first_free(wanted, holder_info(worker=self.name), mine)
 
     def _do(self, lease: Lease) -> None:
         started = time.monotonic()
@@ -235,6 +234,21 @@ class Task:
         except DamagedError:  # then it waits for that lease as every other task does
             return None
         return Lease(self.store, f"{self.folder}/claims", said.range, said.generation) if said.range else None
+
+
+def in_order_of_claims(
+    unfinished: Sequence[str], leases: Leases, mine: Lease | None, tasks: int, rng: random.Random
+) -> list[str]:
+    """Return the shards to try to claim, the best first: this task's own from before it was restarted, then free ones.
+
+    The first free ones, `NEAR` for each of so many tasks, come in random order: tasks that see the same listing would
+    otherwise all try the same shard, and each but one would fail. The small shards at the end of a phase stay last.
+    """
+    own = [mine.name] if mine and mine.name in unfinished else []
+    free = [name for name in unfinished if name not in own and not leases.alive(name)]
+    near = free[: NEAR * tasks]
+    rng.shuffle(near)
+    return [*own, *near, *free[NEAR * tasks :]]
 
 
 def name_of(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import time
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from launchers.slurm.task import in_order_of_claims, name_of
 from pipeline.config.run_config import load_config
-from pipeline.coordination.leases import Leases
+from pipeline.coordination.leases import Lease, Leases
 from pipeline.planning.plan import make_plan
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, shards_of, write_phase
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, write_config, write_inputs
 from tests.support.runs import bring_up_to_date
 from tests.support.workers import LEASE_SECONDS, SLURM, order_phase, start_worker
@@ -147,3 +150,51 @@ def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None
     assert worker.returncode == 1 and "instead of 1.0" in " ".join(shown.split()), shown
     assert any("torch is" in error for error in last_errors(store, folder))
     assert not store.find("receipts")
+
+
+class CountingStore(Store):
+    """A store of leases in memory, in which time passes only when the test says so; `creates`: tries to create."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.creates = 0
+
+    def create(self, path: str, data: bytes) -> bool:
+        self.creates += 1
+        fresh = path not in self.there
+        self.there.add(path)
+        return fresh
+
+
+@pytest.mark.parametrize(("tasks", "shards"), [(1000, 15_127), (1000, 1000), (8, 30)])
+def test_tasks_that_start_together_rarely_try_the_same_shard(tasks: int, shards: int) -> None:
+    """All see the same listing, in which nothing is claimed. A store that takes 3 500 writes a second answers all."""
+    store = CountingStore()
+    leases = Leases(store, "claims", 120.0)
+    names = [name_of(number) for number in range(shards)]
+    taken, most = [], 0
+    for number in range(tasks):
+        before = store.creates
+        wanted = in_order_of_claims(names, leases, None, tasks, random.Random(f"7_{number}"))
+        lease = leases.first_free(wanted, {"worker": f"7_{number}"})
+        assert lease is not None
+        taken.append(lease.name)
+        most = max(most, store.creates - before)
+    assert len(set(taken)) == tasks
+    if shards >= 8 * tasks:
+        assert store.creates < 1.1 * tasks and most <= 5  # a write every 50 ms: a quarter of a second
+        assert store.creates / 3500 < 2  # seconds, where the folder takes 3 500 writes a second
+        assert max(taken) < name_of(8 * tasks)  # the small shards at the end of the phase are for later
+    else:
+        assert store.creates <= 1.3 * tasks * (math.log(tasks) + 1)
+
+
+def test_a_task_tries_its_own_shard_first_and_none_that_others_hold() -> None:
+    store = CountingStore()
+    leases = Leases(store, "claims", 120.0)
+    found = {"claims/00000-000.lease": 100.0, "claims/00001-000.lease": 100.0, "claims/00002-000.lease": -100.0}
+    leases.see(found, 110.0)
+    mine = Lease(store, "claims", "00001", 0)
+    names = [name_of(number) for number in range(4)]
+    wanted = in_order_of_claims(names, leases, mine, 1, random.Random(1))
+    assert wanted[0] == "00001" and sorted(wanted[1:]) == ["00002", "00003"]  # 00000 is held, 00002 was lost
