@@ -120,9 +120,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 MEANING = {
     "deleted": "is not there",
-    "empty": "has no byte",
-    "truncated": "has its first two thirds",
-    "bit": "has another bit in its middle",
+    "empty": "is empty",
+    "truncated": "has only its first two thirds",
+    "bit": "has one bit in its middle flipped",
     "other": "has the content of a file of another kind",
     "same": "has the content of another file of the same kind: of another part, run, fit or model",
 }
@@ -277,7 +277,7 @@ def _stable(shown: str) -> str:
 
 
 def page(table: Mapping[tuple[str, str], Seen]) -> str:
-    """The page of figures."""
+    """Return the page of figures."""
     every = Counter({"cases": len(table)})
     for seen in table.values():
         every["tracebacks"] += len(seen.tracebacks)
@@ -289,33 +289,33 @@ def page(table: Mapping[tuple[str, str], Seen]) -> str:
     return "\n".join([
         "# Damage",
         "",
-        "What each command says of a damaged corpus. This page is made by",
+        "This page shows what each command says of a damaged corpus. It is written by",
         "",
         "    .venv/bin/python -m tests.faults.damage docs/damage.md",
         "",
-        "which damages a finished corpus with purged documents, fits and models, file by file; `make faults` tests the",
-        "same.",
+        "which damages a finished corpus with purged documents, fits and models, file by file. `make faults` runs the",
+        "same damages as tests.",
         "",
         "| figure | |",
         "|---|--:|",
         f"| kinds of files | {len(kinds)} |",
         f"| damages | {every['cases']} |",
-        f"| commands looked at | {every['cases'] * (len(TOLD) + 3)} |",
+        f"| commands run | {every['cases'] * (len(TOLD) + 3)} |",
         f"| tracebacks | {every['tracebacks']} |",
-        f"| ended with 0, with another result | {every['silent']} |",
-        f"| trainings of another model on damaged rows, which `verify` alone finds | {every['unchecked']} |",
-        f"| the same bytes again after `verify --repair` and `run` | {every['=']} |",
-        f"| fitted again, by `run --refit`, as `verify --repair` says | {every['~']} |",
-        f"| named by `verify --repair` as what cannot be made again | {every['!']} |",
-        *(f"| told by `{name}` | {every[name]} |" for name in TOLD if " " not in name),
-        f"| told by the training of another model | {every['train anew']} |",
+        f"| commands that ended with code 0 and another result | {every['silent']} |",
+        f"| trainings of another model on damaged rows, which only `verify` finds | {every['unchecked']} |",
+        f"| damages after which `verify --repair` and `run` give the same bytes again | {every['=']} |",
+        f"| damages that need `run --refit`, as `verify --repair` says | {every['~']} |",
+        f"| damages that cannot be repaired, as `verify --repair` says | {every['!']} |",
+        *(f"| reported by `{name}` | {every[name]} |" for name in TOLD if " " not in name),
+        f"| reported by the training of another model | {every['train anew']} |",
         "",
-        "A cell has a letter for each command that ends with exit code 1 and says why: `s` status, `i`",
-        "inspect, `v` verify, `r` run, `t` train, `T` the training of another model; a point where a command",
-        "ends well with the same result, because it does not need the file, or makes it again. `=`: `verify",
-        "--repair` and `run` give the same bytes as before; `~`: `verify` says that it takes `run --refit`,",
-        "which fits the corpus as it is now, so that codes may be others; `!`: the file cannot be made again,",
-        "and `verify` says so. `x`: that training took the damaged rows; rows are compared by `verify` alone.",
+        "Each cell has one letter for each command that ends with exit code 1 and says why: `s` status, `i`",
+        "inspect, `v` verify, `r` run, `t` train, `T` the training of another model. A point stands for a command",
+        "that succeeds with the same result, because it does not need the file or makes it again. `x`: the",
+        "training of another model used the damaged rows, which only `verify` finds. The sign at the end is",
+        "`=` if `verify --repair` and `run` give the same bytes as before, `~` if `verify` asks for `run --refit`,",
+        "which fits the corpus as it is now, so that codes may change, and `!` if `verify` says that the file is lost.",
         "",
         *(f"- **{name}**: the file {MEANING[name]}" for name in DAMAGE),
         "",
