@@ -38,7 +38,7 @@ FAILED = "no figure: see the output"
 @dataclass(frozen=True)
 class Metric:
     """A line of the table. pattern: what holds the figure in what the command prints; of several, `best` of the first
-    group counts. figure: how it is told, by groups.
+    group counts. figure: how it is shown, by groups.
     """
 
     row: str
@@ -85,9 +85,9 @@ ROWS = (
         Metric("… its sentences/s", "≥ 97 % of the first row", r"from disk to disk: (\d+)", r"\1 sentences/s"),
     ), 90, "worker_gpu --small --parts 3"),
     Row("beside", "beside", (
-        Metric("a decoding step of 64 sentences beside BLEU and token lists in other processes", "≤ 5 % above it alone",
+        Metric("a decoding step of 64 sentences while other processes compute BLEU", "≤ 5 % slower than alone",
                r"a step beside processes: [\d.]+ ms, [+]?(-?[\d.]+)%", r"\1 %"),
-        Metric("… beside threads of the same process", "none",
+        Metric("… while threads of the same process do", "none",
                r"a step beside threads: [\d.]+ ms, [+]?(-?[\d.]+)%", r"\1 %"),
     ), 60, "beside --small --rows 4 --steps 8 --rounds 1 --workers 1"),
     Row("baseline", "encode_gpu --only baseline --baseline-batches 512 --rounds 1 --sentences 16384", (
@@ -102,7 +102,7 @@ ROWS = (
     Row("fragility", "fragility_gpu --batch-rows 2048 --rounds 2", (
         Metric("fragility at nine noise levels: noise and greedy decodings", "≥ 250 sentences/s, stretch 500",
                r"decodings/s, .*?; (\d+) sentences/s", r"\1 sentences/s"),
-        Metric("… with ten texts a sentence encoded by an encoder of mGTE's size", "the same",
+        Metric("… with ten texts per sentence encoded by an encoder of mGTE's size", "as above",
                r"with the external encoder (\d+)", r"\1 sentences/s"),
     ), 60, "fragility_gpu --small --rounds 1 --sentences 6 --levels 2 --batch-rows 16"),
     Row("lcm", "lcm_gpu --files 200000", (
@@ -115,8 +115,8 @@ ROWS = (
     Row("rvq", "fit_rvq --codebooks 4 --units 8192 --dim 1024 --rows 524288 --project 2000000 --test-rows 65536", (
         Metric("RVQ: 4 of 64 codebooks of 8192 units, projected to 2 million vectors of 1024", "under 19 s",
                r"projection for \d+ rows: (\d+) s", r"\1 s", least=True),
-        Metric("… encode with them, float16 on the host → codes on the host", "none", r"encode by ours: (\d+)",
-               r"\1 vectors/s"),
+        Metric("… encode with these codebooks, float16 on the host → codes on the host", "none",
+               r"encode by ours: (\d+)", r"\1 vectors/s"),
     ), 60, "fit_rvq --rounds 1 --codebooks 2 --units 32 --dim 32 --rows 600 --test-rows 100 --backends torch"),
     Row("lcm-base", "lcm_gpu --model lcm-base-1.6b", (
         Metric("Base-LCM of 1.6B: MFU", "none", r"MFU ([\d.]+%)", r"\1"),
