@@ -28,7 +28,7 @@ class HubCard(Card):
     )
     revision: str | None = Field(default=None, pattern="^[0-9a-f]{40}$", description="commit on Hugging Face")
     install: str | None = Field(default=None, description="how its package is installed (default: pip install PACKAGE)")
-    sha256: dict[str, Digest] = Field(default_factory=dict, description="by name of the file")
+    sha256: dict[str, Digest] = Field(default_factory=dict, description="name of each file → its SHA-256")
 
     @model_validator(mode="after")
     def _files_are_known(self) -> HubCard:

@@ -66,7 +66,7 @@ _Loader.add_implicit_resolver(_NUMBER_TAGS[1], _FLOAT, list("-+0123456789"))
 
 
 class PilotSettings(Settings):
-    """The sample that everything is fitted on."""
+    """The pilot: the sample that scaler, predictor and codebooks are fitted on."""
 
     rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
 
@@ -86,24 +86,24 @@ class RunConfig(Settings):
     duplicate_ids: Literal["error", "keep-first", "keep-all"] | None = meaning(
         None,
         description="documents with the same id, over all inputs with an id column: error, keep-first (the "
-        "later ones are quarantined) or keep-all; left out: the first of each chunk is kept, and the end of a run says "
-        "how many ids stand in several chunks",
+        "later ones are quarantined) or keep-all; if not set, the first in each chunk is kept, and the end of a run "
+        "says how many ids occur in several chunks",
     )
-    part_sentences: int = meaning(100_000, ge=100, description="a part closes at the document end that reaches this")
+    part_sentences: int = meaning(100_000, ge=100, description="a part ends with the document that reaches this")
     chunk_bytes: int = meaning(64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size")
     split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
     segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
-    fit: PilotSettings = meaning(PilotSettings(), description="the pilot: what scaler, predictor and rvq see")
+    fit: PilotSettings = meaning(PilotSettings(), description="the pilot that scaler, predictor and rvq are fitted on")
     scaler: ScalerSettings | None = meaning(None, description="median and interquartile range of every dimension")
     fragility: FragilitySettings | None = meaning(None, description="noise on embeddings → text → score")
     predictor: PredictorSettings | None = meaning(None, description="embeddings → fragility, without decoding")
     rvq: RvqSettings | None = meaning(None, description="embeddings → codes of residual vector quantisation")
-    select: SelectSettings | None = execution(None, description="the sentences that trainers and exports see")
+    select: SelectSettings | None = execution(None, description="which sentences trainers and exports use")
     report: ReportSettings | None = execution(None, description="a page of plots at the end of the run")
     train: TrainSettings | None = execution(None, description="a Large Concept Model, trained at the end of the run")
-    seed: int = meaning(0, ge=0, description="seed of the order of chunks, and so of which are the pilot")
+    seed: int = meaning(0, ge=0, description="seed of the order of chunks, and so of the choice of the pilot")
     launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
 
     _frozen: Frozen = PrivateAttr(default_factory=Frozen)

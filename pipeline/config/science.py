@@ -32,14 +32,14 @@ class Objective(BaseModel):
 
     model_config = _STRICT
 
-    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, over the common")
+    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for this row only")
     of: str | None = Field(default=None, description="the row whose trainings are evaluated again, with `sampling`")
-    sampling: dict[str, Any] = Field(default_factory=dict, description="how it is drawn from, as train.sampling")
+    sampling: dict[str, Any] = Field(default_factory=dict, description="how embeddings are drawn, as train.sampling")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Objective:
         if self.of is not None and self.train:
-            raise ValueError("give train, or the row that it is of, not both")
+            raise ValueError("give either train, or the row whose trainings are evaluated again (of)")
         return self
 
 
@@ -53,7 +53,7 @@ class Claim:
 
     @classmethod
     def of(cls, text: str) -> Claim:
-        """Raises ValueError for what is no claim."""
+        """Parse a claim. Raises ValueError if the text is not one."""
         found = _CLAIM.match(text)
         if not found:
             raise ValueError(f"the claim {text!r} is not of the form `nll(sonar-llm) < nll(base)`")
@@ -63,7 +63,7 @@ class Claim:
 
 
 class ScienceSettings(BaseModel):
-    """The whole file. Paths are relative to it."""
+    """The settings of one comparison of objectives. Paths are relative to the file."""
 
     model_config = _STRICT
 
@@ -71,12 +71,12 @@ class ScienceSettings(BaseModel):
     output: str = Field(min_length=1, description="folder for results.json, results.md and results.svg")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="each row is trained with each")
     minutes: float | None = Field(
-        default=None, gt=0, description="of each training: its steps follow from a short one before; else train.steps"
+        default=None, gt=0, description="length of each training, by its measured speed (default: train.steps decides)"
     )
-    calibration_steps: int = Field(default=20, ge=2, description="of that short training")
-    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train that all share")
+    calibration_steps: int = Field(default=20, ge=2, description="steps of the training that measures the speed")
+    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for all rows")
     objectives: dict[Annotated[str, Field(pattern=NAME)], Objective] = Field(min_length=1)
-    split: str = Field(default="test", description="documents that are judged")
+    split: str = Field(default="test", description="split whose documents are evaluated")
     sentences: int = Field(default=1000, ge=1)
     metrics: tuple[str, ...] = Field(default=("l2", "par", "ca", "nll", "bpc"), min_length=1)
     claims: tuple[str, ...] = Field(default=())

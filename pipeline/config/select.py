@@ -17,11 +17,11 @@ class SelectSettings(Settings):
     where: str | None = meaning(
         None, min_length=1, description="condition on columns that sentences must satisfy, as for inspect --where"
     )
-    # A trainer learns to predict the next sentence: it must not take a gap for continuity.
+    # A model learns to predict the next sentence: sentences on both sides of a gap must not seem to be neighbours.
     broken: Literal["drop-sentences", "split-documents", "drop-documents"] = meaning(
         "split-documents",
-        description="what becomes of a document that lost sentences: split-documents: every unbroken run of sentences "
-        "is a piece of its own; drop-sentences: what is left moves together; drop-documents: it is left out",
+        description="what becomes of a document that lost sentences: split-documents: every unbroken stretch is a "
+        "piece of its own; drop-sentences: the gaps are closed; drop-documents: the document is left out",
     )
     min_sentences: int = meaning(
         1,

@@ -35,9 +35,9 @@ OF_CARD = ("model", "objective", "contrastive", "sonar_llm", "token_lm", "ngram"
 class OtherCorpus(Settings):
     """Another corpus with the same encoder that is trained on as well."""
 
-    path: str = meaning(min_length=1, description="its folder: any fsspec URL, or relative to the file")
+    path: str = meaning(min_length=1, description="folder of the corpus: any fsspec URL, or relative to the file")
     weight: float = meaning(1.0, gt=0, description="how often its sentences are drawn, relative to their number")
-    select: SelectSettings | None = meaning(None, description="which of its sentences are used")
+    select: SelectSettings | None = meaning(None, description="which sentences of that corpus are used")
 
 
 class SamplingSettings(Settings):
@@ -61,16 +61,16 @@ class SamplingSettings(Settings):
         None, gt=0, description="diffusion: λ_eps, the divisor of predicted noise (1.00045)"
     )
     eta: float | None = execution(
-        None, ge=0, le=1, description="diffusion: noise that each step adds; 1: as much as DDPM does (0)"
+        None, ge=0, le=1, description="diffusion: noise that each step adds, up to 1 as in DDPM (0)"
     )
     clip: float | None = execution(
         None, gt=0, description="diffusion: the largest normalised value of a prediction (no limit)"
     )
     temperature: float | None = execution(
-        None, gt=0, description="Quant-LCM: 1/β of eq. 23; token models: what logits are divided by"
+        None, gt=0, description="Quant-LCM: 1/β of eq. 23; token models: the divisor of logits"
     )
     top_k: int | None = execution(
-        None, ge=1, description="Quant-LCM, token models: units or tokens that are drawn from; 1: the likeliest"
+        None, ge=1, description="Quant-LCM, token models: how many units or tokens to draw from; 1: the likeliest"
     )
     top_p: float | None = execution(
         None,
@@ -115,43 +115,43 @@ class TrainSettings(Settings):
     )
     objective: Objective | None = meaning(
         None,
-        description="of models of the kind base: mse, the squared error; contrastive, which tells the next sentence "
-        "from the other ones of a micro-batch; sonar-llm, its words through the frozen decoder (default: that of the "
-        "card)",
+        description="what models of the kind base learn: mse: the next embedding, by squared error; contrastive: to "
+        "tell the next sentence from the others of a micro-batch; sonar-llm: the words of the next sentence, through "
+        "the frozen decoder (default: that of the card)",
     )
     contrastive: ContrastiveSettings | None = meaning(
-        None, description="of the objective contrastive (default: that of the card)"
+        None, description="settings of the objective contrastive (default: those of the card)"
     )
     sonar_llm: SonarLlmSettings | None = meaning(
-        None, description="of the objective sonar-llm (default: that of the card)"
+        None, description="settings of the objective sonar-llm (default: those of the card)"
     )
     token_lm: TokenLmSettings | None = meaning(
-        None, description="of token language models: how they learn (default: as the card says)"
+        None, description="how a token language model learns (default: as the card says)"
     )
     ngram: NgramSettings | None = meaning(
         None,
-        description="of token language models, and of models of the kind base that learn by squared error: heads that "
-        "predict what comes after the next one too (default: that of the card)",
+        description="heads that predict further tokens or sentences after the next one, for token language models and "
+        "for models of the kind base with objective mse (default: those of the card)",
     )
     name: str | None = execution(
         None, pattern=NAME, description="name of the training: its folder in train/ (default: that of the model)"
     )
     steps: int = meaning(1000, ge=1, description="optimizer steps (250_000 in the LCM paper's 2.4)")
     batch_concepts: int = meaning(
-        4096, ge=1, description="sentences of a step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)"
+        4096, ge=1, description="sentences per step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)"
     )
     micro_concepts: int = meaning(
         MICRO_CONCEPTS,
         ge=1,
-        description="sentences that a process computes at once, at most (default: 2048, or batch_concepts if that is "
-        "less); batch_concepts is a multiple of it, it decides the order of the data, and must not be less than the "
-        "model's context",
+        description="the most sentences that a process computes at once (default: 2048, or batch_concepts if that is "
+        "less). batch_concepts must be a multiple of it, and it must not be less than the model's context. It decides "
+        "the order of the data",
     )
     lanes: int = meaning(
         LANES,
         ge=1,
-        description="streams that the data are read in, at most (small corpora have fewer); best a multiple of the "
-        "processes: each then reads files of its own. It decides the order of the data",
+        description="the most streams that read the data (small corpora have fewer). With a multiple of the number of "
+        "processes, each process reads files of its own. It decides the order of the data",
     )
     lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
     warmup_steps: int | None = meaning(
@@ -160,7 +160,7 @@ class TrainSettings(Settings):
         description="steps of the warm-up to lr (default: a tenth of steps, at most 10_000, as in the LCM paper)",
     )
     min_lr: float | None = meaning(
-        None, ge=0, description="the learning rate at the end of the cosine (default: a tenth of lr)"
+        None, ge=0, description="the learning rate at the end of the cosine schedule (default: a tenth of lr)"
     )
     betas: tuple[float, float] = meaning((0.9, 0.95), description="decay rates of AdamW")
     eps: float = meaning(1e-5, gt=0, description="epsilon of AdamW")
@@ -168,10 +168,12 @@ class TrainSettings(Settings):
     clip_norm: float = meaning(10.0, gt=0, description="the largest norm of a gradient; longer ones are scaled down")
     weights: Literal["none", "fragility"] = meaning(
         "none",
-        description="what a sentence counts in the loss: none: all the same; fragility: less where it is fragile (the "
-        "column that the section predictor makes)",
+        description="how much a sentence counts in the loss: none: all the same; fragility: fragile sentences less (by "
+        "the column `weight` of the section predictor)",
     )
-    weight: float = meaning(1.0, gt=0, description="how often sentences of this corpus are drawn, against corpora")
+    weight: float = meaning(
+        1.0, gt=0, description="how often sentences of this corpus are drawn, compared with those of `corpora`"
+    )
     corpora: tuple[OtherCorpus, ...] = meaning((), description="other corpora to train on as well")
     answers: str | None = meaning(
         None,
@@ -184,7 +186,7 @@ class TrainSettings(Settings):
     )
     seed: int = meaning(0, ge=0, description="seed of weights, noise and the order of the data")
     validate_every: int = execution(
-        500, ge=0, description="steps between losses on the validation split; 0: only at the end"
+        500, ge=0, description="steps between measurements of the validation loss; 0: only at the end"
     )
     validation_concepts: int = execution(
         20_000, ge=0, description="sentences of the validation split that are evaluated; 0: none"
@@ -199,15 +201,15 @@ class TrainSettings(Settings):
     keep_checkpoints: int = execution(2, ge=1, description="how many of the newest checkpoints are kept")
     log_every: int = execution(10, ge=1, description="steps between lines of the log")
     precision: Literal["auto", "float32", "bfloat16"] = meaning(
-        "auto", description="precision of products; auto: bfloat16 on GPUs, float32 on CPUs; weights are always float32"
+        "auto", description="format of matrix products; auto: bfloat16 on GPUs, float32 on CPUs; weights are float32"
     )
     parallel: Literal["auto", "ddp", "fsdp"] = execution(
         "auto",
-        description="several processes: ddp: each has the whole model; fsdp: each a share of it; "
-        "auto: fsdp from 2 billion parameters on",
+        description="how several processes share the work: ddp: each has the whole model; fsdp: each has a share of "
+        "it; auto: fsdp from 2 billion parameters on",
     )
     compile: Literal["auto", "always", "never"] = execution(
-        "auto", description="whether torch.compile makes the blocks faster; auto: on GPUs"
+        "auto", description="whether torch.compile compiles the blocks; auto: on GPUs"
     )
     activation_checkpointing: bool = execution(
         False, description="compute activations of blocks again in the backward pass instead of keeping them"
@@ -216,7 +218,7 @@ class TrainSettings(Settings):
         None, ge=1, description="processes on this machine, per SLURM node, or on Ray (default: one per GPU, or one)"
     )
     timeout_seconds: int = execution(
-        600, ge=10, description="a process that waits this long for another one fails: the other one is lost"
+        600, ge=10, description="a process that waits this long for another one takes it for lost, and fails"
     )
 
     @model_validator(mode="after")

@@ -77,17 +77,17 @@ class LangColumn(Settings):
 
 
 class DetectSettings(Settings):
-    """How certain the identification of a language has to be."""
+    """How certain the detection of a language has to be."""
 
     threshold: float = meaning(
-        0.5, description="documents whose language is less certain than this (0 to 1) are quarantined", ge=0, le=1
+        0.5, description="documents whose language is detected with less confidence are quarantined", ge=0, le=1
     )
 
 
 class LangDetect(Settings):
     """`lang: {detect: {threshold: 0.5}}`, or `lang: detect`: each document's language is identified from its text."""
 
-    detect: DetectSettings = meaning(description="settings of the identification; {} for the defaults")
+    detect: DetectSettings = meaning(description="settings of language detection; {} for the defaults")
 
 
 def _lang_in_full(value: Any) -> Any:
@@ -115,11 +115,11 @@ class InputSettings(Settings):
 
     path: Name = meaning(description="glob, directory, file or fsspec URL; relative to the YAML's folder")
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = meaning(
-        None, description="name of the input in ids and in `source`; made from `path` as written when left out"
+        None, description="name of the input in ids and in `source` (default: made from `path` as written)"
     )
     format: Literal["auto", "jsonl", "parquet", "text"] = meaning("auto", description="auto: by the file's extension")
     text: Name = meaning("text", description="column that holds the text")
-    id: Name | None = meaning(None, description="column that holds the id; left out: a hash of input, path and place")
+    id: Name | None = meaning(None, description="column that holds the id (default: a hash of input, path and place)")
     lang: Lang = meaning(
         description="SONAR language code of all documents (eng_Latn), {column: NAME}, or detect; stated codes "
         "are not checked against the text"
@@ -129,9 +129,9 @@ class InputSettings(Settings):
         description="columns kept as metadata: a list, whose types are found in the data, or {column: type}, such as "
         "{year: int32, score: float32, tags: list<string>, title: auto}",
     )
-    limit: int | None = meaning(None, description="first so many documents of the input in path order", ge=1)
+    limit: int | None = meaning(None, description="use only this many documents, the first in the order of paths", ge=1)
     follow_links: bool = execution(
-        False, description="also read what links lead to outside of the input's folder; without it they are quarantined"
+        False, description="follow links that lead out of the input's folder; otherwise they are quarantined"
     )
 
     @property

@@ -17,7 +17,7 @@ class AutobleuSettings(DecodingSettings):
     writes: ClassVar[tuple[str, ...]] = ("autobleu",)
 
     sample: Sample = meaning(
-        1.0, description="sentences to score: a share, or {rows: …}; smaller samples lie in larger ones"
+        1.0, description="sentences to score: a share, or {rows: …}; larger samples contain smaller ones"
     )
     beam: int = meaning(1, ge=1, le=10, description="beams of the search; 1 is greedy, SONAR's own default is 5")
     length_penalty: float = meaning(

@@ -24,9 +24,9 @@ class ExternalCard(HubCard):
     config: dict[str, Any] = Field(
         default_factory=dict, description="replaces keys of config.json, null removes; no code of a model is ever run"
     )
-    pooling: Literal["mean", "cls"] = Field(description="of the last layer: the mean of all tokens, or the first")
+    pooling: Literal["mean", "cls"] = Field(description="vector of a text: the mean of all tokens, or the first one")
     dim: Annotated[int, Field(ge=1)]
-    max_tokens: Annotated[int, Field(ge=3, description="of longer texts the end is not seen")]
+    max_tokens: Annotated[int, Field(ge=3, description="longer texts are cut off at their end")]
 
     @property
     def digest(self) -> str:

@@ -25,7 +25,8 @@ class FragilitySettings(DecodingSettings):
 
     sample: Sample = meaning(
         Rows(rows=50_000_000),
-        description="sentences to score: a share, or {rows: …}; the paper's 50 million when left out; samples nest",
+        description="sentences to score: a share, or {rows: …} (default: the paper's 50 million); larger samples "
+        "contain smaller ones",
     )
     noise_levels: tuple[Annotated[float, Field(ge=0, le=1)], ...] = meaning(
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),

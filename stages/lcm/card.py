@@ -39,8 +39,8 @@ class DiffusionSettings(BaseModel):
     steps: int = Field(default=100, ge=2, description="T, the number of timesteps")
     beta_first: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β0 of eq. 13")
     beta_last: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β1 of eq. 13")
-    scale: float | None = Field(default=None, gt=0, description="sigmoid: what scales the log-SNR, 1.5 in Table 5")
-    shift: float | None = Field(default=None, description="sigmoid: what moves its centre, -1 in Table 5")
+    scale: float | None = Field(default=None, gt=0, description="sigmoid: scale of the log-SNR, 1.5 in Table 5")
+    shift: float | None = Field(default=None, description="sigmoid: centre of the log-SNR, -1 in Table 5")
     snr_min: float | None = Field(default=None, ge=0, description="clamped SNR weights: λmin of eq. 17")
     snr_max: float | None = Field(default=None, gt=0, description="clamped SNR weights: λmax of eq. 17")
 
@@ -77,20 +77,20 @@ class ContrastiveSettings(Settings):
     keys: Literal["frozen", "tied"] = meaning(
         "frozen",
         description="what a prediction is compared with: frozen: the normalised embeddings, so that predictions can be "
-        "decoded; tied: what PreNet makes of them, which is trained as well",
+        "decoded; tied: PreNet's outputs for them, with PreNet trained as well",
     )
     temperature: float | None = meaning(
         None,
         gt=0,
-        description="what scores are divided by, besides the root of the keys' width (default: 0.5 for frozen keys, "
-        "where it is learned from there on, and 1 for tied ones)",
+        description="divisor of scores, besides the root of the keys' width (default: for frozen keys 0.5, which is "
+        "then learned; for tied keys 1)",
     )
     head: float = meaning(
         0.02,
         ge=0,
         le=1,
-        description="tied: the share of all steps, the last ones, that train by squared error instead, so that the "
-        "model can predict embeddings; 0: it cannot",
+        description="tied keys: the last share of the steps, which trains by squared error so that the model can "
+        "predict embeddings; with 0 it cannot",
     )
 
 
@@ -106,8 +106,8 @@ class SonarLlmSettings(Settings):
     targets_per_document: int | None = meaning(
         None,
         ge=1,
-        description="so many sentences of a document, drawn again each step, go through the decoder, which costs most "
-        "(default: all)",
+        description="how many sentences of a document go through the decoder, the most expensive part; drawn again at "
+        "each step (default: all)",
     )
 
 
@@ -119,29 +119,29 @@ class TokenLmSettings(Settings):
         description="cross-entropy over the vocabulary; cwt: contrastive weight tying, which tells each next token "
         "from those of the micro-batch, and needs no product with the vocabulary",
     )
-    temperature: float = meaning(1.0, gt=0, description="cwt: what scores are divided by")
+    temperature: float = meaning(1.0, gt=0, description="cwt: divisor of scores")
     head: float = meaning(
         0.02,
         ge=0,
         le=1,
-        description="cwt: the share of all steps, the last ones, that train by cross-entropy instead",
+        description="cwt: the last share of the steps, which trains by cross-entropy",
     )
     tokenizer: str | None = meaning(
         None,
         min_length=1,
-        description="card whose tokenizer makes tokens of sentences (default: that of encode.model; no other one is "
-        "allowed, so that likelihoods can be compared)",
+        description="card whose tokenizer is used (default: that of encode.model; no other tokenizer is allowed, so "
+        "that likelihoods can be compared)",
     )
 
 
 class NgramSettings(Settings):
-    """Heads that predict what comes after the next one too (Heo et al. 2025, word difference representations)."""
+    """Heads that also predict what follows the next token or sentence (Heo et al. 2025, word differences)."""
 
-    n: int = meaning(2, ge=2, le=8, description="N: how many that follow each other are predicted; above 4 it hurts")
+    n: int = meaning(2, ge=2, le=8, description="N: how many tokens or sentences are predicted; above 4 it hurts")
     wdr: bool = meaning(
-        False, description="predict differences (word difference representations) instead of what follows itself"
+        False, description="predict differences (word difference representations) instead of the tokens themselves"
     )
-    alpha: float = meaning(1.0, gt=0, le=1, description="α of eq. 6: what the other N − 1 losses count together")
+    alpha: float = meaning(1.0, gt=0, le=1, description="α of eq. 6: the weight of the other N − 1 losses together")
 
 
 class LcmCard(Card):
@@ -150,7 +150,7 @@ class LcmCard(Card):
     kind: Kind
     model_dim: Count
     heads: Count
-    inner_dim: Count = Field(description="of the feed-forward networks; with SwiGLU 2/3 of the usual 4 · model_dim")
+    inner_dim: Count = Field(description="width of the feed-forward networks; with SwiGLU usually 2/3 · 4 · model_dim")
     head_dim: Count | None = Field(
         default=None, description="base, token-lm: dimensions of an attention head (default: model_dim / heads)"
     )
@@ -158,24 +158,24 @@ class LcmCard(Card):
     layers: Count | None = Field(default=None, description="base, one-tower, quant, token-lm: blocks")
     contextualizer_layers: Count | None = Field(default=None, description="two-tower: blocks that read the context")
     denoiser_layers: Count | None = Field(default=None, description="two-tower: blocks that denoise")
-    context: Count = Field(default=128, description="sentences that a document is wrapped at")
+    context: Count = Field(default=128, description="the most sentences that it reads; longer documents are wrapped")
     context_tokens: Count | None = Field(
-        default=None, description="token-lm: tokens that it reads at once; longer documents are cut between sentences"
+        default=None, description="token-lm: the most tokens that it reads; longer documents are cut between sentences"
     )
     dropout: Rate = 0.1
     unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")
     diffusion: DiffusionSettings | None = Field(default=None, description="one-tower, two-tower")
     own_attention: OwnAttentionKind = Field(
         default="full",
-        description="two-tower: the denoiser's attention to the own position: value: without queries and keys, which "
-        "change nothing there; full: with them, as in models of earlier versions",
+        description="two-tower: the denoiser's attention to its own position: value: without queries and keys, which "
+        "have no effect there; full: with them, as in models of earlier versions",
     )
     objective: Objective = Field(default="mse", description="base: the squared error, contrastive, or sonar-llm")
-    sonar_llm: SonarLlmSettings | None = Field(default=None, description="objective sonar-llm: how")
-    contrastive: ContrastiveSettings | None = Field(default=None, description="objective contrastive: how")
+    sonar_llm: SonarLlmSettings | None = Field(default=None, description="settings of the objective sonar-llm")
+    contrastive: ContrastiveSettings | None = Field(default=None, description="settings of the objective contrastive")
     token_lm: TokenLmSettings | None = Field(default=None, description="token-lm: how it learns")
     ngram: NgramSettings | None = Field(
-        default=None, description="base with objective mse, token-lm: predict several that follow each other"
+        default=None, description="base with objective mse, token-lm: heads that predict further ahead"
     )
 
     @model_validator(mode="after")

@@ -36,7 +36,7 @@ class LanguageCard(HubCard):
 
     kind: Literal["causal-lm"]
     gguf: str | None = Field(default=None, description="the file of a quantised model that has its tokenizer inside")
-    max_tokens: Annotated[int, Field(ge=16, description="its context: of longer texts the beginning is not seen")]
+    max_tokens: Annotated[int, Field(ge=16, description="its context; longer texts are cut off at their beginning")]
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class PredictorSettings(FitSettings, StageSettings):
     rows: int = meaning(
         50_000_000,
         ge=100,
-        description="about how many rows of the pilot to look at; those with a score are learnt from",
+        description="about how many rows of the pilot to read; the scored ones among them are learned from",
     )
     score: Literal["cosine", "bleu"] = meaning(
         "cosine", description="which fragility `fragility_predicted` and `weight` are about"
@@ -32,16 +32,18 @@ class PredictorSettings(FitSettings, StageSettings):
     a: float = meaning(-4.0, lt=0, description="weight = sigmoid(a · z + b), z the predicted fragility, standardised")
     b: float = meaning(3.5, description="see a; -4 and 3.5 in the LCM paper")
     hidden: int = meaning(512, ge=1, description="width of the network's two hidden layers")
-    dropout: float = meaning(0.5, ge=0, lt=1, description="share of hidden values that are left out while it learns")
-    epochs: int = meaning(60, ge=1, description="at most; the one that is best on rows set aside for this counts")
-    patience: int = meaning(10, ge=1, description="epochs without getting better after which it stops")
-    batch_rows: int = meaning(1024, ge=1, description="rows of a step; a sixteenth of the rows if that is less")
-    learning_rate: float = meaning(1e-3, gt=0, description="of AdamW, falling to zero over the epochs")
-    weight_decay: float = meaning(0.1, ge=0, description="of AdamW")
+    dropout: float = meaning(0.5, ge=0, lt=1, description="share of hidden values that are dropped in training")
+    epochs: int = meaning(60, ge=1, description="most epochs; the best one on rows set aside for this is used")
+    patience: int = meaning(10, ge=1, description="epochs without improvement after which the training stops")
+    batch_rows: int = meaning(1024, ge=1, description="rows per step; a sixteenth of all rows if that is less")
+    learning_rate: float = meaning(1e-3, gt=0, description="learning rate of AdamW, falling to zero over the epochs")
+    weight_decay: float = meaning(0.1, ge=0, description="weight decay of AdamW")
     held_out: float = meaning(
-        0.1, gt=0, lt=0.4, description="share of rows for the reported correlations, and as many to choose the epoch by"
+        0.1, gt=0, lt=0.4, description="share of rows for the reported correlations, and as many to choose the epoch"
     )
-    seed: int = meaning(0, ge=0, lt=1 << 63, description="of the first weights, the order of rows and who is held out")
+    seed: int = meaning(
+        0, ge=0, lt=1 << 63, description="seed of the first weights, the order of rows and the held-out rows"
+    )
 
     def artifacts(self) -> dict[str, str]:
         """Return no digests: the result depends only on the fit."""

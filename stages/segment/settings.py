@@ -24,13 +24,15 @@ class SegmentSettings(Settings):
     sat: str = meaning("sat-tiny", description="the SaT model: a card's name (conf/sat/), or the path of a card")
     sat_only: bool = meaning(
         False,
-        description="true: SaT in every language; false: where its card names languages that it is good at, rules in "
-        "the others, for documents that have sentence-final marks",
+        description="true: SaT in every language; false: if SaT's card names languages that it is good at, rules in "
+        "the others, except for documents without sentence-final marks",
     )
     threshold: float | None = meaning(
         None, gt=0, lt=1, description="a sentence ends where SaT's probability is higher; null: the card's"
     )
-    paragraph_threshold: float | None = meaning(None, gt=0, lt=1, description="the same for paragraphs")
+    paragraph_threshold: float | None = meaning(
+        None, gt=0, lt=1, description="a paragraph ends where SaT's probability is higher; null: the card's"
+    )
     stride: int | None = meaning(
         None,
         ge=16,
@@ -38,7 +40,8 @@ class SegmentSettings(Settings):
         description="tokens from one window of SaT to the next; null: ¾ of a window; 64 in wtpsplit",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = meaning(
-        "auto", description="of SaT; auto: float16 on GPUs; on CPUs bfloat16 where they have it, else float32"
+        "auto",
+        description="format of SaT; auto: float16 on GPUs, on CPUs bfloat16 where they multiply it, else float32",
     )
     max_chars: int = meaning(200, ge=10, description="hard cap in characters; 200 in the LCM paper")
     max_tokens: int | None = meaning(
@@ -49,7 +52,7 @@ class SegmentSettings(Settings):
     )
     model: str = meaning("sonar-tiny", description="the model card whose tokenizer counts tokens")
     max_document_sentences: int = meaning(
-        100_000, ge=1, description="a document of more sentences becomes numbered sub-documents"
+        100_000, ge=1, description="a document with more sentences becomes numbered sub-documents"
     )
     batch_tokens: int = execution(16_384, ge=512, description="tokens that SaT computes at once")
 

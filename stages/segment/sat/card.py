@@ -27,14 +27,16 @@ class SatCard(Card):
 
     kind: Literal["sat"]
     model: str = Field(description="a folder (./… relative to the card, /… or ~…), or a name on Hugging Face")
-    tokenizer: str | None = Field(default=None, description="likewise; left out: in the folder of the model")
+    tokenizer: str | None = Field(default=None, description="folder or name of the tokenizer (default: the model's)")
     lora: str | None = Field(default=None, description="folder of a LoRA adapter as wtpsplit writes it")
     threshold: Probability = Field(description="a sentence ends where the probability is higher")
     paragraph_threshold: Probability = 0.5
     languages: tuple[str, ...] | None = Field(
-        default=None, description="where its F1 is at least that of spaCy's rules, as SONAR codes; left out: everywhere"
+        default=None, description="SONAR codes of languages where SaT is no worse than spaCy's rules (default: all)"
     )
-    sha256: dict[str, Digest] = Field(default_factory=dict, description="files of folders (`lora/…` of the adapter's)")
+    sha256: dict[str, Digest] = Field(
+        default_factory=dict, description="file of a folder (`lora/…`: of the adapter) → its SHA-256"
+    )
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → text → value, held out")
 
     @model_validator(mode="after")
