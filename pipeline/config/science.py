@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -22,7 +22,7 @@ from stages.cards import CardError
 from stages.yaml_text import load_yaml
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-_CLAIM = re.compile(r"^(\w+)\((.+?)\) ([<>]) (\w+)\((.+?)\)$")
+_CLAIM = re.compile(r"^(?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\) ([<>]) (?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\)$")
 BASELINES = ("previous sentence", "median vector", "the sentence itself")
 OWN = ("parameters", "flops_per_step", "gradient_diversity")  # what is known of a training besides metrics
 
@@ -35,21 +35,40 @@ class Objective(BaseModel):
     train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for this row only")
     of: str | None = Field(default=None, description="the row whose trainings are evaluated again, with `sampling`")
     sampling: dict[str, Any] = Field(default_factory=dict, description="how embeddings are drawn, as train.sampling")
+    minutes: float | None = Field(default=None, gt=0, description="length of its trainings (default: that of all rows)")
+    steps_of: str | None = Field(
+        default=None, description="a row that is trained for as many steps, in place of minutes"
+    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Objective:
-        if self.of is not None and self.train:
-            raise ValueError("give either train, or the row whose trainings are evaluated again (of)")
+        lengths = [self.minutes, self.steps_of, self.train.get("steps")]
+        if self.of is not None and (self.train or any(lengths)):
+            raise ValueError(
+                "give either train, minutes and steps_of, or the row whose trainings are evaluated again (of)"
+            )
+        if sum(one is not None for one in lengths) > 1:
+            raise ValueError("give one of minutes, steps_of and train.steps")
         return self
+
+
+class Scaling(BaseModel):
+    """Rows of one objective in several sizes, through which a·N^−α + b is fitted."""
+
+    model_config = _STRICT
+
+    metric: str
+    rows: tuple[str, ...] = Field(min_length=3)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`metric(row) < metric(row)`: what is to be confirmed or refuted."""
+    """`metric(row) < metric(row)`, or `metric(row) < 1.02 metric(row)`: what is to be confirmed or refuted."""
 
     text: str
     smaller: tuple[str, str]  # metric, row
     larger: tuple[str, str]
+    factors: tuple[float, float] = (1.0, 1.0)  # of both
 
     @classmethod
     def of(cls, text: str) -> Claim:
@@ -57,9 +76,9 @@ class Claim:
         found = _CLAIM.match(text)
         if not found:
             raise ValueError(f"the claim {text!r} is not of the form `nll(sonar-llm) < nll(base)`")
-        metric, row, sign, other_metric, other = found.groups()
-        sides = ((metric, row), (other_metric, other))
-        return cls(text, *(sides if sign == "<" else sides[::-1]))
+        factor, metric, row, sign, other_factor, other_metric, other = found.groups()
+        sides, factors = ((metric, row), (other_metric, other)), (float(factor or 1), float(other_factor or 1))
+        return cls(text, *sides, factors) if sign == "<" else cls(text, *sides[::-1], factors[::-1])
 
 
 class ScienceSettings(BaseModel):
@@ -73,6 +92,11 @@ class ScienceSettings(BaseModel):
     minutes: float | None = Field(
         default=None, gt=0, description="length of each training, by its measured speed (default: train.steps decides)"
     )
+    clock: Literal["wall", "cpu"] = Field(
+        default="wall",
+        description="what minutes measure: wall, the time that passes; cpu, the CPU time of the process, which other "
+        "work on the machine does not change",
+    )
     calibration_steps: int = Field(default=20, ge=2, description="steps of the training that measures the speed")
     train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for all rows")
     objectives: dict[Annotated[str, Field(pattern=NAME)], Objective] = Field(min_length=1)
@@ -80,6 +104,7 @@ class ScienceSettings(BaseModel):
     sentences: int = Field(default=1000, ge=1)
     metrics: tuple[str, ...] = Field(default=("l2", "par", "ca", "nll", "bpc"), min_length=1)
     claims: tuple[str, ...] = Field(default=())
+    scaling: tuple[Scaling, ...] = Field(default=(), description="what falls with the parameters of which rows")
 
     @model_validator(mode="after")
     def _rows_exist(self) -> ScienceSettings:
@@ -88,15 +113,31 @@ class ScienceSettings(BaseModel):
         for name, one in self.objectives.items():
             if one.of is not None and (one.of not in self.objectives or self.objectives[one.of].of is not None):
                 raise ValueError(f"{name} is of {one.of}, which is not a row that is trained")
+            other = self.objectives.get(one.steps_of or name)
+            if other is None or (one.steps_of and (other.of or other.steps_of)):
+                raise ValueError(f"{name} has steps_of {one.steps_of}, which is not a row with steps of its own")
         for claim in map(Claim.of, self.claims):
             for metric, row in (claim.smaller, claim.larger):
                 if row not in self.objectives and row not in BASELINES:
                     rows = ", ".join((*self.objectives, *BASELINES))
                     raise ValueError(f"the claim {claim.text!r} is about {row}; rows are {rows}")
-                if metric not in self.metrics and metric not in OWN:
-                    known = ", ".join((*self.metrics, *OWN))
-                    raise ValueError(f"the claim {claim.text!r} is about {metric}; the metrics here are {known}")
+                self._check_metric(f"the claim {claim.text!r}", metric)
+        for one in self.scaling:
+            self._check_metric("scaling", one.metric)
+            other = [row for row in one.rows if row not in self.trained]
+            if other or len(set(one.rows)) < len(one.rows):
+                wrong = f"{other[0]}, which is not trained" if other else f"{', '.join(one.rows)}: name each once"
+                raise ValueError(f"scaling is about {wrong}; trained rows are {', '.join(self.trained)}")
         return self
+
+    def _check_metric(self, where: str, metric: str) -> None:
+        if metric not in self.metrics and metric not in OWN:
+            raise ValueError(f"{where} is about {metric}; the metrics here are {', '.join((*self.metrics, *OWN))}")
+
+    def minutes_of(self, row: str) -> float | None:
+        """Return how long a row is trained; None: the steps are given."""
+        one = self.objectives[row]
+        return one.minutes or (None if "steps" in one.train else self.minutes)
 
     @property
     def trained(self) -> list[str]:
@@ -111,12 +152,17 @@ class Science:
     settings: ScienceSettings
     corpus: RunConfig
     output: str
+    folder: Path
 
     def config(self, row: str, seed: int, steps: int | None = None, name: str | None = None) -> RunConfig:
         """Of one training. Raises `ConfigError`, or `CardError`, for settings that cannot be."""
         settings = self.settings
         quiet = {"evaluate_sentences": 0, "validate_every": 0}
         asked = quiet | settings.train | settings.objectives[row].train
+        if str(asked.get("model")).endswith(".yaml"):
+            asked["model"] = str(self.folder / asked["model"])
+        if name:  # a short training that is timed
+            asked |= {"log_every": 1}
         asked |= {"name": name or f"{row}-seed-{seed}", "seed": seed} | ({"steps": steps} if steps else {})
         if steps is not None and asked.get("warmup_steps") is not None:
             asked["warmup_steps"] = min(asked["warmup_steps"], steps)
@@ -138,7 +184,7 @@ def load_science(path: Path) -> Science:
     here = path.resolve().parent
     corpus = load_config(here / settings.corpus, ["train=null"])
     output = settings.output if "://" in settings.output else str(here / settings.output)
-    science = Science(settings, corpus, output)
+    science = Science(settings, corpus, output, here)
     for row in settings.objectives:
         one = settings.objectives[row]
         changed = science.config(one.of or row, settings.seeds[0]).train

@@ -37,6 +37,7 @@ class Interval:
     flops: float = 0.0
     waited: tuple[float, ...] = ()  # seconds of waiting for micro-batches, by process
     began: float = field(default_factory=time.perf_counter)
+    cpu: float = field(default_factory=time.process_time)  # seconds that this process had computed by then
 
     def add(self, result: Result) -> None:
         """Count a step."""
@@ -123,8 +124,8 @@ class Loop:
         return result.stops
 
     def _tell(self, done: int) -> None:
-        over, now = self._interval, time.perf_counter()
-        self._interval = Interval(began=now)
+        over, now, cpu = self._interval, time.perf_counter(), time.process_time()
+        self._interval = Interval(began=now, cpu=cpu)
         if not self.log:
             return
         seconds = now - over.began
@@ -135,6 +136,8 @@ class Loop:
             "norm": over.norm,
             "lr": learning_rate(done - 1, self.settings),
             "concepts_per_second": over.sentences / seconds,
+            "seconds": seconds,
+            "cpu_seconds": cpu - over.cpu,  # of this process, all threads
             "tflops": tflops,  # of one process
             "mfu": tflops / peak if peak else None,
             "loader_wait": max(over.waited) / seconds,  # of the process that waited longest
@@ -162,9 +165,10 @@ class Loop:
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
         """Exclude the time inside the `with` block from the rates."""
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         yield
         self._interval.began += time.perf_counter() - began
+        self._interval.cpu += time.process_time() - cpu
 
 
 def validation_loss(

@@ -235,6 +235,13 @@ class LcmCard(Card):
         return self.token_lm or TokenLmSettings()
 
     @property
+    def last_share(self) -> float:
+        """The share of all steps, the last ones, that train by another loss."""
+        if self.objective == "contrastive" and self.contrast.keys == "tied":
+            return self.contrast.head
+        return self.learns.head if self.kind == "token-lm" and self.learns.loss == "cwt" else 0.0
+
+    @property
     def quantised(self) -> bool:
         """Whether it needs codebooks, and codes of the sentences."""
         return self.kind in ("quant-c", "quant-d")

@@ -88,16 +88,28 @@ def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) ->
         documents: (sentences,) the number of its document.
         weights: (sentences,) how much each counts.
     """
+    mean, each, used = influences(values, documents, weights)
+    count = int((documents[~values.isnan()].bincount() > 0).sum()) if used else 0
+    error = float((each.square().sum() * count / (count - 1)).sqrt()) if count > 1 else torch.nan
+    return mean, error, used
+
+
+def influences(values: Tensor, documents: Tensor, weights: Tensor | None = None) -> tuple[float, Tensor, int]:
+    """Return the mean of what is not NaN, (documents,) how much each document moves it, and the number of values.
+
+    What moves it is Σ weight · (value − mean) of a document over Σ weight of all: of two means over the same documents,
+    the root of the sum of squares of the differences, times documents / (documents − 1), is the error of their
+    difference. Arguments are those of `mean_of`.
+    """
     known = ~values.isnan()
+    count = int(documents.max()) + 1 if len(documents) else 0
     values, documents = values[known].double(), documents[known]
     weights = torch.ones_like(values) if weights is None else weights[known].double()
     if not len(values) or not weights.sum() > 0:
-        return torch.nan, torch.nan, 0
+        return torch.nan, torch.zeros(count, dtype=torch.float64), 0
     mean = (weights * values).sum() / weights.sum()
-    deviation = documents.bincount(weights * (values - mean))
-    count = int((documents.bincount() > 0).sum())
-    error = (deviation.square().sum() * count / (count - 1)).sqrt() / weights.sum() if count > 1 else torch.nan
-    return float(mean), float(error), len(values)
+    each = documents.bincount(weights * (values - mean), minlength=count) / weights.sum()
+    return float(mean), each, len(values)
 
 
 def _units(embeddings: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:

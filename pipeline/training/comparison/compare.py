@@ -6,7 +6,9 @@ again unless the training, or how it is judged, is another. The three files are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +32,7 @@ from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.model_file import load_model
 from pipeline.training.record import read_started
 from pipeline.training.run import train
-from pipeline.training.status import read_metrics
+from pipeline.training.status import Numbers, read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
@@ -66,8 +68,8 @@ class _Comparison:
 
     def all(self) -> None:
         settings = self.science.settings
-        for row in settings.objectives:
-            for seed in settings.seeds:
+        for seed in settings.seeds:  # so that all rows are known with one seed before any is with two
+            for row in settings.objectives:
                 self._row(row, seed)
         self.console.print(to_markdown(settings, self.results), markup=False, highlight=False, soft_wrap=True)
         for name in (RESULTS, TABLE, PLOT):
@@ -146,16 +148,21 @@ class _Comparison:
     def _config(self, row: str, seed: int) -> RunConfig:
         """With the steps that the clock gives it."""
         settings = self.science.settings
-        if settings.minutes is None:
+        other = settings.objectives[row].steps_of
+        if other is not None:
+            theirs = self._config(other, seed).train
+            assert theirs is not None
+            return self.science.config(row, seed, theirs.steps)
+        minutes = settings.minutes_of(row)
+        if minutes is None:
             return self.science.config(row, seed)
         if row not in self.results.steps:
             short = self.science.config(row, seed, settings.calibration_steps, f"{row}-calibration")
             assert short.train is not None
             train(self.console, short)
             lines = [one for one in read_metrics(self.corpus.store, short.train.folder) if one["kind"] == "train"]
-            rate = lines[-1]["concepts_per_second"]
-            assert rate is not None
-            self.results.steps[row] = max(1, round(settings.minutes * 60 * rate / short.train.batch_concepts))
+            each = seconds_of_step(lines, settings.clock, short.train.card.last_share)
+            self.results.steps[row] = max(1, round(minutes * 60 / each))
             self._write()
         return self.science.config(row, seed, self.results.steps[row])
 
@@ -205,10 +212,24 @@ class _Comparison:
         self.store.write(PLOT, to_svg(settings, self.results))
 
 
+def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:
+    """Return the seconds that a step of a long training takes, from the lines of each step of a short one.
+
+    The first step counts only if there is no other: it also prepares. The last steps of the short one are of another
+    loss where that is so for `last_share` of all; they count by that share.
+    """
+    each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
+    others = math.ceil(last_share * len(each))
+    first, last = each[: len(each) - others], each[len(each) - others :]
+    if not (first and last):
+        return statistics.mean(each[1:] or each)
+    return (1 - last_share) * statistics.mean(first[1:] or first) + last_share * statistics.mean(last)
+
+
 def _figures(row: ResultRow) -> dict[str, Measurement]:
     """Those that are numbers."""
     return {
-        name: Measurement(mean=one.mean, error=one.error if one.error == one.error else 0.0)
+        name: Measurement(mean=one.mean, error=one.error if one.error == one.error else 0.0, documents=one.documents)
         for name, one in row.figures.items()
         if one.mean == one.mean
     }

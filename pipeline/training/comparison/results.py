@@ -8,23 +8,32 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from pipeline.config.science import BASELINES, OWN, Claim, ScienceSettings
+from pipeline.config.science import BASELINES, OWN, Claim, Scaling, ScienceSettings
+from pipeline.training.comparison.scaling import HIGHEST, LOWEST, Point, alphas, fitted
 from pipeline.training.evaluation.table import TITLES
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 
 
+Influences = Annotated[tuple[float, ...], PlainSerializer(lambda one: tuple(float(f"{each:.5g}") for each in one))]
+
+
 class Measurement(BaseModel):
-    """A number, and its standard error (over documents; 0: it has none)."""
+    """A number, and its standard error (over documents; 0: it has none).
+
+    documents: how much each document moves it, the same ones for all rows; none: it is not a mean over documents.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     mean: float
     error: float = 0.0
+    documents: Influences = ()
 
 
 class Found(BaseModel):
@@ -51,23 +60,58 @@ class Results(BaseModel):
         """The mean over seeds; its standard error is that over documents, the mean of the seeds', and that of the
         seeds' spread, in quadrature. None: nobody has measured it.
         """
-        of_seeds = [self.baselines[row]] if row in self.baselines else list(self.rows.get(row, {}).values())
-        values = [one.figures[metric] for one in of_seeds if metric in one.figures]
+        values = self.of_seeds(metric, row)
         if not values:
             return None
-        means = [one.mean for one in values]
-        spread = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
         documents = statistics.mean(one.error for one in values)
-        return Measurement(mean=statistics.mean(means), error=math.hypot(spread, documents))
+        error = math.hypot(_spread(values), documents)
+        return Measurement(mean=statistics.mean(one.mean for one in values), error=error)
+
+    def of_seeds(self, metric: str, row: str) -> list[Measurement]:
+        """Return what was measured with each seed; one of a baseline."""
+        found = [self.baselines[row]] if row in self.baselines else list(self.rows.get(row, {}).values())
+        return [one.figures[metric] for one in found if metric in one.figures]
 
     def verdict(self, claim: Claim) -> tuple[Verdict, str]:
-        """Whether the difference exceeds two standard errors, taken as those of two independent figures, and which."""
-        smaller, larger = self.figure(*claim.smaller), self.figure(*claim.larger)
-        if smaller is None or larger is None:
+        """Whether the difference exceeds two standard errors, and which.
+
+        That over documents is of the difference, document by document: all rows are judged by the same ones. That over
+        seeds is of two independent means.
+        """
+        sides = [self.of_seeds(*claim.smaller), self.of_seeds(*claim.larger)]
+        if not all(sides):
             return "not measured", "–"
-        difference, error = larger.mean - smaller.mean, 2 * math.hypot(smaller.error, larger.error)
+        smaller, larger = (
+            factor * statistics.mean(one.mean for one in side)
+            for factor, side in zip(claim.factors, sides, strict=True)
+        )
+        seeds = math.hypot(*(factor * _spread(side) for factor, side in zip(claim.factors, sides, strict=True)))
+        difference, error = larger - smaller, 2 * math.hypot(seeds, _paired(claim.factors, *sides))
         verdict: Verdict = "confirmed" if difference > error else "refuted" if difference < -error else "undecided"
         return verdict, f"{difference:+.4g} ± {error:.2g}"
+
+
+def _spread(values: Sequence[Measurement]) -> float:
+    """Return the standard error over seeds; 0 of a single one, which says nothing about it."""
+    means = [one.mean for one in values]
+    return statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+
+
+def _paired(factors: tuple[float, float], smaller: Sequence[Measurement], larger: Sequence[Measurement]) -> float:
+    """Return the standard error over documents of a difference of means over seeds.
+
+    Of figures that are not over the same documents, that of two independent ones.
+    """
+    if len({len(one.documents) for one in (*smaller, *larger)}) > 1 or not smaller[0].documents:
+        errors = (statistics.mean(one.error for one in side) for side in (smaller, larger))
+        return math.hypot(*(factor * error for factor, error in zip(factors, errors, strict=True)))
+    means = (
+        [statistics.mean(each) for each in zip(*(one.documents for one in side), strict=True)]
+        for side in (smaller, larger)
+    )
+    count = len(smaller[0].documents)
+    squares = sum((factors[1] * b - factors[0] * a) ** 2 for a, b in zip(*means, strict=True))
+    return math.sqrt(squares * count / (count - 1)) if count > 1 else 0.0
 
 
 _TITLES = TITLES | {
@@ -97,7 +141,39 @@ def to_markdown(settings: ScienceSettings, results: Results) -> str:
         judged = [(claim, *results.verdict(claim)) for claim in map(Claim.of, settings.claims)]
         lines += ["", *_table(["claim", "", "difference"], [[f"`{one.text}`", what, by] for one, what, by in judged])]
         lines += ["", "Confirmed or refuted: by more than two standard errors of the difference."]
+    fits = [_scaling(results, one) for one in settings.scaling]
+    if fits:
+        lines += ["", *_table(["a·N^−α + b through", "N, metric", "a", "α", "95 % of α", "b"], fits)]
+        lines += ["", _OF_FITS]
     return "\n".join(lines) + "\n"
+
+
+_OF_FITS = (
+    "N: parameters. Three sizes determine a, α and b, so that the fit goes through them; 95 % of α: fits to what other "
+    f"documents and seeds might have given, of α from {LOWEST} to {HIGHEST}. a = 0: it does not fall with N."
+)
+
+
+def _scaling(results: Results, asked: Scaling) -> list[str]:
+    """Return the cells of a fit."""
+    sides = [(results.figure("parameters", row), results.of_seeds(asked.metric, row)) for row in asked.rows]
+    points = [
+        Point(
+            size.mean,
+            statistics.mean(one.mean for one in found),
+            _spread(found),
+            tuple(statistics.mean(each) for each in zip(*(one.documents for one in found), strict=True)),
+        )
+        for size, found in sides
+        if size and found
+    ]
+    said = [f"{asked.metric} of {', '.join(asked.rows)}"]
+    if len({one.size for one in points}) < len(asked.rows):
+        return [*said, "not measured", "–", "–", "–", "–"]
+    law = fitted(np.array([one.size for one in points]), np.array([one.mean for one in points]))
+    low, high = alphas(points)
+    pairs = "; ".join(f"{one.size / 1e6:.2f} M, {one.mean:.4g}" for one in points)
+    return [*said, pairs, f"{law.a:.3g}", f"{law.alpha:.3g}", f"{low:.2g} … {high:.2g}", f"{law.b:.4g}"]
 
 
 def to_svg(settings: ScienceSettings, results: Results) -> bytes:

@@ -22,24 +22,29 @@ from stages.lcm import metrics
 from stages.lcm.baselines import SentencePredictor
 from stages.lcm.language_model import CONTEXT, LanguageModel
 from stages.lcm.model import Sampling
+from stages.lcm.text_metrics import rouge_l
 from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
 from stages.sonar.card import ModelCard
 from stages.sonar.tokenizer import SonarTokenizer
 
-METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "ca_cosine", "top1", "mi", "nll", "bpc")
+METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "ca_cosine", "top1", "mi", "nll", "bpc", "rouge_l")
 LIKELIHOOD = frozenset(("nll", "bpc"))  # those that need the decoder's likelihood of the true sentence
 NORMALISED = frozenset(("ca_cosine", "top1"))  # those that need the scaler
-DECODED = frozenset(("l2_r", "mi"))  # those that need the text of what is predicted
+DECODED = frozenset(("l2_r", "mi", "rouge_l"))  # those that need the text of what is predicted
 
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A mean over sentences, its standard error (documents are what was drawn), and of how many sentences it is."""
+    """A mean over sentences, its standard error (documents are what was drawn), and of how many sentences it is.
+
+    documents: how much each moves the mean (`metrics.influences`), so that means over the same ones can be compared.
+    """
 
     mean: float
     error: float
     sentences: int
+    documents: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,17 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
         values_of, weights_of = _likelihood(judge, ours)
         values, weights = values | values_of, weights | weights_of
     if DECODED & set(judge.wanted):
-        count = len(places) if "l2_r" in judge.wanted else min(judge.informed, len(places))
+        few = not {"l2_r", "rouge_l"} & set(judge.wanted)
+        count = min(judge.informed, len(places)) if few else len(places)
         langs = [held.lang(int(place)) for place in places[:count]]
         done("decoding")
         texts = judge.words.decode(ours[:count], langs)
         if "l2_r" in judge.wanted:
             done("encoding again")
             values["l2_r"] = metrics.l2(judge.words.encode(texts, langs), real)
+        if "rouge_l" in judge.wanted:
+            true = [held.texts[place] for place in places.tolist()]
+            values["rouge_l"] = torch.tensor([rouge_l(*pair) for pair in zip(texts, true, strict=True)])
         if judge.language_model:
             done("mutual information")
             contexts = [held.context(int(place), CONTEXT) for place in places[: judge.informed]]
@@ -132,11 +141,12 @@ def measure_words(judge: Judge, model: TokenLm, tokenizer: ModelCard, sampling: 
 
 def _means(judge: Judge, values: dict[str, Tensor], weights: dict[str, Tensor]) -> dict[str, MetricValue]:
     document = judge.held.origin[judge.held.judged]
-    return {
-        name: MetricValue(*metrics.mean_of(values[name], document[: len(values[name])], weights.get(name)))
-        for name in METRICS
-        if name in values and name in judge.wanted
-    }
+    found = {}
+    for name in METRICS:
+        if name in values and name in judge.wanted:
+            of = values[name], document[: len(values[name])], weights.get(name)
+            found[name] = MetricValue(*metrics.mean_of(*of), tuple(metrics.influences(*of)[1].tolist()))
+    return found
 
 
 def _by_cosine(judge: Judge, predicted: Tensor, scaler: RobustScaler) -> dict[str, Tensor]:

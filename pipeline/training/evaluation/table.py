@@ -27,8 +27,9 @@ TITLES = {
     "mi": "MI",
     "nll": "NLL",
     "bpc": "bits/char",
+    "rouge_l": "ROUGE-L",
 }
-SHARES = ("ca", "ca_cosine", "top1")
+SHARES = ("ca", "ca_cosine", "top1", "rouge_l")
 UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a token model predicts no embeddings
 
 
@@ -105,4 +106,8 @@ def _said(name: str, figure: MetricValue | None) -> str:
 
 
 def _finite(figure: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in figure.items()}
+    return {
+        key: None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in figure.items()
+        if key != "documents"
+    }

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.science import Claim, Objective, load_science
+from pipeline.config.science import Claim, Objective, Scaling, load_science
+from pipeline.training.comparison.compare import seconds_of_step
 from pipeline.training.comparison.results import Found, Measurement, Results, to_markdown, to_svg
+from pipeline.training.comparison.scaling import Point, alphas, fitted
+from stages.lcm.metrics import influences, mean_of
 from tests.conftest import ROOT
 from tests.docs.documents import blocks
 from tests.support.cli import pipeline
@@ -76,14 +82,25 @@ def test_rows_are_trained_and_judged_once(training_corpus: Path) -> None:
 def test_steps_follow_from_minutes(training_corpus: Path) -> None:
     words = science_of(training_corpus)["objectives"]["words"]
     settings = science_of(
-        training_corpus, objectives={"brief": words}, claims=[], seeds=[3], minutes=1e-5, calibration_steps=2,
-        output="brief", metrics=["bpc"],
+        training_corpus, objectives={"same": words | {"steps_of": "brief"}, "brief": words}, claims=[], seeds=[3],
+        minutes=1e-5, calibration_steps=2, clock="cpu", output="brief", metrics=["bpc"],
     )  # fmt: skip
     done = pipeline("compare-objectives", written(training_corpus, settings))
     assert done.returncode == 0, done.stderr
     results = json.loads((training_corpus.parent / "brief/results.json").read_text())
     assert results["steps"] == {"brief": 1} and results["rows"]["brief"]["3"]["steps"] == 1
+    assert results["rows"]["same"]["3"]["steps"] == 1 and not folder(training_corpus, "same-calibration").exists()
     assert (folder(training_corpus, "brief-calibration") / "model.json").exists()
+    lines = (folder(training_corpus, "brief-calibration") / "metrics.jsonl").read_text().splitlines()
+    each = [json.loads(line) for line in lines]
+    assert [one["step"] for one in each] == [1, 2] and all(one["cpu_seconds"] > 0 < one["seconds"] for one in each)
+
+
+def test_steps_are_timed_by_the_clock_that_is_asked_for() -> None:
+    lines = [{"seconds": 2.0 * one, "cpu_seconds": one} for one in (9.0, 1.0, 1.0, 1.0, 3.0)]
+    assert seconds_of_step(lines, "cpu", 0.0) == 1.5 and seconds_of_step(lines, "wall", 0.0) == 3.0
+    assert seconds_of_step(lines, "cpu", 0.02) == pytest.approx(0.98 * 1.0 + 0.02 * 3.0)  # the last step fits a head
+    assert seconds_of_step(lines[:1], "cpu", 0.0) == 9.0 and seconds_of_step(lines, "cpu", 1.0) == 1.5
 
 
 def found(**figures: float) -> Found:
@@ -102,11 +119,61 @@ def test_means_and_claims() -> None:
     results.rows["b"]["0"] = found(nll=2.5)
     assert results.verdict(Claim.of("nll(a) < nll(b)"))[0] == "undecided"
     assert results.verdict(Claim.of("nll(a) < ca(b)")) == ("not measured", "–")
+    assert results.verdict(Claim.of("nll(a) < 5 nll(b)"))[1].startswith("+10.5 ±")
+    assert results.verdict(Claim.of("5 nll(b) > nll(a)")) == results.verdict(Claim.of("nll(a) < 5 nll(b)"))
+
+
+def test_differences_are_judged_document_by_document() -> None:
+    """Documents that are hard for one row are hard for the other: their difference has a smaller error than either."""
+    generator = torch.Generator().manual_seed(1)
+    hard = torch.randn(30, generator=generator).repeat_interleave(4)
+    document = torch.arange(30).repeat_interleave(4)
+    values = [hard + 0.1 * torch.randn(120, generator=generator) + shift for shift in (0.0, 0.2)]
+    rows = {}
+    for name, each in zip("ab", values, strict=True):
+        mean, error, _ = mean_of(each, document)
+        moved = tuple(influences(each, document)[1].tolist())
+        rows[name] = {
+            "0": Found(asked="x", steps=1, figures={"nll": Measurement(mean=mean, error=error, documents=moved)})
+        }
+    results = Results.model_validate_json(Results(rows=rows).model_dump_json())
+    _, error, _ = mean_of(values[1] - values[0], document)
+    verdict, said = results.verdict(Claim.of("nll(a) < nll(b)"))
+    assert verdict == "confirmed" and said.endswith(f" ± {2 * error:.2g}")
+    assert 4 * 2 * error < math.hypot(*(2 * mean_of(each, document)[1] for each in values))
+
+
+def test_a_power_law_is_found() -> None:
+    sizes = np.array([3e5, 1.6e6, 6e6, 2e7])
+    law = fitted(sizes, 40 * sizes**-0.3 + 2)
+    assert (law.a, law.alpha, law.b) == pytest.approx((40, 0.3, 2), rel=1e-4) and law.largest_miss < 1e-6
+    assert fitted(sizes, sizes**0.1).a == 0  # it rises
+    with pytest.raises(ValueError, match="needs three sizes"):
+        fitted(np.array([1.0, 1.0, 2.0]), np.arange(3.0))
+    points = [Point(one, 40 * one**-0.3 + 2, 0.0, (0.3, -0.3)) for one in sizes]
+    assert alphas(points) == pytest.approx((0.3, 0.3), rel=0.02)  # what moves all alike is b
+    low, high = alphas([replace(one, spread=0.05) for one in points])
+    assert low < 0.29 and high > 0.31
+
+
+def test_scaling_is_in_the_table() -> None:
+    rows = {
+        row: {"0": found(nll=40 * size**-0.3 + 2, parameters=size)}
+        for row, size in (("a", 1e5), ("b", 1e6), ("c", 1e7))
+    }
+    settings = load_science(ROOT / "conf/science.yaml").settings.model_copy(
+        update={"claims": (), "scaling": (Scaling(metric="nll", rows=("a", "b", "c")),)}
+    )
+    assert "| nll of a, b, c | 0.10 M, 3.265; 1.00 M, 2.634; 10.00 M, 2.318 | 40 | 0.3 | " in to_markdown(
+        settings, Results(rows=rows)
+    )
+    del rows["b"]
+    assert "| nll of a, b, c | not measured |" in to_markdown(settings, Results(rows=rows))
 
 
 def test_the_file_that_ships_can_be_read() -> None:
     science = load_science(ROOT / "conf/science.yaml")
-    assert len(science.settings.trained) == 12 and isinstance(science.settings.objectives["base"], Objective)
+    assert len(science.settings.trained) == 17 and isinstance(science.settings.objectives["base"], Objective)
     assert "| row | seeds |" in to_markdown(science.settings, Results())
     assert to_svg(science.settings, Results()).startswith(b"<?xml")
 
@@ -130,6 +197,16 @@ def test_the_file_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         ({"split": "tset"}, "split is tset; splits are"),
         ({"minuets": 3}, "minuets: Extra inputs are not permitted"),
         ({"objectives": {"a": {"train": {}, "of": "b"}}}, "a is of b, which is not a row that is trained"),
+        ({"objectives": {"a": {"of": "a", "minutes": 1}}}, "give either train, minutes and steps_of, or the row"),
+        ({"objectives": {"a": {"minutes": 1, "train": {"steps": 2}}}}, "give one of minutes, steps_of and train.steps"),
+        ({"objectives": {"a": {"steps_of": "b"}}}, "a has steps_of b, which is not a row with steps of its own"),
+        ({"clock": "sun"}, "clock: Input should be 'wall' or 'cpu'"),
+        (
+            {"scaling": [{"metric": "nll", "rows": ["base", "words", "ensemble"]}]},
+            "scaling is about ensemble, which is",
+        ),
+        ({"scaling": [{"metric": "nll", "rows": ["base", "words", "base"]}]}, "base, words, base: name each once"),
+        ({"scaling": [{"metric": "ca", "rows": ["base", "words", "base"]}]}, "scaling is about ca; the metrics here"),
         ({"objectives": {"base": {"train": {"steps": 0}}}}, "objectives.base.train: steps: Input should be greater"),
     ],
 )

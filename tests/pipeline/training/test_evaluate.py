@@ -37,6 +37,7 @@ from pipeline.training.status import SCALER
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.lcm.model import Sampling
+from stages.lcm.text_metrics import rouge_l
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
 from stages.sonar.ids import END
@@ -132,8 +133,10 @@ def test_the_round_trip_is_decoding_and_encoding(corpus: Corpus, index: Index) -
     texts = words.decode(held.embeddings[held.judged], langs)
     again = words.encode(texts, langs).float()
     expected = [math.dist(a.tolist(), held.embeddings[n].tolist()) for a, n in zip(again, held.judged, strict=True)]
-    found = run(corpus, models=("base",), sentences=12, metrics="l2_r")["the sentence itself"].figures["l2_r"]
-    assert found.mean == pytest.approx(sum(expected) / len(expected), abs=2e-3)  # batches differ
+    found = run(corpus, models=("base",), sentences=12, metrics="l2_r,rouge_l")["the sentence itself"].figures
+    assert found["l2_r"].mean == pytest.approx(sum(expected) / len(expected), abs=2e-3)  # batches differ
+    shares = [rouge_l(text, held.texts[n]) for text, n in zip(texts, held.judged.tolist(), strict=True)]
+    assert found["rouge_l"].mean == pytest.approx(sum(shares) / len(shares)) and found["rouge_l"].mean > 0.05
     assert torch.equal(words.encode(list(held.texts), [held.lang(n) for n in range(len(held.texts))]), held.embeddings)
 
 
@@ -238,7 +241,7 @@ def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Co
         ({"split": "dev"}, "--split dev: there is no such split; splits are train, validation, test"),
         (
             {"metrics": "l2,bleu"},
-            "there is no metric bleu; metrics are l2, l2_squared, l2_r, par, ca, ca_cosine, top1, mi, nll, bpc",
+            "no metric bleu; metrics are l2, l2_squared, l2_r, par, ca, ca_cosine, top1, mi, nll, bpc, rouge_l",
         ),
         ({"metrics": "mi"}, "--language-model gpt2, smollm2 or a card's file"),
         (
