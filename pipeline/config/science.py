@@ -122,11 +122,11 @@ class ScienceSettings(BaseModel):
                     rows = ", ".join((*self.objectives, *BASELINES))
                     raise ValueError(f"the claim {claim.text!r} is about {row}; rows are {rows}")
                 self._check_metric(f"the claim {claim.text!r}", metric)
-        for one in self.scaling:
-            self._check_metric("scaling", one.metric)
-            other = [row for row in one.rows if row not in self.trained]
-            if other or len(set(one.rows)) < len(one.rows):
-                wrong = f"{other[0]}, which is not trained" if other else f"{', '.join(one.rows)}: name each once"
+        for fit in self.scaling:
+            self._check_metric("scaling", fit.metric)
+            unknown = [row for row in fit.rows if row not in self.trained]
+            if unknown or len(set(fit.rows)) < len(fit.rows):
+                wrong = f"{unknown[0]}, which is not trained" if unknown else f"{', '.join(fit.rows)}: name each once"
                 raise ValueError(f"scaling is about {wrong}; trained rows are {', '.join(self.trained)}")
         return self
 
