@@ -56,7 +56,7 @@ def run_as_job(console: Console, config: RunConfig, command: list[str]) -> int:
     except KeyboardInterrupt:
         console.print(
             f"No longer followed; the run goes on.\n  ray job logs --address {address} --follow {job}   follow it\n"
-            f"  ray job stop --address {address} {job}            stop it; what is finished is kept",
+            f"  ray job stop --address {address} {job}            stop it; finished work is kept",
             highlight=False,
         )
         return INTERRUPTED

@@ -20,9 +20,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Documents → sentences → SONAR embeddings with quality scores, in FP16 Parquet.\n\n"
-    "Start with [bold]pipeline run corpus.yaml[/]; run it again after anything went wrong: what is finished is never "
-    "done twice.",
+    help="Turn documents into corpora of SONAR sentence embeddings with quality scores, and train Large Concept Models "
+    "on them.\n\nStart with [bold]pipeline init DATA[/], then [bold]pipeline run corpus.yaml[/]. The same command "
+    "continues after any interruption: finished work is kept.",
 )
 
 
@@ -52,7 +52,7 @@ GARBAGE = 20_000  # objects between collections: at Python's 700, imports alone 
 SPINS = 1000  # as libgomp itself takes when one process has more threads than there are cores
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows them
     "Work on a corpus": (run.run, run.plan, monitor.status, monitor.logs, run.cancel, run.retry),
-    "Look at it, and hand it over": (
+    "Inspect and export a corpus": (
         inspect.inspect,
         inspect.select,
         inspect.report,
@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         inspect.compare_segmenters,
     ),
     "Train and evaluate": (train.index, train.train, train.evaluate, train.generate, train.compare_objectives),
-    "Keep it in order": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
+    "Maintain a corpus": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
     "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),
 }
 # What these print is a summary of what they do, which -q leaves out; the others are asked for what they print.

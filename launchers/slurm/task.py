@@ -84,7 +84,7 @@ class Task:
                     self._claim_and_do(mine)
                 except KeyboardInterrupt:
                     self._let_go()
-                    self.console.print(f"stopped: {heart.stopped or 'asked to'}; what is finished is kept")
+                    self.console.print(f"stopped: {heart.stopped or 'asked to'}; finished work is kept")
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 if not self._progress:
                     raise CorpusError(

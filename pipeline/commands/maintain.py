@@ -28,8 +28,8 @@ def verify(
     Every record that a command reads is checked too: settings and views of runs,
     receipts, ledgers, fits, indexes and trainings. --repair makes damaged records
     again where other files say what was in them; other damaged files lose their
-    receipts, and the next run or training makes them again. What nothing can
-    bring back is named. --repair is refused while a run is under way.
+    receipts, and the next run or training makes them again. Files that cannot be
+    restored are named. --repair is refused while a run is under way.
 
     --compare reads receipts, and embeddings only where the receipts differ. Two
     corpora are equal if documents, texts, order and bytes are; where GPUs
@@ -85,12 +85,12 @@ def gc(
 ) -> None:
     """Count or delete files that the newest run does not need: how many, how many bytes, and why.
 
-    Results of older settings are kept, so that going back to them costs
-    nothing, and a killed fit may leave its file. Kept is also what a model was
-    trained on, and what another run of the last 30 days needs, such as the
-    whole corpus after a trial with fewer documents; --older-views takes the
-    latter as well. Nothing else is touched. --delete asks first; where no
-    terminal is there to answer, give --yes. Refused while a run is under way.
+    A corpus keeps results of older settings, so that going back to them costs
+    nothing, and a killed fit may leave its file: these can be deleted. Files that
+    a model was trained on stay, and so do files that another run of the last 30
+    days needs, such as the whole corpus after a trial with fewer documents;
+    --older-views deletes the latter as well. --delete asks first; without a
+    terminal, give --yes. Refused while a run is under way.
 
     Examples:
 

@@ -69,12 +69,12 @@ LogLevel = Annotated[
         "--log-level",
         metavar="LEVEL",
         envvar="PIPELINE_LOG_LEVEL",
-        help=f"the least level that is logged on standard error: {', '.join(LEVELS)}",
+        help=f"log messages of this level and above on standard error: {', '.join(LEVELS)}",
         show_envvar=False,
         rich_help_panel=MESSAGES,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts, with keys that stay")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts; its keys do not change")]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
 

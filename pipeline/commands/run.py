@@ -60,7 +60,7 @@ def run(
         bool,
         typer.Option(
             "--accept-removal",
-            help="agree that documents leave the corpus because their inputs do, or that `name` is another one",
+            help="agree that documents leave the corpus with their inputs, or that `name` is not that of the corpus",
         ),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="for --launcher slurm: follow the run to its end")] = False,
@@ -103,7 +103,7 @@ def run(
     try:
         submitted = run_corpus(out, resolved, options, backend_of(resolved, options))
     except KeyboardInterrupt:
-        err.print("Interrupted. What is finished is kept: run the same command again to go on.")
+        err.print("Interrupted. Finished work is kept: run the same command again to go on.")
         raise typer.Exit(130) from None
     if submitted and wait:
         follow_run(resolved.output, slurm_cluster(), submitted)
@@ -183,7 +183,7 @@ def retry(
             metavar="REASON", help="only chunks with records quarantined for this reason (implies --quarantined)"
         ),
     ] = None,
-    launcher: Annotated[str | None, typer.Option(metavar="KIND", help="as for run")] = None,
+    launcher: Annotated[str | None, typer.Option(metavar="KIND", help="auto, inline, local, ray or slurm")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Try quarantined records again, after you have removed the cause: a library, a limit, a file.
@@ -214,7 +214,7 @@ def retry(
     try:
         retry_chunks(out, resolved, reason, options, backend_of(resolved, options))
     except KeyboardInterrupt:
-        err.print("Interrupted. What is finished is kept: pipeline run goes on.")
+        err.print("Interrupted. Finished work is kept: pipeline run goes on.")
         raise typer.Exit(130) from None
 
 

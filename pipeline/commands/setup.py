@@ -172,11 +172,11 @@ def flops(
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="also draw the figure: .svg, .png or .pdf")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
-    """Calculate the operations, time and price of training an LCM and of writing text with it, beside two LLMs.
+    """Calculate operations, time and price of training an LCM and of writing text with it, compared with two LLMs.
 
-    The counts are theoretical (LCM paper, section 2.5.1 and Figure 13): products and
-    attention, with keys and values kept. Every assumption is printed. The peak is
-    that of an H100 in bfloat16 unless --peak says otherwise.
+    The counts are theoretical (LCM paper, section 2.5.1 and Figure 13): matrix
+    products and attention, with cached keys and values. Every assumption is
+    printed. The peak is that of an H100 in bfloat16 unless --peak says otherwise.
 
     Examples:
 

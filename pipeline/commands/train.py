@@ -29,7 +29,7 @@ EpsilonScaling = Annotated[
     float | None, typer.Option(help="diffusion models: λ_eps, what predicted noise is divided by (1.00045)")
 ]
 Eta = Annotated[
-    float | None, typer.Option(min=0, max=1, help="diffusion models: noise that steps add (0); 1: as DDPM does")
+    float | None, typer.Option(min=0, max=1, help="diffusion models: noise that each step adds, up to 1 as in DDPM (0)")
 ]
 Clip = Annotated[
     float | None, typer.Option(help="diffusion models: the largest normalised value of a prediction (no limit)")
@@ -51,7 +51,7 @@ Reencode = Annotated[
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23 (the paper's); token models: of logits (1); needs --top-k"),
+    typer.Option(min=1e-4, help="Quant-LCM: 1/β of eq. 23; token models: divisor of logits (1); both need --top-k"),
 ]
 TopK = Annotated[
     int | None,
@@ -177,7 +177,7 @@ def evaluate(
         int, typer.Option(min=1, metavar="N", help="number of sentences to predict, rounded up to whole documents")
     ] = 10_000,
     metrics: Annotated[
-        str, typer.Option(metavar="A,B,…", help="metrics to compute, of those below")
+        str, typer.Option(metavar="A,B,…", help="metrics to compute, of those explained above")
     ] = "l2,l2_squared,l2_r,par,ca",
     language_model: Annotated[
         str | None, typer.Option(metavar="CARD", help="language model for mi: gpt2, smollm2, or the path of a card")
@@ -289,11 +289,11 @@ def generate(
     until it predicts "End of text.", repeats itself, or reaches --sentences. With
     --lang, the same concepts are decoded into another language of the decoder.
 
-    With --split, continuations are compared with how the documents really go on:
-    ROUGE-L, what they share with the prompt (OVL-3) and repeat (REP-4) by n-grams
-    of characters, as the paper's tables do, the same by words (copied 3-grams;
-    seq-rep-4, in percent), and the cosine of each sentence with the next but one
-    (coherence).
+    With --split, continuations are compared with the real ones: ROUGE-L; what they
+    share with the prompt (OVL-3) and how much they repeat (REP-4), by n-grams of
+    characters as in the paper's tables; both again by words (copied 3-grams;
+    seq-rep-4, in percent); and the mean cosine of each sentence with the next but
+    one (coherence).
 
     Examples:
 
@@ -336,16 +336,16 @@ def compare_objectives(
         ),
     ],
 ) -> None:
-    """Train many objectives on one corpus, judge all by the same sentences, and say which claims hold.
+    """Train many objectives on one corpus, evaluate all on the same sentences, and say which claims hold.
 
     Every row of the file is trained with every seed, on this machine, and evaluated
-    on the same held-out documents, wrapped alike. Run it again to go on: trainings
-    resume from their checkpoints, and what was judged is kept. Results are written
-    after each row and seed, as results.json, results.md (a table, and what became
-    of the claims) and results.svg, with two standard errors.
+    on the same held-out documents, wrapped alike. Run it again to continue:
+    trainings resume from their checkpoints, and evaluations are kept. Results are
+    written after each row and seed, as results.json, results.md (tables of figures
+    and of claims) and results.svg, with two standard errors.
 
     The corpus must have been run. With `minutes`, all rows train equally long: a
-    short training of each row before decides its number of steps.
+    short training of each row measures its speed and so sets its number of steps.
 
     Examples:
 
@@ -359,7 +359,7 @@ def compare_objectives(
 
 
 def _sampling(**options: float | None) -> dict[str, float]:
-    """Those that the command line names. Raises `ConfigError` for what is no such number."""
+    """Return the options that the command line gives. Raises `ConfigError` for a value that is not allowed."""
     from pydantic import ValidationError
 
     from pipeline.base.errors import ConfigError
@@ -376,5 +376,5 @@ def _sampling(**options: float | None) -> dict[str, float]:
 
 
 def _of_file(place: str) -> TrainSettings | None:
-    """The section train of a YAML file that was named instead of a corpus."""
+    """Return the section train of a YAML file that was named instead of a corpus."""
     return load(Path(place)).train if place.endswith((".yaml", ".yml")) else None

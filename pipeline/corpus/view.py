@@ -30,7 +30,7 @@ VIEW_FILE = "view.json"
 CHUNKS_FILE = "chunks.parquet"
 PRINT = pa.binary(16)  # a fingerprint's bytes
 Entry = tuple[Chunk, str]
-AGAIN = "run the corpus.yaml of this corpus again, which restores it: what is finished is kept"
+AGAIN = "run the corpus.yaml of this corpus again, which restores it: finished work is kept"
 _CHUNKS = SCHEMA.append(pa.field("fingerprint", PRINT))
 _OPTIONAL = ["current"]  # a column that is written only where it says something
 

@@ -119,8 +119,8 @@ def show_models(console: Console) -> None:
         table.add_row(escape(lcm.name), lcm.kind, _layers(lcm), str(lcm.model_dim), weights, str(lcm.context))
     console.print(table)
     console.print(
-        "\n[bold]pipeline models NAME[/] shows a card in full, with [bold]--fetch[/] it fetches the files.\n"
-        f"What is fetched lies in {escape(str(cache_folder()))} (or in PIPELINE_CACHE, where that is set).",
+        "\n[bold]pipeline models NAME[/] shows a card in full; with [bold]--fetch[/] it fetches the files.\n"
+        f"Fetched files are in {escape(str(cache_folder()))} (PIPELINE_CACHE names another folder).",
         soft_wrap=True,
         highlight=False,
     )

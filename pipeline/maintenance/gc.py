@@ -98,7 +98,7 @@ def show_garbage(console: Console, found: Garbage) -> None:
     for why, files in found.kept.items():
         console.print(Text(f"kept: {counted(files, 'file')}: {why}"), soft_wrap=True)
     if not found.why:
-        kept = " or another run or a model" if found.kept else ""
+        kept = ", another run or a model" if found.kept else ""
         console.print(f"The newest run{kept} needs every file.")
 
 

@@ -96,8 +96,9 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
     if found.hits:
         console.print(
-            "Now run: pipeline run corpus.yaml (it writes those chunks again and deletes what they were). Input files, "
-            "exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are yours.",
+            "Now run: pipeline run corpus.yaml (it writes those chunks again and deletes their old files). Input "
+            "files, exports, copies elsewhere, and older versions that a bucket may keep, are not touched: they are "
+            "yours.",
             soft_wrap=True,
         )
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, visible
-from pipeline.base.formats import number, plain, size
+from pipeline.base.formats import counted, number, plain, size
 from pipeline.corpus.counters import CHUNK, whole_counts
 from pipeline.corpus.quarantine import QuarantinedRecord, quarantined_records
 from pipeline.corpus.reader import Corpus
@@ -38,7 +38,7 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
                 Text(f"  … and {number(rest)} more: --reason '{name}' --most {max(20, most * 10)}", style="dim")
             )
     unreadable = int(corpus.chunks.total[f"{CHUNK}/bytes_unreadable"])
-    total = f"{number(sum(counts.values()))} records in quarantine, {size(unreadable)} could not be decoded"
+    total = f"{counted(sum(counts.values()), 'record')} in quarantine, {size(unreadable)} could not be decoded"
     console.print(
         f"{total}; all of them: {corpus.url}/quarantine/*.parquet", markup=False, highlight=False, soft_wrap=True
     )

@@ -94,7 +94,7 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
     _say(console, wrong)
     repaired = [repair(store, wrong)] if wrong and mend else []
     if any(one.blocks for one in wrong) and not mend:
-        console.print("The rows were not checked: first the records above must be made again.")
+        console.print("The rows were not checked: the records above must be repaired first.")
     else:
         found = _check_rows(console, store, () if mend else [one.path for one in wrong])
         repaired += [repair(store, found)] if found and mend else []
@@ -103,8 +103,8 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
         _say_repaired(console, repaired)
     elif wrong:
         console.print(
-            "pipeline verify --repair makes records again that others still say, and deletes those of which the next "
-            "run or training makes everything again",
+            "pipeline verify --repair rebuilds records from other files where it can, and deletes others, so that the "
+            "next run or training makes what they stood for again",
             highlight=False,
         )
     return list(wrong)

@@ -41,8 +41,8 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
     if not seen.over:
         console.print(
             Text(
-                f"{_name(seen)} has been asked, but {_who(seen)} still holds the corpus; it stops at its next sign of "
-                f"life. See: pipeline status {store.url} --watch",
+                f"{_name(seen)} has been asked, but {_who(seen)} still holds the corpus; it stops at its next "
+                f"heartbeat. See: pipeline status {store.url} --watch",
                 "yellow",
             ),
             soft_wrap=True,
@@ -52,7 +52,7 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
     if seen.done:
         console.print("It had ended before it noticed.")
     else:
-        console.print("Cancelled. What is finished is kept: pipeline run goes on from there.")
+        console.print("Cancelled. Finished work is kept: pipeline run goes on from there.")
     return True
 
 

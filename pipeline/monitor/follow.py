@@ -236,7 +236,7 @@ def show_end(console: Console, store: Store, state: RunState) -> None:
     name = state.run.removeprefix("runs/") or "a run that was being planned"
     if state.summary is None:
         console.print(Text(f"{name} was not closed: {state.lost or 'it was killed'}", "red"), soft_wrap=True)
-        console.print("What is finished is kept: run the same command again to go on.")
+        console.print("Finished work is kept: run the same command again to go on.")
         return
     if state.done:
         console.print(f"{name} is done", markup=False, highlight=False)

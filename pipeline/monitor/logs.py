@@ -150,7 +150,7 @@ def _show_end(console: Console, store: Store, run: str, told: set[str]) -> int:
     """Show how a run ended if not well, except for failures that are shown already. Returns the number of lines."""
     summary = read_summary(store, run)
     said = [why for why in (summary.failures if summary else ()) if not any(one in why for one in told)]
-    said += ["interrupted; what was finished is kept"] if summary and summary.interrupted else []
+    said += ["interrupted; finished work was kept"] if summary and summary.interrupted else []
     for why in said:
         console.print(Text(f"the run ended: {visible(why)}", "red"), soft_wrap=True)
     return len(said)

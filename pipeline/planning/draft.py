@@ -288,7 +288,7 @@ def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: 
         '# select: "chars >= 10"           # the sentences that trainings and exports see',
         "# train: {model: lcm-two-tower-tiny, steps: 300}     # a Large Concept Model; needs scaler",
         "# report: {}                      # a page of plots at the end of each run",
-        "launcher: auto                    # this process while there is little to do, else all cores and GPUs",
+        "launcher: auto                    # this process if there is little to do, otherwise all cores and GPUs",
     ]
     return "\n".join(lines) + "\n"
 
@@ -304,7 +304,7 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
             yield "    # id: COLUMN                  # no column identifies every document: ids are generated"
     if lang == "detect":
         seen = ", ".join(lang for lang, _ in one.langs.most_common(5)) or "none for certain"
-        yield f"    lang: detect                  # each text tells its own: {seen}"
+        yield f"    lang: detect                  # detected from each text: {seen}"
     else:
         yield f"    lang: {lang}"
     if one.keep:
@@ -318,10 +318,10 @@ def _model_lines(model: str, told: str, langs: Counter[str], small: Collection[s
             "# The published model is called sonar: fetched once (6 GB), and slow without a GPU.",
             "encode: {model: sonar-tiny}",
         ]
-    beyond = ", ".join(sorted(set(langs) - set(small))) or "they could not be told"
+    beyond = ", ".join(sorted(set(langs) - set(small))) or "they could not be detected"
     return [
         f"# Languages: {told or 'not told'}. sonar-tiny does not know all of them ({beyond}), sonar knows 202; it is",
-        "# fetched once (pipeline models sonar --fetch, 6 GB), and wants a GPU for more than a few books.",
+        "# fetched once (pipeline models sonar --fetch, 6 GB), and needs a GPU for more than a few books.",
         "encode: {model: sonar}",
     ]
 

@@ -114,8 +114,8 @@ class ViewChange:
         return (
             f"{', and '.join(what)}:\n"
             + "".join(f"  {line}\n" for line in self.lines())
-            + "Nothing was changed. If that is meant, run again with --accept-removal (what leaves stays on disk until "
-            "pipeline gc --delete); otherwise restore the inputs, or give another `output`"
+            + "Nothing was changed. If that is intended, run again with --accept-removal (documents that leave stay "
+            "on disk until pipeline gc --delete); otherwise restore the inputs, or give another `output`"
         )
 
 

@@ -31,7 +31,7 @@ from pipeline.planning.simulation import (
 def show_plan(console: Console, plan: Plan) -> None:
     """Print the table of `pipeline plan`."""
     table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("stage", "done", "to do", "sentences to do", "a second", "time"):
+    for column in ("stage", "done", "to do", "sentences to do", "sentences/s", "time"):
         table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
     estimate = estimate_of(plan) if plan.chunks_to_segment() else None
     for work in plan.work.values():
@@ -86,11 +86,12 @@ def _rounded(value: float) -> float:
 
 def _estimated(estimate: Estimate) -> str:
     by_card = [stage for stage, one in estimate.stages.items() if one.by_card and one.seconds]
-    looked = f", by the marks in {counted(estimate.documents, 'document')}" if estimate.documents else ""
-    rates = f"; not measured, but by the sizes of models: {', '.join(by_card)}" if by_card else ""
+    looked = f", by sentence-final marks in {counted(estimate.documents, 'document')}" if estimate.documents else ""
+    rates = f"; estimated from model sizes, not measured: {', '.join(by_card)}" if by_card else ""
     return (
-        f"To come: about {number(_rounded(estimate.sentences))} sentences (± {max(estimate.error, 0.01):.0%}{looked}), "
-        f"{size(_rounded(estimate.stored_bytes))} to be written.\nTimes are those of one worker{rates}."
+        f"Remaining: about {number(_rounded(estimate.sentences))} sentences "
+        f"(± {max(estimate.error, 0.01):.0%}{looked}), {size(_rounded(estimate.stored_bytes))} to write.\n"
+        f"Times are for one worker{rates}."
     )
 
 
@@ -168,8 +169,8 @@ def _stages(console: Console, found: Simulation) -> None:
         rate = _between(*(f"{number(each)}" for each in one.rates)) if one.rates else "–"
         hours = _between(*(large(each) for each in one.hours)) if one.hours else "–"
         rows.append([one.stage, f"{large(one.rows)}{times}", rate, hours, _origin(one, found)])
-    columns = ("stage", "sentences", "a second", "worker-hours", "where the rate comes from")
-    _table(console, "Work, of one worker (a GPU, or a machine without)", columns, rows, texts=2)
+    columns = ("stage", "sentences", "sentences/s", "worker-hours", "where the rate comes from")
+    _table(console, "Work of one worker (a GPU, or a machine without GPUs)", columns, rows, texts=2)
     beside = next((one for one in found.stages if one.beside and one.hours), None)
     low, high = found.device_hours()
     if beside and beside.hours and high:

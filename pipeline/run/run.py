@@ -63,7 +63,7 @@ _STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster and "}
 _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline status {output} --watch   how far it is
   pipeline logs {output}             what failed, and what workers say
-  pipeline cancel {output}           stop it; what is finished is kept"""
+  pipeline cancel {output}           stop it; finished work is kept"""
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class _Run:
         except KeyboardInterrupt:
             self.record.close({"done": False, "interrupted": True})
             if heart.stopped:
-                raise CorpusError(f"stopped: {heart.stopped}; what is finished is kept") from None
+                raise CorpusError(f"stopped: {heart.stopped}; finished work is kept") from None
             raise
         except BaseException as error:
             self.record.close({"done": False, "failures": [*self.failures, str(error)]})
@@ -386,7 +386,7 @@ def _show_duplicates(console: Console, plan: Plan) -> None:
         warn(
             console,
             f"{counted(found.ids, 'id')} {verb} in more than one document ({number(found.documents)} documents in "
-            "all); to keep the first one of each, set duplicate_ids: keep-first (keep-all: this is meant)",
+            "all); to keep the first one of each, set duplicate_ids: keep-first (keep-all: this is intended)",
         )
 
 

@@ -73,7 +73,7 @@ def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterato
             raise ConfigError(f"{what}; give a folder, or a URL: s3://… gs://… az://… https://…") from error
         if is_remote(url) and (isinstance(error, OSError) or _of_a_client(error)):
             name = type(error).__name__
-            advice = _ADVICE.get(name, "check the network and try again: what is finished is kept")
+            advice = _ADVICE.get(name, "check the network and try again: finished work is kept")
             raise kind(f"{what} ({name}); {advice}") from error
         raise
 

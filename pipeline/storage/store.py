@@ -200,7 +200,7 @@ class Store:
             todo = _REMEDIES.get(error.errno or 0, "fix that")
             raise StorageError(
                 f"{self.url}: cannot write {path} ({len(data)} bytes): {error.strerror}; {todo}, then run the same "
-                "command again: what is finished is kept"
+                "command again: finished work is kept"
             ) from error
 
     @_asks

@@ -102,7 +102,7 @@ def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     changed = list(changes(old, new))
     if changed:
         raise ConfigError(
-            f"{folder} was begun with other settings: {'; '.join(changed)}. Set them back to go on with it; give "
+            f"{folder} was begun with other settings: {'; '.join(changed)}. Restore them to go on with it; give "
             "train.name another name for a second run beside it, or start it over with --fresh"
         )
 

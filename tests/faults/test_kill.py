@@ -90,7 +90,7 @@ def test_interrupted_and_resumed(make_config: MakeConfig, tmp_path: Path, launch
     os.killpg(process.pid, sign)
     shown, _ = process.communicate(timeout=600)
     assert process.returncode == 130, shown
-    assert "Interrupted. What is finished is kept: run the same command again" in shown and "Traceback" not in shown
+    assert "Interrupted. Finished work is kept: run the same command again" in shown and "Traceback" not in shown
     (summary,) = (tmp_path / "out/runs").glob("*/summary.json")
     assert json.loads(summary.read_text())["interrupted"]
     with pytest.raises(ProcessLookupError):  # no process of the group is left

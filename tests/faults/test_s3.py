@@ -319,7 +319,7 @@ def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: py
     retry.take_retry_counts()
     monkeypatch.setattr(retry, "RETRY_SECONDS", 1.0)
     proxy.go_away(60)
-    with pytest.raises(StorageError, match="check the network and try again: what is finished is kept") as caught:
+    with pytest.raises(StorageError, match="check the network and try again: finished work is kept") as caught:
         store.read("a")
     assert failed_event("part", caught.value).fatal
     assert retry.take_retry_counts()["read"] >= 1

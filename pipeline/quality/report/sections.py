@@ -184,8 +184,8 @@ def scores(found: Gathered) -> Section | None:
     return Section(
         "autobleu",
         "AutoBLEU",
-        "Each embedding is decoded again and compared with its sentence: what does not come back, a model of "
-        f"embeddings cannot learn. {number(stopped)} decoded sentences reached the maximum length.",
+        "Each embedding is decoded again and compared with its sentence: a model of embeddings cannot learn what "
+        f"is lost there. {number(stopped)} decoded sentences reached the maximum length.",
         [
             Figure(
                 plots.by_length("autobleu-length", {"AutoBLEU": bins}, "AutoBLEU", top=100),
@@ -242,7 +242,7 @@ def examples(found: Gathered) -> Section | None:
         if cells:
             head = ("sentence", "what its embedding decodes to", *(HEADS[name] for name in there))
             blocks.append(Table(head, cells, title, text=2))
-    lead = "Each text once. Often these are addresses, numbers, tables, or text in another language than stated."
+    lead = "Each text is shown once. Often these are addresses, numbers, tables, or text in an unexpected language."
     return Section("examples", "Examples", lead, blocks) if blocks else None
 
 

@@ -122,7 +122,7 @@ class _Comparison:
         asked = self._asked(run, one.sampling)
         done = self.results.rows.get(row, {}).get(str(seed))
         if done and done.asked == asked:
-            self.console.print(f"{row}, seed {seed}: is judged already", markup=False, highlight=False)
+            self.console.print(f"{row}, seed {seed}: is evaluated already", markup=False, highlight=False)
             return
         known = self.results.baselines.values()
         with_baselines = not known or any(one.asked != self._asked_of_baselines for one in known)

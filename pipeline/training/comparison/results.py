@@ -122,12 +122,12 @@ _TITLES = TITLES | {
 
 
 def rows_of(settings: ScienceSettings, results: Results) -> list[str]:
-    """Rows that have figures, those of the file first."""
+    """Return the rows that have figures, those of the file first."""
     return [one for one in (*settings.objectives, *BASELINES) if one in results.rows or one in results.baselines]
 
 
 def to_markdown(settings: ScienceSettings, results: Results) -> str:
-    """The table, what became of the claims, and what the figures mean."""
+    """Return the table of figures, the table of claims, and what the figures mean, as Markdown."""
     columns = [one for one in (*settings.metrics, *OWN) if any(results.figure(one, row) for row in results.rows)]
     lines = _table(
         ["row", "seeds", "steps", *(_TITLES.get(one, one) for one in columns)],
@@ -177,7 +177,7 @@ def _scaling(results: Results, asked: Scaling) -> list[str]:
 
 
 def to_svg(settings: ScienceSettings, results: Results) -> bytes:
-    """A panel for each metric, a bar for each row, with two standard errors."""
+    """Plot a panel for each metric and a bar for each row, with two standard errors."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -62,7 +62,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
     }
     notes += [f"MI of {counts.pop('mi')} sentences"] if "mi" in counts else []
     notes += [
-        f"{TITLES[name]} of {counted(count, 'sentence')}: the others are longer than the decoder's room, or empty"
+        f"{TITLES[name]} of {counted(count, 'sentence')}: the others are longer than the decoder's limit, or empty"
         for name, count in counts.items()
         if count < about["sentences"]
     ]

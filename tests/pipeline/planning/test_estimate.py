@@ -92,14 +92,16 @@ def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
     shown = " ".join(said(pipeline("plan", path)).split())
     assert re.search(r"segment 0 chunks 1 chunk about \d+ about \d+ about \d+ s", shown), shown
     assert re.search(r"encode 0 parts 0 parts about \d+ about [\d ]+ about", shown), shown
-    assert re.search(r"To come: about \d+ sentences \(± 15%, by the marks in 8 documents\), [\d.]+ kB", shown)
-    assert "Times are those of one worker; not measured, but by the sizes of models: segment, encode." in shown
+    assert re.search(
+        r"Remaining: about \d+ sentences \(± 15%, by sentence-final marks in 8 documents\), [\d.]+ kB", shown
+    )
+    assert "Times are for one worker; estimated from model sizes, not measured: segment, encode." in shown
     shown = run(path)
     told = re.search(r"estimate: (\d+) new sentences, (\d+) ± 15% were expected \(actual/estimated (\S+)\)", shown)
     assert told and int(told[1]) == Corpus(str(tmp_path / "out")).rows and 0.7 < float(told[3]) < 1.3
-    assert "To come" not in said(pipeline("plan", path)) and "estimate" not in run(path)
+    assert "Remaining" not in said(pipeline("plan", path)) and "estimate" not in run(path)
     changed = " ".join(said(pipeline("plan", path, "--set", "segment.max_chars=60")).split())
-    assert f"To come: about {float(f'{int(told[1]):.2g}'):.0f} sentences (± 10%)" in changed
+    assert f"Remaining: about {float(f'{int(told[1]):.2g}'):.0f} sentences (± 10%)" in changed
     assert "not measured" not in changed  # speeds of the older settings serve
 
 

@@ -74,7 +74,7 @@ def test_rows_are_trained_and_judged_once(training_corpus: Path) -> None:
     del results["rows"]["words"]["1"]
     (out / "results.json").write_text(json.dumps(results))
     again = " ".join(pipeline("compare-objectives", path).stdout.split())
-    assert again.count("is judged already") == 5 and again.count("is trained: nothing to do") == 6
+    assert again.count("is evaluated already") == 5 and again.count("is trained: nothing to do") == 6
     assert json.loads((out / "results.json").read_text())["rows"]["words"].keys() == {"0", "1"}
     assert (out / "results.md").read_text() == table
 
