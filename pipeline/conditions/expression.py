@@ -61,7 +61,7 @@ class Membership:
     value: pa.Scalar
 
     def of(self, table: pa.Table) -> pa.Array:
-        """(rows) Whether the list holds the value; null where there is no list."""
+        """Return (rows) whether each list holds the value; null where there is no list."""
         lists = table[self.path[0]].combine_chunks()
         for field in self.path[1:]:
             lists = pc.struct_field(lists, field)
@@ -95,7 +95,7 @@ class Clause:
     memberships: tuple[Membership, ...] = ()
 
     def filter(self, table: pa.Table) -> pa.Table:
-        """The rows that satisfy it."""
+        """Return the rows that satisfy the clause."""
         return _filtered(table, self.expression, self.memberships)
 
 
@@ -108,7 +108,7 @@ class Condition:
     expression: pc.Expression
 
     def filter(self, table: pa.Table) -> pa.Table:
-        """The rows that satisfy it."""
+        """Return the rows that satisfy the condition."""
         memberships = {one.name: one for clause in self.clauses for one in clause.memberships}
         return _filtered(table, self.expression, list(memberships.values()))
 
@@ -303,11 +303,11 @@ class _Parser:
             self._fail(token, f"true and false have no order for {sign}; write == or !=")
 
     def _node(self, column: Token, expression: pc.Expression, start: int, end: int) -> _Node:
-        """A test of one column."""
+        """Return a test of one column."""
         return _Node(expression, start, end, (self._columns[column.value].path[0],))
 
     def _membership(self, value: Token, negated: bool) -> _Node:
-        """`value in column`."""
+        """Parse `value in column`."""
         column = self._tokens.take()
         if column.kind != "name":
             self._fail(column, "expected a column of lists here: 'poetry' in tags; or a column before the list")
@@ -377,7 +377,7 @@ class _Parser:
         return self._node(column, expression, name.start, end)
 
     def _known(self, token: Token) -> _Place:
-        """What a name stands for."""
+        """Return what a name stands for."""
         self._tests += 1
         if self._tests > MAX_TESTS:
             self._fail(token, f"more than {MAX_TESTS} tests; a list does it in one: column in [1, 2, 3]")
@@ -392,7 +392,7 @@ class _Parser:
         return place
 
     def _column(self, token: Token) -> pa.DataType:
-        """The type of a column that can be compared."""
+        """Return the type of a column that can be compared."""
         kind = self._known(token).type
         if _class(kind) is None:
             usable = [name for name, one in self._columns.items() if _class(one.type)]
@@ -425,14 +425,14 @@ class _Parser:
             self._fail(token, f"{column.value} lies between {low} and {high}")
 
     def _other_type(self, column: Token) -> str:
-        """How the type of a column that an input keeps is changed; nothing for other columns."""
+        """Say how the type of a column that an input keeps can be changed; empty for other columns."""
         name = column.value
         if name not in self._kept:
             return ""
         return f"metadata has the type that its values have in common; to state another: keep: {{{name}: int64}}"
 
     def _moment(self, column: Token, kind: pa.DataType, token: Token) -> pa.Scalar:
-        """A text as the day or the moment that it writes."""
+        """Convert a text to the day or the moment that it states."""
         try:
             if pa.types.is_date(kind):
                 return pa.scalar(dt.date.fromisoformat(token.value), kind)

@@ -86,7 +86,7 @@ def show_unfinished(console: Console, accounting: Accounting) -> None:
 
 
 def _kept(accounting: Accounting) -> Iterator[str]:
-    """Columns that the inputs keep, each with its type, and how many values did not fit it."""
+    """Return the columns that the inputs keep, each with its type, and how many values did not fit it."""
     for name, kind in accounting.kept_types.items():
         lost = {path: count for path, count in accounting.misfits.items() if f"{path}.".startswith(f"{name}.")}
         told = "; ".join(

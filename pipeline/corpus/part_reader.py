@@ -65,7 +65,7 @@ def columns_of(vouched: Collection[str], types: Mapping[str, ColumnType]) -> dic
 
 
 def kept_names(vouched: Collection[str]) -> list[str]:
-    """The columns that the inputs keep, of those that receipts vouch for, sorted."""
+    """Return the columns that the inputs keep, of those that receipts vouch for, sorted."""
     named = {key.removeprefix("documents.") for key in vouched if key.startswith("documents.")}
     return sorted(named - set(layout.DOCUMENT_COLUMNS))
 
@@ -164,7 +164,7 @@ class PartReader:
         return table if left is None else self._numbered(table.filter(pa.array(left[first:end])), left)
 
     def documents(self, names: Sequence[str] | None = None) -> pa.Table:
-        """Columns of the part's documents, or all."""
+        """Return columns of the part's documents, or all columns."""
         table = self._as_common(self._read("documents", names, None))
         left = self._left
         return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
@@ -251,7 +251,7 @@ class PartReader:
         return self._documents[name]
 
     def _as_common(self, documents: pa.Table) -> pa.Table:
-        """Columns of documents in the types that they have in all parts."""
+        """Convert columns of documents to the types that they have in all parts."""
         for place, field in enumerate(documents.schema):
             kind = self._types.get(field.name, TEXT)
             if field.name not in layout.DOCUMENT_COLUMNS and field.type != kind.arrow:

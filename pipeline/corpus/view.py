@@ -76,7 +76,7 @@ class Listed(InColumns[Entry]):
         return sha.hexdigest()[:32]
 
     def written_columns(self) -> list[str]:
-        """Columns of the chunks that say something."""
+        """Return the columns of the chunks that hold any information."""
         silent = [name for name in _OPTIONAL if self.chunks.table[name].unique().to_pylist() in ([], [""])]
         return [name for name in SCHEMA.names if name not in silent]
 

@@ -133,7 +133,7 @@ def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:
-    """Of a column in the files of a part; nothing if it has the common type."""
+    """Return the cast of a column in the files of a part; empty if it has the common type."""
     if mine.arrow == common.arrow:
         return ""
     column, kind = _quoted(name), common.arrow
@@ -144,7 +144,7 @@ def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:
 
 
 def _sql_type(kind: pa.DataType) -> str:
-    """DuckDB's name of a type."""
+    """Return DuckDB's name of a type."""
     if pa.types.is_list(kind):
         return f"{_sql_type(kind.value_type)}[]"
     if pa.types.is_struct(kind):

@@ -63,7 +63,7 @@ def _names(corpus: Corpus, vectors: Vectors) -> list[str]:
 
 
 def free(name: str, taken: Collection[str]) -> str:
-    """A name that is not taken, by underscores at its end; letters of both cases are the same, as in SQL."""
+    """Return a name that is not taken, with underscores added at its end; case does not matter, as in SQL."""
     lower = {one.lower() for one in taken}
     while name.lower() in lower:
         name += "_"

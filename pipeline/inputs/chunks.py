@@ -84,7 +84,7 @@ def _place(url: str, kind: str) -> str:
 
 
 def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed: bool = False) -> list[Chunk]:
-    """The chunks of a resolved input in path order.
+    """Return the chunks of a resolved input, in the order of paths.
 
     With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
     records count too. Raises InputError if nothing is found, a format cannot be told, or a column is in no file.

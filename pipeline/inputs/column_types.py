@@ -48,7 +48,7 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A type. `name`: of a scalar, `list` or `struct`; `element`: of a list; `fields`: of a struct, by name."""
+    """A column's type. `name`: a scalar, `list` or `struct`; `element`: of a list; `fields`: of a struct, by name."""
 
     name: str
     element: ColumnType | None = None
@@ -56,12 +56,12 @@ class ColumnType:
 
     @classmethod
     def list_of(cls, element: ColumnType) -> ColumnType:
-        """A list."""
+        """Make the type of lists of a type."""
         return cls(LIST, element)
 
     @classmethod
     def struct_of(cls, fields: Mapping[str, ColumnType]) -> ColumnType:
-        """A struct; its fields are sorted by name."""
+        """Make the type of a struct, with fields sorted by name."""
         return cls(STRUCT, fields=tuple(sorted(fields.items())))
 
     @property
@@ -74,21 +74,21 @@ class ColumnType:
         return pa.string() if self.name == STRUCT else _STORED[self.name]
 
     def as_json(self) -> Any:
-        """What `from_json` reads: a name, `list<name>`, or a mapping of fields."""
+        """Return what `from_json` reads: a name, `list<name>`, or a mapping of fields."""
         if self.name == STRUCT:
             return {name: kind.as_json() for name, kind in self.fields}
         return self.name if self.element is None else f"list<{self.element.name}>"
 
     @classmethod
     def from_json(cls, value: Any) -> ColumnType:
-        """The type that `as_json` wrote."""
+        """Read the type that `as_json` wrote."""
         if isinstance(value, dict):
             return cls.struct_of({name: cls.from_json(kind) for name, kind in value.items()})
         inner = re.fullmatch(r"list<(.*)>", value)
         return cls.list_of(cls(inner[1])) if inner else cls(value)
 
     def __str__(self) -> str:
-        """As corpus.yaml declares it."""
+        """Return the type as corpus.yaml declares it."""
         if self.name == STRUCT:
             return "{" + ", ".join(f"{name}: {kind}" for name, kind in self.fields) + "}"
         if self.element is not None:
@@ -101,7 +101,7 @@ NOTHING = ColumnType(NULL)
 
 
 def declared_type(value: Any) -> ColumnType:
-    """The type that a person wrote. Raises `ValueError` with what is allowed."""
+    """Parse a declared type. Raises `ValueError` with what is allowed."""
     if isinstance(value, dict):
         if not value:
             raise ValueError("a struct needs fields: {name: type}")
@@ -136,7 +136,7 @@ def _scalar(value: Any, what: str) -> ColumnType:
 
 
 def stored_type(kind: pa.DataType) -> ColumnType | None:
-    """The type of a Parquet column; None if its values are kept as text."""
+    """Return the type of a Parquet column; None if its values are kept as text."""
     if pa.types.is_dictionary(kind):
         return stored_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -159,13 +159,13 @@ def stored_type(kind: pa.DataType) -> ColumnType | None:
 
 
 def is_kept_type(kind: pa.DataType) -> bool:
-    """Whether a corpus stores kept columns as this."""
+    """Return whether a corpus stores kept columns with this type."""
     found = stored_type(kind)
     return found is not None and found.arrow == kind
 
 
 def common_type(types: Iterable[ColumnType]) -> ColumnType:
-    """The narrowest type that holds the values of all exactly, whatever their order."""
+    """Return the narrowest type that holds all values of all types exactly; their order does not matter."""
     return reduce(_common, types, NOTHING)
 
 
@@ -186,7 +186,7 @@ def _common(one: ColumnType, other: ColumnType) -> ColumnType:
 
 
 def _common_scalar(one: str, other: str) -> str:
-    """Of two different names."""
+    """Return the common type of two different scalars."""
     both = {one, other}
     if both <= _BITS.keys():
         return _common_integer(one, other)
@@ -211,7 +211,7 @@ def _common_integer(one: str, other: str) -> str:
 
 
 def labels(types: Mapping[str, ColumnType]) -> dict[str, float]:
-    """What the receipt of a part counts: this part has columns of these types."""
+    """Return the counts that the receipt of a part has for its columns of these types."""
     return {f"{_LABEL}{json.dumps([name, kind.as_json()], sort_keys=True)}": 1.0 for name, kind in types.items()}
 
 
@@ -219,7 +219,7 @@ _LABEL = "kept."
 
 
 def types_in(counts: Mapping[str, float], parts: float) -> dict[str, ColumnType]:
-    """The common types of kept columns of so many parts, from their counts added up; text where a part says nothing.
+    """Return the common types of kept columns over parts, from their summed counts; text where a part has no count.
 
     Parts of versions that kept text alone say nothing.
     """

@@ -77,7 +77,7 @@ def _digest_of(file: Chunk) -> str:
 
 
 def _count_range(chunk: Chunk, content: Content | None) -> Counted:
-    """Lines whose first byte lies in the range: one after each newline in [start − 1, end − 1), and the first."""
+    """Count the lines that begin in the range: one after each newline in [start − 1, end − 1), and the first."""
     try:
         check_lines(chunk, head_of(chunk))
     except BrokenStreamError as broken:
@@ -114,7 +114,7 @@ def _ends_in(block: bytes, inside: int, any_begun: bool, content: Content) -> bo
 
 
 def _count_stream(chunk: Chunk, content: Content | None) -> Counted:
-    """Newlines of the decompressed stream, a last line without one, and a break."""
+    """Count the newlines of a decompressed stream, a last line without one, and a break."""
     documents = unreadable = 0
     last = b"\n"
     try:
@@ -149,7 +149,7 @@ def _count_rows(chunk: Chunk, content: Content | None) -> Counted:
 
 
 def _pages(chunk: Chunk, content: Content, file: Any, handle: Any, end: int) -> Iterator[bytes]:
-    """The stored bytes of the columns that are read, after what the footer says of them."""
+    """Yield the stored bytes of the columns that are read, after what the footer says of them."""
     metadata, schema, left = file.metadata, file.schema_arrow, chunk.take
     content.add(sum(metadata.row_group(group).num_rows for group in range(chunk.start)))
     content.add([[field.name, str(field.type)] for field in schema if field.name in content.columns])
@@ -188,17 +188,17 @@ class Content:
         self._sha = hashlib.sha256()
 
     def update(self, stored: bytes | memoryview) -> None:
-        """Stored bytes, in their order."""
+        """Add stored bytes, in their order."""
         self._sha.update(stored)
 
     def add(self, *facts: Any) -> None:
-        """What else documents depend on, as JSON values."""
+        """Add other values that documents depend on, as JSON."""
         self._sha.update(json.dumps(facts).encode())
 
     def digest(self) -> str:
-        """32 hex digits."""
+        """Return the digest, 32 hex digits."""
         return self._sha.hexdigest()[:32]
 
     def of(self, chunk: Chunk) -> str:
-        """What a receipt keeps: `<bytes of the chunk>-<digest>`; empty for what cannot be opened."""
+        """Return what a receipt keeps: `<bytes of the chunk>-<digest>`; empty for a file that cannot be opened."""
         return "" if chunk.format == UNREADABLE else f"{chunk.bytes}-{self.digest()}"

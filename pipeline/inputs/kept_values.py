@@ -44,11 +44,11 @@ Misfit = tuple[str, Any]  # path of a column or of a field in it (`meta.year`), 
 
 
 class _MisfitError(ValueError):
-    """A value that is nothing of the type."""
+    """A value does not fit the type."""
 
 
 def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
-    """The types of these columns in a chunk's Parquet file; none for other formats, nor for what is kept as text."""
+    """Return the types of these columns in a chunk's Parquet file; none for other formats or values kept as text."""
     if chunk.format != "parquet":
         return {}
     try:
@@ -61,7 +61,7 @@ def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
 
 
 def found_type(values: Sequence[Any], stored: ColumnType | None = None) -> ColumnType:
-    """The type of values; `stored`: of the Parquet column that they are from, if it has one."""
+    """Return the type of values; `stored`: the type of the Parquet column that they come from, if there is one."""
     found = common_type(map(_type_of, values))
     if stored is None or stored == TEXT:
         return found if stored is None else common_type([TEXT, found])
@@ -71,7 +71,7 @@ def found_type(values: Sequence[Any], stored: ColumnType | None = None) -> Colum
 
 
 def _with_large(stored: ColumnType, found: ColumnType) -> ColumnType:
-    """A stored type that knows of large whole numbers."""
+    """Return a stored type that also states whether whole numbers exceed 2^53."""
     if stored.name == "int64" and found.name == LARGE:
         return found
     if stored.element is not None and found.element is not None:
@@ -111,7 +111,7 @@ def _scalar_of(value: Any) -> str:
 
 
 def as_array(values: Sequence[Any], kind: ColumnType, name: str) -> tuple[pa.Array, list[Misfit]]:
-    """The values in a type's Arrow form, and those that do not fit it, for which null stands."""
+    """Convert values to an Arrow array of a type; values that do not fit become null and are returned too."""
     misfits: list[Misfit] = []
     if kind.arrow == pa.string():
         return pa.array([None if value is None else as_text(value, name) for value in values], pa.string()), misfits
@@ -138,7 +138,7 @@ def _fits(value: Any, kind: ColumnType) -> bool:
 
 
 def _value(value: Any, kind: ColumnType, path: str) -> Any:
-    """A scalar or a list; raises `ValueError` or `OverflowError` for what does not fit."""
+    """Convert a scalar or a list; raises `ValueError` or `OverflowError` for a value that does not fit."""
     if kind.name == LIST and kind.element is not None:
         element = kind.element
         return [None if one is None else _value(one, element, path) for one in _json(value, list)]
@@ -148,7 +148,7 @@ def _value(value: Any, kind: ColumnType, path: str) -> Any:
 
 
 def _json(value: Any, wanted: type) -> Any:
-    """A list or an object, also as the text that writes it."""
+    """Return a list or an object, which may also be given as JSON text."""
     if isinstance(value, str):
         value = json.loads(value)
     if wanted is list and isinstance(value, tuple):
@@ -223,7 +223,7 @@ def _moment(value: Any) -> dt.datetime:
 
 
 def _timestamp(value: Any) -> dt.datetime:
-    """In UTC; what names no zone is taken to be."""
+    """Convert to UTC; a time without a zone is taken as UTC."""
     moment = _moment(value)
     return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
 

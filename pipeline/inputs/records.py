@@ -180,7 +180,10 @@ class RecordMaker:
         return value
 
     def _kept(self, values: Mapping[str, Any], column: str) -> Any:
-        """The value as it is; as text what no column holds otherwise. Raises BadRecordError if it cannot be written."""
+        """Return the value as it is, or as text if no column can hold it.
+
+        Raises BadRecordError if it cannot be written.
+        """
         value = _checked(values.get(column), column)
         if value is None:
             return None

@@ -99,7 +99,7 @@ def _python_values(column: pa.Array) -> list[Any]:
 
 
 def _moments(column: pa.Array) -> list[Any]:
-    """Timestamps of nanoseconds: as Python has them, in microseconds; as text where that would lose digits."""
+    """Convert nanosecond timestamps to microseconds, as Python has them; to text where that would lose digits."""
     coarse = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     same = pc.equal(coarse.cast(column.type), column)
     values: list[Any] = coarse.to_pylist()

@@ -50,7 +50,7 @@ class RecordSample:
         return f"the first {self.records} records of {files}" if self.records > 1 else f"the first record of {files}"
 
     def kept_types(self) -> dict[str, ColumnType]:
-        """Of kept columns, as far as these records tell."""
+        """Return the types of kept columns, as far as these records tell."""
         found = {name: found_type(values) for name, values in self.kept.items()}
         return {name: common_type([kind, *self.stored.get(name, ())]) for name, kind in found.items()}
 

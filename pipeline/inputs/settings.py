@@ -49,7 +49,7 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 
 
 def _type_as_written(value: Any) -> Any:
-    """A declared type in the one way that settings are compared by; nothing stands for `auto`."""
+    """Normalise a declared type, so that settings can be compared; None stands for `auto`."""
     return AUTO if value is None or value == AUTO else declared_type(value).as_json()
 
 

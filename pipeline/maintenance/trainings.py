@@ -94,7 +94,7 @@ def _checkpoint(store: Store, path: str) -> Iterator[Finding]:
 
 
 def _model(store: Store, run: str, can_be_made: bool) -> Iterator[Finding]:
-    """can_be_made: again, from a checkpoint."""
+    """Check the files of a model. can_be_made: whether a checkpoint can make it again."""
     path = f"{run}/{MODEL}"
     if not store.exists(path):
         return

@@ -143,7 +143,7 @@ def _no_card(name: str, known: Collection[str], error: CardError) -> str:
 def _inputs(
     config: RunConfig, card: ModelCard | None
 ) -> tuple[ChunkTable | None, list[tuple[InputSettings, RecordSample]], list[Problem]]:
-    """Chunks, if they can all be listed, the first records of the inputs that can be read, and what is wrong."""
+    """Return the chunks, if they can all be listed, the first records of the readable inputs, and what is wrong."""
     found: list[Problem] = []
     samples: list[tuple[InputSettings, RecordSample]] = []
     by_input: dict[str, Sequence[Chunk]] = {}
@@ -187,7 +187,7 @@ def _inputs(
 
 
 def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
-    """Declared types that no value of the sample fits."""
+    """Yield declared types that no value of the sample fits."""
     for name, kind in one.declared_types.items():
         values = [value for value in first.kept.get(name, ()) if value is not None]
         _, misfits = as_array(values, kind, name)

@@ -49,7 +49,7 @@ Found = dict[int, list[Earlier]]  # number among some chunks → the times that 
 
 
 def in_ledgers(state: States, ids: pa.Array) -> Found:
-    """What ledgers say of chunks."""
+    """Return what ledgers say of chunks."""
     ledgers, found = state.ledgers, defaultdict[int, list[Earlier]](list)
     if not len(ledgers):
         return found
@@ -67,7 +67,7 @@ def in_ledgers(state: States, ids: pa.Array) -> Found:
 
 
 def in_receipts(store: Store, ids: pa.Array, known: Collection[int]) -> Found:
-    """What receipts say of chunks, without those of `known` numbers."""
+    """Return what receipts say of chunks, without those of `known` numbers."""
     found = defaultdict[int, list[Earlier]](list)
     for folder in store.folders("chunks"):
         paths = store.find("chunks", f"{folder}/")

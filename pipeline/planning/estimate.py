@@ -163,7 +163,7 @@ def _rate(looked: Sequence[_Looked], everything: bool) -> tuple[float, float]:
 
 
 def _look(plan: Plan, chunk: Chunk, by_language: dict[str, str]) -> _Looked | None:
-    """The first documents of a chunk, whose texts are added to `by_language`.
+    """Return the first documents of a chunk, and add their texts to `by_language`.
 
     None where it cannot be read, which the run itself will say.
     """

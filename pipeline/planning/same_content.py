@@ -52,7 +52,7 @@ def recognise(state: States, config: RunConfig) -> Recognised | None:
     contents = {one.fingerprint: one.content_in(state) for one in times}
 
     def compare(row: int, chunk: Chunk) -> tuple[str, bool]:
-        """The stamp that it was segmented with, or nothing; whether it was read for that."""
+        """Return the stamp that the chunk was segmented with, or nothing, and whether the file was read to find out."""
         for one in earlier[row]:
             if known.get((chunk.id, chunk.stamp)) == one.fingerprint:
                 return one.stamp, False
@@ -76,7 +76,7 @@ def recognise(state: States, config: RunConfig) -> Recognised | None:
 
 @functools.lru_cache(1 << 16)  # a run plans several times
 def content_of(chunk: Chunk, columns: tuple[str, ...]) -> str:
-    """What the documents of a chunk depend on, as its receipt would say it."""
+    """Return what the documents of a chunk depend on, as its receipt would state it."""
     content = Content(columns)
     count_documents(chunk, content)
     return content.of(chunk)
@@ -87,7 +87,7 @@ def _with_stamp(chunk: Chunk, same: Mapping[str, str]) -> Chunk:
 
 
 def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> Found:
-    """Times that chunks were segmented as they would be now, but for the stamps of their files."""
+    """Return earlier segmentations that differ from the present ones only in the stamps of their files."""
 
     def alike(found: Found) -> Found:
         some = sorted(found)
@@ -105,7 +105,7 @@ def _is_of(one: Earlier, chunk: Chunk, recipes: Recipes) -> bool:
 
 
 def _recorded(store: Store) -> dict[tuple[str, str], str]:
-    """What the newest view recognised: chunk and present stamp → fingerprint."""
+    """Return what the newest view recognised: chunk and present stamp → fingerprint."""
     try:
         view = newest_view(store)
     except CorpusError:  # told by who opens it; reading the files again finds the same

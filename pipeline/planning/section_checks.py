@@ -42,7 +42,7 @@ class KeptSample:
 
     @classmethod
     def of(cls, config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> KeptSample:
-        """By the samples of those inputs that can be read."""
+        """Describe the kept columns by the samples of those inputs that can be read."""
         declared = {name: kind for one in config.input for name, kind in config.kept_types(one).items()}
         found: dict[str, list[ColumnType]] = {}
         for _, first in samples:
@@ -57,12 +57,15 @@ class KeptSample:
         return cls(types, frozenset(types) - frozenset(declared), frozenset(null))
 
     def as_text(self) -> KeptSample:
-        """With columns as text whose type is not declared, as corpora of earlier versions have them."""
+        """Return the sample with columns of undeclared type as text, as corpora of earlier versions store them."""
         return KeptSample({name: TEXT if name in self.undeclared else kind for name, kind in self.types.items()})
 
 
 def section_problems(config: RunConfig, chunks: ChunkTable | None, kept: KeptSample) -> list[Problem]:
-    """What is wrong between sections, and with files that they name. chunks: of the inputs, if they can be listed."""
+    """Find what is wrong between sections, and with files that they name.
+
+    chunks: of the inputs, if they can be listed.
+    """
     return [*_select(config, kept), *_train(config), *_codes(config, chunks), *_files(config), *_output(config)]
 
 
@@ -73,7 +76,7 @@ def near(name: str, known: Collection[str]) -> str:
 
 
 def _available(config: RunConfig, kept: KeptSample) -> tuple[Mapping[str, Column], set[str]]:
-    """The columns that the corpus will have, and those of them that a sample leaves null."""
+    """Return the columns that the corpus will have, and those of them that a sample leaves null."""
     made, sampled = [f"sentences.{name}" for name in layout.schema("sentences").names], set[str]()
     for stage in config.asked_stages():
         columns = [(family, name) for family in stage.writes for name in layout.schema(family, width=1).names]
@@ -97,7 +100,7 @@ def _select(config: RunConfig, kept: KeptSample) -> Iterator[Problem]:
 
 
 def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...], kept: KeptSample) -> Iterator[Problem]:
-    """A condition against the columns that will be there, and against those that a sample leaves null."""
+    """Check a condition against the columns that there will be, and against those that a sample leaves null."""
     if select.where is None:
         return
     columns, sampled = _available(config, kept)

@@ -116,7 +116,7 @@ def _format(target: str) -> tuple[str, str | None]:
 
 
 def _is_vector(column: Column, ending: str) -> bool:
-    """Whether a format cannot hold it. Lists and structs that inputs keep are no vectors: CSV has them as JSON."""
+    """Return whether a format cannot hold the column. CSV holds kept lists and structs as JSON: they are no vectors."""
     return ending != ".parquet" and pa.types.is_nested(column.type) and column.family != "documents"
 
 
@@ -160,13 +160,13 @@ def _without_formulas(table: pa.Table, texts: Sequence[str]) -> tuple[pa.Table, 
 
 
 def _flat(schema: pa.Schema, ending: str) -> pa.Schema:
-    """The schema with text for what CSV has no form for."""
+    """Return the schema with text for types that CSV has no form for."""
     nested = {field.name for field in schema if ending == ".csv" and pa.types.is_nested(field.type)}
     return pa.schema([pa.field(one.name, pa.string()) if one.name in nested else one for one in schema])
 
 
 def _flattened(table: pa.Table, ending: str) -> pa.Table:
-    """The table in the schema of `_flat`: lists and structs as JSON."""
+    """Return the table in the schema of `_flat`: lists and structs as JSON."""
     for place, (mine, flat) in enumerate(zip(table.schema, _flat(table.schema, ending), strict=True)):
         if mine != flat:
             values = (None if one is None else _json(one) for one in table.column(place).to_pylist())
@@ -175,7 +175,7 @@ def _flattened(table: pa.Table, ending: str) -> pa.Table:
 
 
 def _json(value: Any) -> str:
-    """JSON; days and moments as ISO 8601, null for numbers that JSON has no word for."""
+    """Convert to JSON; days and moments as ISO 8601, null for numbers that JSON has no word for."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
 

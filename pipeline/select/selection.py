@@ -182,7 +182,7 @@ class Selection:
         return result
 
     def __iter__(self) -> Iterator[PartSelection]:
-        """Part after part, in the order of the corpus; some are read ahead."""
+        """Yield part after part, in the order of the corpus; some are read ahead."""
         return prefetch(self._opened, map(self.reader, self.corpus.parts))
 
     def _opened(self, reader: PartReader) -> PartSelection:

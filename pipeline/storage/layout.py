@@ -92,7 +92,10 @@ RESERVED_COLUMNS = {"embedding", "codes", "part", "row"} | {
 
 
 def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataType] = _NONE_KEPT) -> pa.Schema:
-    """The declared schema of a family. `width`: of its vectors; `keep`: metadata columns of documents, with types."""
+    """Return the declared schema of a family.
+
+    width: of its vectors. keep: metadata columns of documents, with types.
+    """
     if family in VECTORS:
         if width is None:
             raise ValueError(f"the schema of {family} needs the width of its vectors")

@@ -213,7 +213,10 @@ def _time(seconds: float) -> str:
 
 
 def _cut_by_tokens(found: Gathered) -> list[str]:
-    """Languages that the tokenizer hardly knows; several inputs may have recipes of their own, with the same caps."""
+    """Return warnings of languages that the tokenizer hardly knows.
+
+    Several inputs may have recipes of their own, with the same caps.
+    """
     rows = found.rows
     counts = {}
     for place in languages(rows):

@@ -181,7 +181,7 @@ class _Comparison:
         return evaluate(self.console, self.corpus, options, self.find_device, lambda: self.index)
 
     def _of_training(self, config: RunConfig, run: str) -> dict[str, Measurement]:
-        """What is known of a training besides metrics of its predictions."""
+        """Return what is known of a training besides metrics of its predictions."""
         assert config.train is not None
         lines = [one for one in read_metrics(self.corpus.store, run) if one["kind"] == "train"]
         rates = [(one["concepts_per_second"], one["tflops"]) for one in lines]
@@ -227,7 +227,7 @@ def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> 
 
 
 def _figures(row: ResultRow) -> dict[str, Measurement]:
-    """Those that are numbers."""
+    """Return the figures that are numbers."""
     return {
         name: Measurement(mean=one.mean, error=one.error if one.error == one.error else 0.0, documents=one.documents)
         for name, one in row.figures.items()

@@ -73,10 +73,10 @@ class Results(BaseModel):
         return [one.figures[metric] for one in found if metric in one.figures]
 
     def verdict(self, claim: Claim) -> tuple[Verdict, str]:
-        """Whether the difference exceeds two standard errors, and which.
+        """Say whether, and how, the difference exceeds two standard errors.
 
-        That over documents is of the difference, document by document: all rows are judged by the same ones. That over
-        seeds is of two independent means.
+        The error over documents is that of the difference, document by document, because all rows are evaluated on the
+        same documents. The error over seeds is that of two independent means.
         """
         sides = [self.of_seeds(*claim.smaller), self.of_seeds(*claim.larger)]
         if not all(sides):
