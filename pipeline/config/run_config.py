@@ -200,7 +200,7 @@ class RunConfig(Settings):
         return tuple(sorted({column for one in self.input for column in one.keep}))
 
     def kept_types(self, one: InputSettings) -> dict[str, ColumnType]:
-        """The types that are declared, in whichever input, of the columns that this input keeps."""
+        """Return the declared types, from any input, of the columns that this input keeps."""
         declared = {name: kind for other in self.input for name, kind in other.declared_types.items()}
         return {name: declared[name] for name in sorted(one.keep) if name in declared}
 

@@ -155,7 +155,7 @@ class Science:
     folder: Path
 
     def config(self, row: str, seed: int, steps: int | None = None, name: str | None = None) -> RunConfig:
-        """Of one training. Raises `ConfigError`, or `CardError`, for settings that cannot be."""
+        """Return the configuration of one training. Raises `ConfigError` or `CardError` for invalid settings."""
         settings = self.settings
         quiet = {"evaluate_sentences": 0, "validate_every": 0}
         asked = quiet | settings.train | settings.objectives[row].train

@@ -57,9 +57,9 @@ def column_digest(column: pa.ChunkedArray) -> str:
 
 
 def _nested_digests(array: pa.Array) -> list[str]:
-    """Digests of what structs, and lists with nulls inside, consist of: what lies behind inner nulls says nothing.
+    """Digest the parts of structs, and of lists with nulls inside, because the bytes behind inner nulls mean nothing.
 
-    Empty for everything else, whose bytes say it all.
+    Empty for all other types, whose own bytes are digested.
     """
     if pa.types.is_struct(array.type):
         names = [field.name for field in array.type]

@@ -48,10 +48,10 @@ class Column:
 
 
 def columns_of(vouched: Collection[str], types: Mapping[str, ColumnType]) -> dict[str, Column]:
-    """Columns by name, of a part whose receipts vouch for these ("family.column"): rows, documents, then the place.
+    """Return columns by name, of a part whose receipts vouch for these ("family.column").
 
-    A name that sentences and their documents share (`lang`) is the sentence's. types: of columns that inputs keep;
-    those of which nothing is said are text.
+    Columns of rows come first, then those of documents, then the place. A name that sentences and their documents share
+    (`lang`) is the sentence's. types: of columns that inputs keep; columns without a type here are text.
     """
     found: dict[str, Column] = {}
     keep = {name: types.get(name, TEXT).arrow for name in kept_names(vouched)}

@@ -114,7 +114,7 @@ def _select(family: str, files: list[str], casts: str, corpus: Corpus) -> str:
 
 
 def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
-    """Files of documents by the casts that give the columns that inputs keep the common type of all parts.
+    """Group files of documents by the casts that give kept columns the common type of all parts.
 
     DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers.
     """

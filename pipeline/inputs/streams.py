@@ -158,9 +158,10 @@ def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[byt
 
 
 def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda stored: None) -> Iterator[bytes]:
-    """The whole file, decompressed (as it is when plain). Raises BrokenStreamError after the last good bytes.
+    """Yield the whole file, decompressed (as it is when plain).
 
-    `see`: is shown the stored bytes, a block before what comes of it.
+    Raises BrokenStreamError after the last good bytes. `see`: is shown the stored bytes, a block before what comes of
+    it.
     """
     if not chunk.compression:
         for block in raw_blocks(chunk, 0):

@@ -128,7 +128,7 @@ def _record(store: Store, run: str) -> Iterator[Finding]:
 
 
 def _record_of_model(store: Store, run: str) -> Callable[[], None] | None:
-    """What writes the record of a training again by what its model says; None if there is no such model."""
+    """Return a function that writes the record of a training again from its model; None if there is no such model."""
     try:
         about = model_header(store, run) if store.exists(f"{run}/{MODEL}") else None
     except CorpusError:

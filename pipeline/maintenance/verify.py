@@ -139,7 +139,7 @@ def _differences(file: DataFile, receipt: Receipt, metadata: pq.FileMetaData, ta
 
 
 def _kept(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Of documents the columns that inputs keep; what is of no type that is kept should be text."""
+    """Return the kept columns of documents with the types that they should have: string if the type is not allowed."""
     kept = [field for field in schema if field.name not in layout.DOCUMENT_COLUMNS]
     return {field.name: field.type if is_kept_type(field.type) else pa.string() for field in kept}
 

@@ -33,7 +33,7 @@ class Earlier:
     row: int = -1
 
     def content_in(self, state: States) -> str:
-        """What its receipt says that it was read from; empty if an earlier version wrote that.
+        """Return what its receipt says that it was read from; empty if an earlier version wrote the receipt.
 
         Asked in the order of rows, it reads ledgers once.
         """

@@ -78,7 +78,7 @@ class Plan:
         return (one for one in self.chunks if one.lacks(self.stages))
 
     def chunks_to_segment(self) -> Sequence[Chunk]:
-        """The chunks without a receipt, in the run's order."""
+        """Return the chunks without a receipt, in the run's order."""
         if SEGMENT not in self.stages:
             return []
         if isinstance(self.chunks, States):
@@ -86,11 +86,11 @@ class Plan:
         return [one.chunk for one in self.chunks if not one.segmented]
 
     def parts_to_visit(self) -> Sequence[PartRef]:
-        """The parts that are segmented and lack a stage of this run, created during iteration."""
+        """Yield the parts that are segmented and lack a stage of this run, created during iteration."""
         return Refs(self.chunks, self.stages)
 
     def sentences_to_visit(self) -> int:
-        """The number of sentences in the parts to visit."""
+        """Return the number of sentences in the parts to visit."""
         return sum(one.count_waiting(self.stages)[1] for one in self.chunks)
 
     @property

@@ -172,7 +172,7 @@ class Simulation:
         return tuple(one.stage for one in self.stages if not one.rates)
 
     def device_hours(self) -> tuple[float, float]:
-        """The hours of one worker over all stages that a device computes and whose rate is known."""
+        """Return the hours of one worker over all stages that a device computes and whose rate is known."""
         known = [one.hours for one in self.stages if one.hours and not one.beside]
         return sum(low for low, _ in known), sum(high for _, high in known)
 

@@ -109,7 +109,7 @@ class PartWorker:
         part.add(settings.name, receipt, families if ours else {})
 
     def _ran(self, settings: StageSettings, prepared: Any, clock: _Clock) -> Ran:
-        """What the device computed; its time apart from that of waiting for it."""
+        """Return what the device computed, and count its time apart from the time of waiting for it."""
         ran = self.networks.compute(settings, prepared)
         clock.lap("wait", but=ran.seconds)
         clock.add("compute", ran.seconds)

@@ -140,9 +140,7 @@ class Selection:
         return self.corpus.reader(part)
 
     def part(self, part: str) -> PartSelection:
-        """Select from a part. Raises `ConfigError` if there is null of which the condition does not say what
-        it means.
-        """
+        """Select from a part. Raises `ConfigError` for a null where the condition does not say what null means."""
         return self._opened(self.reader(part))
 
     def of(self, reader: PartReader) -> PartSelection:

@@ -81,7 +81,7 @@ def read_yaml(store: Store, path: str, remedy: str) -> Values:
 def read_table(
     store: Store, path: str, schema: pa.Schema, remedy: str, names: Sequence[str] = (), optional: Sequence[str] = ()
 ) -> pa.Table:
-    """A Parquet file in a declared schema; of some columns only, if they are named. Raises as `read_json` does.
+    """Read a Parquet file in a declared schema, or only the named columns. Raises as `read_json` does.
 
     optional: columns of texts that are empty where the file has none.
     """

@@ -257,7 +257,7 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
 
 
 def _as_begun(pinned: Pinned) -> dict[str, Any]:
-    """What weights depend on besides the scaler, which comes with them."""
+    """Return what weights depend on besides the scaler, which comes with them."""
     words = ("name", "description", "licence", "contrastive", "sonar_llm", "token_lm")
     card = {key: value for key, value in pinned.card.items() if key not in words}
     if card.get("objective") == "sonar-llm":

@@ -29,7 +29,10 @@ class Tokeniser:
         self._tokenizer, self._setting, self._own = SonarTokenizer(card), setting, own
 
     def __call__(self, texts: Sequence[str], langs: Sequence[str]) -> Tokens:
-        """`[language] pieces </s>` of each. Raises `ConfigError` for a language that the model does not know."""
+        """Return `[language] pieces </s>` of each text.
+
+        Raises `ConfigError` for a language that the model does not know.
+        """
         if self._own:
             before = ["", *langs]
             langs = [before[row] if row and texts[row] in TEXTS else lang for row, lang in enumerate(langs)]
@@ -48,7 +51,7 @@ class Tokeniser:
 
 
 def pinned_tokenizer(corpus: Corpus, card: LcmCard) -> PinnedTokenizer | None:
-    """The tokenizer of a token language model of a card; None: the model needs none.
+    """Return the tokenizer of a token language model; None if the model needs none.
 
     Raises `ConfigError` for one that is not the encoder's, or makes more tokens of a sentence than the model reads.
     """
@@ -72,7 +75,7 @@ def pinned_tokenizer(corpus: Corpus, card: LcmCard) -> PinnedTokenizer | None:
 
 
 def tokenizer_card(pinned: PinnedTokenizer) -> ModelCard:
-    """The card of a training's tokenizer. Raises `ConfigError` if it is not here, or another by now."""
+    """Return the card of a training's tokenizer. Raises `ConfigError` if it is missing or has changed."""
     try:
         card = load_card(pinned.model)
     except CardError as error:

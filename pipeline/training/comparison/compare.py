@@ -146,7 +146,7 @@ class _Comparison:
         return fingerprint([pinned, sampling, self._asked_of_baselines])
 
     def _config(self, row: str, seed: int) -> RunConfig:
-        """With the steps that the clock gives it."""
+        """Return the configuration of a training, with the number of steps that its minutes allow."""
         settings = self.science.settings
         other = settings.objectives[row].steps_of
         if other is not None:

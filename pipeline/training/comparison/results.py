@@ -57,8 +57,9 @@ class Results(BaseModel):
     baselines: dict[str, Found] = Field(default_factory=dict)
 
     def figure(self, metric: str, row: str) -> Measurement | None:
-        """The mean over seeds; its standard error is that over documents, the mean of the seeds', and that of the
-        seeds' spread, in quadrature. None: nobody has measured it.
+        """Return the mean of a figure over seeds, with its standard error; None if nobody has measured it.
+
+        The error joins that over documents, the mean of the seeds', and that of the seeds' spread, in quadrature.
         """
         values = self.of_seeds(metric, row)
         if not values:

@@ -137,7 +137,7 @@ class _Prompt:
     embeddings: torch.Tensor | None = None
 
     def encoded(self, words: TextCodec) -> torch.Tensor:
-        """(sentences, dim) float32 on the device."""
+        """Return the embeddings (sentences, dim) float32 on the device."""
         found = words.encode(self.texts, [self.lang] * len(self.texts)) if self.embeddings is None else self.embeddings
         return found.float().to(words.device)
 
