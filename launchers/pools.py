@@ -116,12 +116,12 @@ class GpuBundles:
         self._groups: list[PlacementGroup] = []
 
     def of_visitors(self) -> Iterator[PlacementGroupSchedulingStrategy]:
-        """Yield one place per GPU."""
+        """Yield the places of visitors: one on each GPU."""
         for number in count():
             yield self._place(number)
 
     def of_segmenters(self) -> Iterator[PlacementGroupSchedulingStrategy]:
-        """Yield one place on each GPU, then a second on each, and so on."""
+        """Yield the places of segmenters: one on each GPU, then a second one on each, and so on."""
         for number in count():
             yield self._place(number % self._found.visitors)
 

@@ -39,7 +39,7 @@ class PreparedDecoding:
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """`ids`: the decoding of each distinct sentence; `counts`: the cost of decoding."""
+    """Decodings of a part. `ids`: those of each distinct sentence; `counts`: the cost of decoding."""
 
     prepared: PreparedDecoding
     ids: list[list[int]]

@@ -41,7 +41,7 @@ class PreparedSentences:
 
 @dataclass(frozen=True)
 class Encoded:
-    """`embeddings`: (distinct sentences, dim) float16 on the host; `counts`: the cost of computing them."""
+    """Embeddings (distinct sentences, dim) float16 on the host; `counts`: the cost of computing them."""
 
     prepared: PreparedSentences
     embeddings: npt.NDArray[np.float16]

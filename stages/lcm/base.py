@@ -28,10 +28,11 @@ START = 0.5  # standard deviation of PreNet's bias at the start: it is the input
 
 
 class BaseLcm(Lcm):
-    """The input at a position is the sentence before it; at the first of a document the zero vector, so PreNet's bias.
+    """Base-LCM: the input at a position is the sentence before it, and the zero vector at the first of a document.
 
-    The loss is the squared error in the space of embeddings (eq. 5), divided by the mean of iqr² over dimensions: the
-    same minimum, but of the size of the other models' losses, which Adam's ε and clipping of gradients count on.
+    PreNet's output for the zero vector is its bias. The loss is the squared error in the space of embeddings (eq. 5),
+    divided by the mean of iqr² over dimensions: the same minimum, but of the magnitude of the other models' losses,
+    which Adam's ε and clipping of gradients are set for.
     """
 
     spread: Tensor

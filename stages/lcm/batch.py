@@ -16,14 +16,14 @@ from stages.lcm.packing import Layout, Packing, layout_of, packing_of
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences of a document follow each other, and documents follow each other.
+    """A batch of packed documents, one after the other, each with its sentences in order.
 
     `embeddings`: (sentences, dim), as stored: float16, not normalised. `lengths`: (documents,) int64, on the host; they
     add up to `sentences`, and none is longer than the model's context. `weights`: (sentences,) float32: how much each
     counts as a target of the loss; 0: not at all (a prompt). `codes`: (sentences, codebooks) int32, those of the
-    residual quantiser, if a model needs them. `sequences`: (documents,) int64, on the host: their numbers in the
-    index, to name them in errors. `texts`: of the sentences, if they were asked for. `tokens`: of the sentences,
-    `[language] pieces </s>`, on the host, if a model learns by words.
+    residual quantiser, if a model needs them. `sequences`: (documents,) int64, on the host: their numbers in the index,
+    to name them in errors. `texts`: of the sentences, if they were asked for. `tokens`: of the sentences, `[language]
+    pieces </s>`, on the host, if a model learns from words.
     """
 
     embeddings: Tensor

@@ -20,10 +20,11 @@ POSITIONS = 0.1  # standard deviation of position embeddings at the start, where
 
 
 class InterleavedTransformer(nn.Module):
-    """Each input is an embedding concatenated with the embedding of an index, projected; a learned position is added.
+    """A Transformer over clean sentences and noisy ones, each with an index that says how noisy it is.
 
-    The index says how noisy it is: a timestep, or the number of a codebook. Clean sentences have index 0. The product
-    with a concatenation is the sum of two products, and that with the index's part is computed once per index.
+    Each input is an embedding concatenated with the embedding of its index, projected; a learned position is added. The
+    index is a timestep, or the number of a codebook; clean sentences have index 0. The product with a concatenation is
+    the sum of two products, and that with the index's part is computed once per index.
     """
 
     def __init__(self, card: LcmCard, dim: int, out_dim: int, index: nn.Module, indices: int) -> None:

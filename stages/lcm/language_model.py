@@ -59,9 +59,10 @@ def load_language_card(name_or_path: str) -> LanguageCard:
 
 @dataclass(frozen=True)
 class Information:
-    """per_token: (sentences,) float64, nats a token, NaN for a sentence without tokens; tokens: (sentences,) int64.
+    """The mutual information of sentences with their contexts.
 
-    cut: contexts, or sentences, of which the model could not see all.
+    per_token: (sentences,) float64, nats per token, NaN for a sentence without tokens; tokens: (sentences,) int64. cut:
+    the number of contexts, or sentences, of which the model could not see all.
     """
 
     per_token: Tensor

@@ -21,7 +21,7 @@ from stages.scaler.robust import RobustScaler
 
 
 class OneTowerLcm(GenerativeLcm):
-    """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
+    """One-Tower: its loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ class DenoiserBlock(nn.Module):
 
 
 class TwoTowerLcm(GenerativeLcm):
-    """The loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
+    """Two-Tower: its loss is the squared error of the predicted x0 in normalised space, times ω(t): eq. 16."""
 
     def __init__(self, card: LcmCard, scaler: RobustScaler) -> None:
         super().__init__()

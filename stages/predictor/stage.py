@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PreparedPrediction:
-    """`embeddings`: (rows, dim) float16; `broken`: rows without an embedding."""
+    """The rows of a part. `embeddings`: (rows, dim) float16; `broken`: rows without an embedding."""
 
     embeddings: npt.NDArray[np.float16]
     broken: npt.NDArray[np.bool_]
@@ -26,7 +26,7 @@ class PreparedPrediction:
 
 @dataclass(frozen=True)
 class Predicted:
-    """fragility: (rows, 2)."""
+    """Predicted fragility; fragility: (rows, 2)."""
 
     prepared: PreparedPrediction
     fragility: Floats

@@ -22,7 +22,7 @@ from stages.stage import NON_FINITE, Computed
 
 @dataclass(frozen=True)
 class PreparedRows:
-    """embeddings: (rows, dim) float16; finite: (rows,) bool."""
+    """The rows of a part. embeddings: (rows, dim) float16; finite: (rows,) bool."""
 
     embeddings: npt.NDArray[np.float16]
     finite: npt.NDArray[np.bool_]
@@ -30,7 +30,7 @@ class PreparedRows:
 
 @dataclass(frozen=True)
 class Quantised:
-    """codes: (rows, codebooks) uint16; counts: for the receipt."""
+    """The codes of a part. codes: (rows, codebooks) uint16; counts: for the receipt."""
 
     codes: npt.NDArray[np.uint16]
     counts: dict[str, float]

@@ -78,7 +78,7 @@ class SpacyMethod:
 
 
 class FoundByModel:
-    """logits: (ink,) log odds of a sentence's end after each ink character; −inf where no token ends."""
+    """What SaT found in a text. logits: (ink,) log odds of a sentence's end after each ink character, −inf for none."""
 
     def __init__(self, text: Text, logits: NDArray[np.float32], threshold: float, paragraph_threshold: float) -> None:
         self._logits = np.where(text.joins_next, np.float32(-np.inf), logits)

@@ -158,5 +158,5 @@ class BatchedDecoder:
 
 
 def stopped_at_limit(ids: Sequence[Sequence[int]], limits: Indices) -> npt.NDArray[np.bool_]:
-    """Return which rows were ended by their limit."""
+    """Return which rows ended because they reached their limit."""
     return np.fromiter((len(one) for one in ids), np.int64, len(ids)) >= limits

@@ -92,9 +92,10 @@ def spacy_code(lang: str) -> str:
 
 
 class Word(NamedTuple):
-    """What a word does. first: where its first token that is not punctuation starts, or −1; after a sentence's end a
-    new one starts there. starts: further starts of sentences in it. ended: whether a sentence has ended behind the
-    last.
+    """What a word does to the boundaries of sentences.
+
+    first: where its first token that is not punctuation starts, or −1; after the end of a sentence a new one starts
+    there. starts: further starts of sentences in the word. ended: whether a sentence has ended after the last of them.
     """
 
     first: int
