@@ -15,7 +15,7 @@ SHORT_SECONDS = 300.0  # a run that is estimated to take less does not start Ray
 
 
 class Launching:
-    """`launch` for all phases of a run: what is started for them, such as a private Ray, stays up until `close`."""
+    """Launches all phases of a run; what it starts for them, such as a private Ray, stays up until `close`."""
 
     def __init__(self) -> None:
         self._started = contextlib.ExitStack()

@@ -24,9 +24,7 @@ AT_ONCE = 1 << 20  # ids in memory
 
 @dataclass(frozen=True)
 class DuplicateIds:
-    """`ids`: the number of ids with more than one document. `documents`: the number of all documents with such
-    an id.
-    """
+    """How many `ids` occur in more than one document, and in how many `documents` together."""
 
     ids: int
     documents: int

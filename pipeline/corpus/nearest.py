@@ -40,7 +40,7 @@ class Searchable(RowSource, Protocol):
 
 
 class Candidates(Protocol):
-    """An index: it names rows that are likely to be near."""
+    """An index, which names rows that are likely to be near."""
 
     def candidates(self, query: npt.NDArray[np.float32], k: int) -> list[tuple[str, int]]:
         """Return part and row of up to k rows."""

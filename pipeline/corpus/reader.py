@@ -106,7 +106,7 @@ class Corpus:
 
     @cached_property
     def kept_types(self) -> dict[str, ColumnType]:
-        """The types of columns that inputs keep, the same for all parts; those of which nothing is said are text."""
+        """The types of columns that inputs keep, the same for all parts; a column without a recorded type is text."""
         total = self.chunks.total
         return types_in(by_detail(total, SEGMENT, "counts"), total.get(f"{SEGMENT}/parts", 0))
 

@@ -1,4 +1,4 @@
-"""Receipts: the record of what is finished. What no receipt names does not exist.
+"""Receipts: the record of finished work. A file that no receipt names is not part of the corpus.
 
 A part's receipt vouches for the files that one stage wrote for one part. A chunk's receipt, written after those of its
 parts, vouches for the accounting: documents in = kept + dropped by reason + quarantined by reason. Receipts are

@@ -30,7 +30,7 @@ from pipeline.storage.store import Store
 
 @dataclass(frozen=True)
 class Recognised:
-    """`chunks`: all of them, in their order; `files`: how many were read and hold the same."""
+    """All chunks, in their order, and how many `files` were read and found unchanged."""
 
     chunks: ChunkTable
     files: int

@@ -46,7 +46,7 @@ class HostedWorker:
     def __init__(
         self, config: RunConfig, device: str, stages: tuple[str, ...], module: str = "pipeline.run.hosts"
     ) -> None:
-        """`module` is the program of a host."""
+        """Prepare hosts that run the program `module`."""
         self._order, self._module = (config, device, stages), module
         self.networks = Networks(config, device)
         self._settings = {settings.name: settings for settings in config.row_stages()}

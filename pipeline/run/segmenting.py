@@ -348,7 +348,7 @@ def _sentence_table(segmented: Segmented, batch: list[Document]) -> tuple[pa.Tab
 
 @dataclass
 class KeptPart:
-    """`counts`: which types there are, and how many values of each column did not fit; `warnings`: an example each."""
+    """The kept columns of a part, the counts for its receipt, and a warning with an example of each misfit."""
 
     types: dict[str, ColumnType] = field(default_factory=dict)
     arrays: dict[str, pa.Array] = field(default_factory=dict)
@@ -369,13 +369,13 @@ class KeptColumns:
 
     @classmethod
     def of(cls, chunk: Chunk, settings: InputSettings, config: RunConfig) -> KeptColumns:
-        """Those of a chunk."""
+        """Find the types of the columns that the input of a chunk keeps."""
         declared = config.kept_types(settings)
         open_types = [name for name in settings.keep if name not in declared]
         return cls(declared, types_of_file(chunk, open_types) if open_types else {})
 
     def arrays(self, documents: Mapping[str, Sequence[Any]]) -> KeptPart:
-        """Columns of documents, as they are stored."""
+        """Convert kept values of a part's documents to arrays, with the counts and warnings for its receipt."""
         part = KeptPart()
         for name, values in documents.items():
             kind = self.declared.get(name) or found_type(values, self.stored.get(name))

@@ -166,11 +166,11 @@ class _Clock:
         self._last = time.perf_counter()
 
     def lap(self, name: str, but: float = 0.0) -> None:
-        """Give the time since the last lap a name, but for so many seconds."""
+        """Add the time since the last lap to a name, less `but` seconds."""
         now = time.perf_counter()
         self.add(name, max(0.0, now - self._last - but))
         self._last = now
 
     def add(self, name: str, seconds: float) -> None:
-        """To what the name has."""
+        """Add seconds to those of a name."""
         self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 4)
