@@ -187,7 +187,7 @@ def _not_json(error: Exception) -> str:
 
 
 def _runs(block: bytes) -> Iterator[bytes | int]:
-    """Yield a block as it is, but for many consecutive line ends their number."""
+    """Yield a block as it is, or the number of line ends where many follow each other."""
     if MANY not in block:
         yield block
         return

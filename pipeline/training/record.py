@@ -69,7 +69,7 @@ class Pinned(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Of all of it: markers of checkpoints have it."""
+        """The digest of everything that is pinned; markers of checkpoints have it."""
         lacking = {name for name in ("decoder", "tokenizer") if getattr(self, name) is None}  # as before there were any
         return fingerprint(self.model_dump(mode="json", exclude=lacking))
 

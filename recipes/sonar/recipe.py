@@ -17,7 +17,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True)
 class SonarRecipe:
-    """All that decides the weights, but for the number of steps. Kept in the checkpoint; a resumed run must agree."""
+    """All that decides the weights, except the number of steps. Kept in the checkpoint; a resumed run must agree."""
 
     corpora: tuple[str, ...]
     name: str = "sonar-tiny"

@@ -2,7 +2,7 @@
 "Headless Language Models") on concepts.
 
 The loss of a target i is −log [exp(o_i·k_i) / Σ_j exp(o_i·k_j)], scores divided by a temperature and by the root of
-the keys' width; j runs over the targets of the micro-batch on one device, but for those that are equal to target i
+the keys' width; j runs over the targets of the micro-batch on one device, except those that are equal to target i
 (closing sentences, copies), which no model could tell apart. Keys are frozen or tied:
 
 frozen  k = normalize(x), o = PostNet(h): predictions stay in the space of embeddings. The temperature is learned.

@@ -100,7 +100,7 @@ class _Comparison:
 
     @cached_property
     def results(self) -> Results:
-        """Those of before, if there are any and they can be read."""
+        """Return the results of an earlier run of the command, if there are any and they can be read."""
         if not self.store.exists(RESULTS):
             sentences = f"{len(self.held.judged):,} of the split {self.science.settings.split}"
             about = {"corpus": self.index.about.corpus, "sentences judged": sentences}

@@ -37,7 +37,7 @@ class Measurement(BaseModel):
 
 
 class Found(BaseModel):
-    """Of one row and seed. asked: digest of all that it depends on."""
+    """What was measured of one row and seed. asked: digest of everything that it depends on."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 

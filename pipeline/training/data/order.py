@@ -110,7 +110,7 @@ class BufferSlice:
 
     @property
     def sentences(self) -> slice:
-        """The sentences of the buffer that they are."""
+        """The sentences of the buffer that belong to these documents."""
         ends = self.buffer.ends
         return slice(int(ends[self.low - 1]) if self.low else 0, int(ends[self.high - 1]))
 

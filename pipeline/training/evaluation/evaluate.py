@@ -80,7 +80,7 @@ class _TrainedSteps(BaseModel):
 
 
 class _Table(BaseModel):
-    """Of what is written beside a model, what is read again."""
+    """The part of a table beside a model that is read again."""
 
     models: dict[str, _TrainedSteps]
 

@@ -49,7 +49,7 @@ class MetricValue:
 
 @dataclass(frozen=True)
 class Judge:
-    """What predictions are held against.
+    """What predictions are compared with.
 
     pool: places of the sentences for `ca`; informed: sentences for `mi`; scaler: for what compares normalised vectors.
     """
