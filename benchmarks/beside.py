@@ -174,11 +174,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_line("beside", "A decoding step alone, beside threads, and beside processes.")
     add_network_options(parser, rounds=5)
     parser.add_argument("--rows", type=int, default=64, help="sentences that are decoded together")
-    parser.add_argument("--steps", type=int, default=64, help="of one decoding")
+    parser.add_argument("--steps", type=int, default=64, help="steps of one decoding")
     parser.add_argument("--workers", type=int, default=2, help="threads or processes beside it")
-    parser.add_argument("--apart", action="store_true", help="on Linux: the step has a core, the others have the rest")
+    parser.add_argument("--apart", action="store_true", help="on Linux: give the step a core of its own")
     parser.add_argument("--cores", type=int, nargs="*", default=[], help=argparse.SUPPRESS)
-    parser.add_argument("--work", choices=(TEXT, COUNT), help="only do what is done beside it, for ever")
+    parser.add_argument("--work", choices=(TEXT, COUNT), help="only do the work beside the step, for ever")
     return parser
 
 

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--official", metavar="PYTHON", help="a Python that has sonar-space and fairseq2; PYTHONPATH is handed on to it"
     )
-    parser.add_argument("--sentences", type=int, default=2000, help="how many, from all files of the sample")
+    parser.add_argument("--sentences", type=int, default=2000, help="number of sentences, from all files of the sample")
     parser.add_argument("--rounds", type=int, default=3, help="how often the default and the fastest ways are measured")
     parser.add_argument("--batches", type=int, nargs="+", default=[5, 32, 256], help="sentences per batch, reference")
     parser.add_argument("--formats", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
@@ -107,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--ffn-dim", type=int, help="4 · dim if not given")
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of every method")
+    parser.add_argument("--ffn-dim", type=int, help="width of the feed-forward network; 4 · dim if not given")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of every method")
     return parser
 
 

@@ -284,13 +284,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_network_options(parser)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure")
-    parser.add_argument("--sentences", type=int, help="32 768 if not given; 200 with --small")
+    parser.add_argument("--sentences", type=int, help="sentences; 32 768 if not given, 200 with --small")
     parser.add_argument("--decode-sentences", type=int, default=8192, help="of those, how many to decode")
-    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="encode")
+    parser.add_argument(
+        "--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="tokens per batch"
+    )
     parser.add_argument("--decode-rows", type=int, nargs="+", default=[512, 1024, 2048], help="sentences per batch")
-    parser.add_argument("--beam", type=int, default=5, help="of beam search; 1: leave it out")
+    parser.add_argument("--beam", type=int, default=5, help="beams of beam search; 1: leave it out")
     parser.add_argument("--baseline-batches", type=int, nargs="+", default=[128, 512, 2048], help="sentences per batch")
-    parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
+    parser.add_argument("--peak-tflops", type=float, help="peak for the MFU, if the device's is not known")
     parser.add_argument("--profile", action="store_true", help="print the kernels that take the time")
     return parser
 

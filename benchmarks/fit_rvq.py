@@ -165,18 +165,23 @@ def _progress(backend: str, start: float) -> Callable[[int, int], None]:
 def _parser() -> argparse.ArgumentParser:
     parser = command_line("fit_rvq", "Fit RVQ codebooks by faiss and by PyTorch, and encode with them.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--backends", nargs="+", choices=("faiss", "torch"), help="on a GPU torch, else both")
+    parser.add_argument(
+        "--backends",
+        nargs="+",
+        choices=("faiss", "torch"),
+        help="libraries that fit; if not given, torch on a GPU, else both",
+    )
     parser.add_argument("--codebooks", type=int, default=4)
     parser.add_argument("--units", type=int, default=256)
     parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=20_000, help="to fit on")
-    parser.add_argument("--test-rows", type=int, default=4096, help="to encode")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows to fit on")
+    parser.add_argument("--test-rows", type=int, default=4096, help="rows to encode")
     parser.add_argument("--initialization", choices=("progressive", "kmeans"), default="progressive")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
-    parser.add_argument("--rounds", type=int, default=3, help="of encoding")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of encoding")
     parser.add_argument("--project", type=int, default=15_000_000, help="rows that the time to fit is projected to")
-    parser.add_argument("--threads", type=int, help="of PyTorch and faiss; all if not given")
+    parser.add_argument("--threads", type=int, help="threads of PyTorch and faiss; all if not given")
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

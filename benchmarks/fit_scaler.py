@@ -118,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_line("fit_scaler", "Time and peak memory of fitting the robust scaler.")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=1024)
-    parser.add_argument("--folder", default=os.environ.get("TMPDIR", "/tmp"), help="where the file goes for a while")
+    parser.add_argument(
+        "--folder", default=os.environ.get("TMPDIR", "/tmp"), help="where the file is written and deleted again"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     return parser

@@ -136,9 +136,9 @@ def _parser() -> argparse.ArgumentParser:
         "fragility_gpu", "Sentences a second of noise, decoding and external encoding at the published size."
     )
     add_network_options(parser)
-    parser.add_argument("--sentences", type=int, help="2048 if not given; 20 with --small")
+    parser.add_argument("--sentences", type=int, help="sentences; 2048 if not given, 20 with --small")
     parser.add_argument("--levels", type=int, default=9, help="noise levels")
-    parser.add_argument("--batch-rows", type=int, nargs="+", default=[512, 1024, 2048], help="decodings a batch")
+    parser.add_argument("--batch-rows", type=int, nargs="+", default=[512, 1024, 2048], help="decodings per batch")
     parser.add_argument("--external-tokens", type=int, default=32_768, help="tokens per batch of the external encoder")
     return parser
 

@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--small", action="store_true", help="very small networks, to see that everything runs")
     parser.add_argument("--only", nargs="+", default=[row.name for row in ROWS], choices=[row.name for row in ROWS])
     parser.add_argument("--no-tests", action="store_true", help="leave out the tests")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time for all rows and tests")
     return parser
 
 

@@ -121,11 +121,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocabularies", default="8006,256206")
-    parser.add_argument("--micro-batches", default="8,16,32,64,128", help="sequences of 128 tokens")
+    parser.add_argument("--micro-batches", default="8,16,32,64,128", help="sequences of 128 tokens per micro-batch")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--held-out", type=int, default=64, help="sequences that the likelihood is of")
+    parser.add_argument("--held-out", type=int, default=64, help="sequences that the likelihood is measured on")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="a smoke test")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: its figures mean nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:

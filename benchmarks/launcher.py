@@ -49,8 +49,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=int, default=10_000)
-    parser.add_argument("--sentences", type=int, default=100, help="of a part")
-    parser.add_argument("--address", help="of a cluster (default: a Ray of its own)")
+    parser.add_argument("--sentences", type=int, default=100, help="sentences of a part")
+    parser.add_argument("--address", help="address of a cluster; a Ray of its own if not given")
     options = parser.parse_args()
     refs = [PartRef(part=f"{number:012x}-00000", fingerprint="0" * 32) for number in range(options.parts)]
     items = {ref.part: Item({"part": ref.model_dump()}, options.sentences) for ref in refs}

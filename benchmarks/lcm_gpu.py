@@ -65,16 +65,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="lcm-two-tower-1.6b", help="card: a name that ships, or a file")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dim", type=int, default=1024, help="of the embeddings")
+    parser.add_argument("--dim", type=int, default=1024, help="dimensions of the embeddings")
     parser.add_argument("--micro-concepts", type=int, default=16_384, help="sentences computed at once")
-    parser.add_argument("--micros", type=int, default=2, help="micro-batches of a step")
-    parser.add_argument("--steps", type=int, default=5, help="of a round")
+    parser.add_argument("--micros", type=int, default=2, help="micro-batches per step")
+    parser.add_argument("--steps", type=int, default=5, help="steps per round")
     parser.add_argument(
         "--files", type=int, default=0, help="sentences on disk for the loader to read; 0: leave it out"
     )
     parser.add_argument("--compile", choices=("auto", "always", "never"), default="auto")
     parser.add_argument("--activation-checkpointing", action="store_true")
-    parser.add_argument("--small", action="store_true", help="a smoke test")
+    parser.add_argument("--small", action="store_true", help="a smoke test: its figures mean nothing")
     asked = parser.parse_args()
     if asked.small:
         asked.files = min(asked.files, 3000)

@@ -37,7 +37,7 @@ def schedules(steps: int) -> dict[str, DiffusionSettings]:
 def main() -> None:
     """Draw, and print the numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.noise_schedules", description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="to write: .svg, .png or .pdf")
+    parser.add_argument("file", type=Path, help="figure to write: .svg, .png or .pdf")
     parser.add_argument("--steps", type=int, default=100, help="T (default: 100)")
     options = parser.parse_args()
     figure = Figure(figsize=(13, 4), layout="constrained")

@@ -240,10 +240,10 @@ def _size(folder: Path) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = command_line("plan_scale", "Seconds and memory of plan and status over a made-up corpus.")
     parser.add_argument("--chunks", type=int, default=714_286)
-    parser.add_argument("--parts", type=int, default=7, help="of each chunk")
+    parser.add_argument("--parts", type=int, default=7, help="parts of each chunk")
     parser.add_argument("--tail", type=int, default=500, help="chunks that are in no ledger")
-    parser.add_argument("--fresh", action="store_true", help="nothing is done yet")
-    parser.add_argument("--folder", type=Path, help="where to make it up; the system's temporary folder if not given")
+    parser.add_argument("--fresh", action="store_true", help="plan a corpus of which nothing is done")
+    parser.add_argument("--folder", type=Path, help="where the corpus is made; a temporary folder if not given")
     return parser
 
 

@@ -250,11 +250,11 @@ def _parser() -> argparse.ArgumentParser:
     gold.add_argument("--conllu", type=Path, help="gold: a CoNLL-U file with `# newdoc` and `# text =`")
     gold.add_argument("--ud", type=Path, help="gold of many languages: JSONL, also .xz")
     parser.add_argument("--sat", nargs="*", default=["sat-tiny"], help="names or paths of cards of SaT models")
-    parser.add_argument("--lang", default="eng_Latn", help="of the gold file, as a SONAR code")
-    parser.add_argument("--threshold", type=float, help="of SaT, ours and wtpsplit's; the card's if not given")
+    parser.add_argument("--lang", default="eng_Latn", help="language of the gold file, as a SONAR code")
+    parser.add_argument("--threshold", type=float, help="threshold of SaT and wtpsplit; the card's if not given")
     parser.add_argument("--stride", type=int, help="tokens between SaT's windows; the stage's default if not given")
-    parser.add_argument("--max-chars", type=int, default=200, help="of the capped methods")
-    parser.add_argument("--max-tokens", type=int, default=128, help="likewise")
+    parser.add_argument("--max-chars", type=int, default=200, help="cap in characters")
+    parser.add_argument("--max-tokens", type=int, default=128, help="cap in tokens")
     parser.add_argument("--tokenizer", default="sonar-tiny", help="model card whose tokenizer counts tokens")
     return parser
 

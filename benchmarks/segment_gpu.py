@@ -116,19 +116,21 @@ def _parser() -> argparse.ArgumentParser:
         "segment_gpu", "Sentences a second of the SaT runner at the size of sat-3l-sm, random weights."
     )
     add_network_options(parser)
-    parser.add_argument("--sentences", type=int, help="200 000 if not given; 200 with --small")
+    parser.add_argument("--sentences", type=int, help="sentences in all; 200 000 if not given, 200 with --small")
     parser.add_argument(
         "--document-sentences", type=int, nargs="+", default=[78, 8], help="mean length of documents; 78 in the paper"
     )
     parser.add_argument(
-        "--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="computed at once"
+        "--batch-tokens", type=int, nargs="+", default=[16_384, 32_768, 65_536], help="tokens per batch"
     )
-    parser.add_argument("--call-tokens", type=int, default=480_000, help="a call; the stage's 2 million characters")
+    parser.add_argument(
+        "--call-tokens", type=int, default=480_000, help="tokens per call; the stage's 2 million characters"
+    )
     parser.add_argument(
         "--stride", type=int, help="tokens between windows; the stage's default if not given; wtpsplit: 64"
     )
-    parser.add_argument("--peak-tflops", type=float, help="what MFU counts against, if the device's is not known")
-    parser.add_argument("--profile", action="store_true", help="print what is not matmul")
+    parser.add_argument("--peak-tflops", type=float, help="peak for the MFU, if the device's is not known")
+    parser.add_argument("--profile", action="store_true", help="print which time is not matmul")
     return parser
 
 

@@ -141,10 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     add_text_options(parser, megabytes=0.5)
     parser.add_argument("--sat", default="sat-tiny", help="name or path of the card of a SaT model")
     parser.add_argument("--stride", type=int, default=64, help="tokens between windows; 64 is wtpsplit's default")
-    parser.add_argument("--precision", default="float32", choices=["auto", "float32", "bfloat16"], help="ours")
-    parser.add_argument("--threads", type=int, default=2, help="of both")
+    parser.add_argument(
+        "--precision", default="float32", choices=["auto", "float32", "bfloat16"], help="number format of our network"
+    )
+    parser.add_argument("--threads", type=int, default=2, help="threads of both")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--show", type=int, default=3, help="boundaries that differ, of each kind")
+    parser.add_argument("--show", type=int, default=3, help="how many differing boundaries to show, of each kind")
     return parser
 
 

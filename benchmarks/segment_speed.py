@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokenizer", default="sonar-tiny", help="model card whose tokenizer counts tokens")
     parser.add_argument("--sat", default="sat-tiny", help="card of the SaT model that gives the probabilities")
     parser.add_argument("--max-chars", type=int, default=200)
-    parser.add_argument("--viterbi-kilobytes", type=float, default=50, help="of text for wtpsplit's Viterbi")
+    parser.add_argument("--viterbi-kilobytes", type=float, default=50, help="kB of text for wtpsplit's Viterbi")
     return parser
 
 

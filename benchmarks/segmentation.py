@@ -35,9 +35,9 @@ def add_text_options(parser: argparse.ArgumentParser, megabytes: float) -> None:
     """Add the options that say which texts are segmented."""
     novel = Path(str(importlib.resources.files("conf") / "sample" / "austen-eng.jsonl.gz"))
     parser.add_argument("--texts", default=str(novel), help="JSONL, also .gz, .bz2, .xz, .zst; a path or a URL")
-    parser.add_argument("--column", default="text", help="of the text")
-    parser.add_argument("--lang", default="eng_Latn", help="of all texts, as a SONAR code")
-    parser.add_argument("--megabytes", type=float, default=megabytes, help="of text that are read")
+    parser.add_argument("--column", default="text", help="column that holds the text")
+    parser.add_argument("--lang", default="eng_Latn", help="language of all texts, as a SONAR code")
+    parser.add_argument("--megabytes", type=float, default=megabytes, help="megabytes of text to read")
 
 
 def read_texts(options: argparse.Namespace) -> list[str]:

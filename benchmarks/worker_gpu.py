@@ -195,9 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=int, default=20)
     parser.add_argument("--rows", type=int, help="sentences per part: 30 000 if not given; 60 with --small")
     parser.add_argument("--in-flight", type=int, default=3, help="parts that are read, computed and written at once")
-    parser.add_argument(
-        "--hosted", choices=("auto", "yes", "no"), default="auto", help="in processes of their own: on GPUs"
-    )
+    parser.add_argument("--hosted", choices=("auto", "yes", "no"), default="auto", help="host processes; auto: on GPUs")
     parser.add_argument("--batch-tokens", type=int, default=16_384)
     parser.add_argument("--folder", help="where the corpus is made (a temporary folder)")
     parser.add_argument("--small", action="store_true", help="a very small network, to see that everything runs")

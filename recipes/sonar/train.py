@@ -71,7 +71,7 @@ def main(
         str, typer.Option(help="train this model (a name or a card) further, with its tokenizer and size")
     ] = "",
     precision: Annotated[
-        Precision, typer.Option(help="of the matmuls: bf16 where the CPU has instructions for it")
+        Precision, typer.Option(help="number format of matmuls: bf16 where the CPU has instructions for it")
     ] = Precision.fp32,
     name: Annotated[str, typer.Option(help="name of the model and its card")] = SonarRecipe.name,
     dim: Annotated[int, typer.Option(help="size of the embedding")] = SonarRecipe.dim,
