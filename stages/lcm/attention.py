@@ -40,10 +40,13 @@ class Rotations:
 
 
 class Cache:
-    """Keys and values of one block that do not change between the steps of a sampler."""
+    """Keys and values of one block: those that do not change between the steps of a sampler, or, where it grows, of all
+    that was read.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, grows: bool = False) -> None:
         self.kept: tuple[Tensor, Tensor] | None = None
+        self.grows = grows
 
 
 class SelfAttention(nn.Module):
@@ -65,7 +68,7 @@ class SelfAttention(nn.Module):
         self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
     ) -> Tensor:
         """Map (positions, dim) to the same. A fresh cache stores keys and values; later ones are appended to those it
-        holds.
+        holds, for this call, or for good in a cache that grows.
 
         The mask of `packing` must agree with that.
         """
@@ -76,10 +79,11 @@ class SelfAttention(nn.Module):
             if rotations is not None:
                 q, k = rotations(q), rotations(k)
             if cache is not None:
-                if cache.kept is None:
-                    cache.kept = k, v
-                else:
+                fresh = cache.kept is None
+                if cache.kept is not None:
                     k, v = (torch.cat(pair, dim=2) for pair in zip(cache.kept, (k, v), strict=True))
+                if fresh or cache.grows:
+                    cache.kept = k, v
             mixed.append(_attend(q, k, v, packing))
         if placed < len(x):
             mixed.append(F.linear(x[placed:], self.qkv.weight[2 * self.inner :]))

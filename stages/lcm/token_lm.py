@@ -25,7 +25,8 @@ logits in chunks (`softmax.py`), 0.5 GB whatever the vocabulary.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -33,18 +34,15 @@ import torch
 from torch import Tensor, nn
 
 from stages.batching import Indices, Tokens
-from stages.lcm.attention import Rotations
+from stages.lcm.attention import Cache, Rotations
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
-from stages.lcm.generate import Stop
 from stages.lcm.layers import Block, RMSNorm, SwiGLU, attention_flops, inference, initialize, matmul_flops
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.ngram import NgramHeads
-from stages.lcm.packing import check_lengths, pack, visible_pairs
-from stages.lcm.sampler import sample_unit
+from stages.lcm.packing import Packing, check_lengths, pack, visible_pairs
 from stages.lcm.softmax import softmax_losses
 from stages.scaler.robust import RobustScaler
-from stages.sonar.ids import END
 
 
 @dataclass(frozen=True)
@@ -154,14 +152,18 @@ class TokenLm(Lcm):
         return summed(found, streams.sentence[streams.scored], batch.sentences)
 
     @inference
-    def logits(self, texts: list[list[int]], ensemble: float = 0.0) -> Tensor:
-        """Return (texts, vocabulary) float32, for the token after each text, of at most `context_tokens` tokens."""
-        lengths = np.array([len(one) for one in texts])
-        ids = np.concatenate([np.asarray(one, np.int64) for one in texts])
-        before = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        hidden = self._predicted(self._read(ids, lengths), ids, before, ensemble)
-        ends = hidden.index_select(0, _on(np.cumsum(lengths) - 1, hidden))
-        return (ends @ self.embedding.weight.T).float()
+    def read_on(self, ids: Indices, packing: Packing, caches: list[Cache]) -> Tensor:
+        """Return what `_read` does of tokens that follow those whose keys and values `caches` hold, one a layer."""
+        return self._hidden(ids, packing, caches)
+
+    @inference
+    def next_logits(self, hidden: Tensor, ids: Indices, before: Indices, ensemble: float = 0.0) -> Tensor:
+        """Return (positions, vocabulary) float32, for the token after each position.
+
+        hidden: (positions, model_dim) of tokens `ids`, texts one after the other; before: (positions,) how many of the
+        same text precede each; of n-gram heads in an ensemble, the last n positions of a text decide about its end.
+        """
+        return (self._predicted(hidden, ids, before, ensemble) @ self.embedding.weight.T).float()
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
         """Raise ValueError: a token model has no embeddings to predict."""
@@ -203,12 +205,13 @@ class TokenLm(Lcm):
         """Return (positions, model_dim): at each token what is known of the next, as rows of the embedding are
         compared.
         """
-        device = self.embedding.weight.device
-        packing = pack(torch.from_numpy(lengths), device)
+        return self._hidden(ids, pack(torch.from_numpy(lengths), self.embedding.weight.device))
+
+    def _hidden(self, ids: Indices, packing: Packing, caches: Sequence[Cache | None] = ()) -> Tensor:
         rotations = Rotations.of(packing, self.card.width_of_head, self.card.rope_base)
         x: Tensor = self.embedding(_on(ids, self.embedding.weight))
-        for block in self.layers:
-            x = block(x, packing, rotations)
+        for block, cache in zip(self.layers, caches or [None] * len(self.layers), strict=True):
+            x = block(x, packing, rotations, cache)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -284,85 +287,3 @@ def summed(values: Tensor, sentence: Indices, sentences: int) -> Tensor:
 def _on(numbers: Indices, like: Tensor) -> Tensor:
     """Move to the device of another tensor, without waiting for it."""
     return torch.from_numpy(np.ascontiguousarray(numbers)).to(like.device, non_blocking=True)
-
-
-@dataclass
-class WrittenText:
-    """What follows a prompt. sentences: `pieces </s>` of each; forgotten: oldest ones that the last did not see."""
-
-    sentences: list[list[int]] = field(default_factory=list)
-    stopped: Stop = "limit"
-    forgotten: int = 0
-
-
-@torch.inference_mode()
-def continue_texts(
-    model: TokenLm,
-    prompts: list[list[list[int]]],
-    langs: list[int],
-    sampling: Sampling,
-    *,
-    end: list[int],
-    allowed: Tensor,
-    max_sentences: int,
-    max_tokens: int,
-) -> list[WrittenText]:
-    """Continue prompts, sentences of each document, `[language] pieces </s>`, each in its language of `langs`.
-
-    Each is continued token by token until the model says the closing sentence or has enough; it says all but the
-    language of a sentence. Cost: a pass over the window of every document for each token; nothing is kept.
-
-    end: `pieces </s>` of the sentence that closes documents, which is not part of what is returned. allowed:
-    (vocabulary,) bool, the pieces. A sentence of `max_tokens` pieces is ended. Tokens are drawn by PyTorch's global
-    generator, for all documents together. Raises ValueError if there is nothing to continue, or no room.
-    """
-    if max_sentences < 1:
-        raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
-    empty = [number for number, one in enumerate(prompts) if not one]
-    if empty:
-        raise ValueError(f"document {empty[0]} has no sentence to continue; give at least one")
-    room = model.context - max_tokens - 2
-    if room < 1:
-        raise ValueError(f"{model.card.name} reads {model.context} tokens, none beside a sentence of {max_tokens}")
-    found = [WrittenText() for _ in prompts]
-    texts = [list(one) for one in prompts]
-    ending = torch.zeros_like(allowed)
-    ending[END] = True
-    while open_ones := [number for number, one in enumerate(found) if _goes_on(one, max_sentences)]:
-        contexts = [_window(texts[number], model.card.context - 1, room) for number in open_ones]
-        written: list[list[int]] = [[] for _ in open_ones]
-        while unfinished := [at for at, one in enumerate(written) if one[-1:] != [END]]:
-            given = [[*contexts[at][0], langs[open_ones[at]], *written[at]] for at in unfinished]
-            logits = model.logits(given, sampling.ensemble)
-            if not logits.isfinite().all():
-                raise ValueError(f"{model.card.name} predicted what is not finite: its weights are broken")
-            for row, at in enumerate(unfinished):
-                count = len(written[at])
-                may = allowed if not count else ending if count >= max_tokens else allowed | ending
-                logits[row].masked_fill_(~may, -torch.inf)
-            drawn = sample_unit(logits, sampling.temperature, sampling.top_k, sampling.top_p).tolist()
-            for at, token in zip(unfinished, drawn, strict=True):
-                written[at].append(token)
-        for at, number in enumerate(open_ones):
-            found[number].forgotten = contexts[at][1]
-            if written[at] == end:
-                found[number].stopped = "end of text"
-            else:
-                found[number].sentences.append(written[at])
-                texts[number].append([langs[number], *written[at]])
-    return found
-
-
-def _goes_on(one: WrittenText, max_sentences: int) -> bool:
-    return one.stopped == "limit" and len(one.sentences) < max_sentences
-
-
-def _window(sentences: list[list[int]], most: int, room: int) -> tuple[list[int], int]:
-    """Return the last sentences that have at most so many tokens, as one text, and how many are left out."""
-    kept, length = 0, 0
-    for sentence in reversed(sentences[-most:]):
-        if length + len(sentence) > room:
-            break
-        kept, length = kept + 1, length + len(sentence)
-    chosen = sentences[len(sentences) - kept :]
-    return [token for sentence in chosen for token in sentence], len(sentences) - kept

@@ -32,7 +32,8 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
 from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4
-from stages.lcm.token_lm import TokenLm, continue_texts
+from stages.lcm.token_lm import TokenLm
+from stages.lcm.token_writing import continue_texts
 from stages.sonar.tokenizer import SonarTokenizer
 
 LINE = 2000  # characters of a sentence that are shown

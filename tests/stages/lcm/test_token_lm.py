@@ -21,6 +21,7 @@ from stages.lcm.card import LcmCard, load_lcm_card
 from stages.lcm.model import Sampling
 from stages.lcm.softmax import softmax_losses
 from stages.lcm.token_lm import TokenLm, headless_losses, streams_of, windows
+from stages.lcm.token_writing import TextReader, continue_texts
 from stages.sonar.ids import END
 from tests.stages.lcm import models
 from tests.stages.lcm.models import LANG, VOCAB
@@ -182,7 +183,7 @@ def test_the_ensemble_is_eq_13(wdr: bool) -> None:
     ours = model.likelihoods(one, ensemble=0.4)
     torch.testing.assert_close(ours.double(), by_sentence(one, plain), rtol=1e-6, atol=1e-7)
     assert not torch.allclose(ours, model.likelihoods(one), rtol=1e-3)
-    said = model.logits(ids, ensemble=0.4)
+    said = TextReader(model, ensemble=0.4).logits(dict(enumerate(ids)))
     expected = torch.stack([last[number, len(one_of_them)] for number, one_of_them in enumerate(ids)])
     torch.testing.assert_close(said.double(), expected, rtol=1e-5, atol=1e-5)
 
@@ -348,3 +349,54 @@ def test_what_does_not_fit_is_refused() -> None:
         models.card("two-tower", rope_base=5e5)
     with pytest.raises(ValueError, match="ngram does not go with objective contrastive"):
         models.card("base", objective="contrastive", ngram={})
+
+
+@pytest.mark.parametrize("ensemble", [0.0, 0.4])
+def test_texts_that_are_read_on_are_read_alike(ensemble: float) -> None:
+    """Token by token, in turn, several at once, with another beginning, and beyond the room of the cache."""
+    model, one = made(ngram={"n": 3, "wdr": True}).eval(), batch((3, 2, 6))
+    ids = [ids_of(document) for document in documents(one)]
+    reader = TextReader(model, ensemble)
+    ends = [[4, 0, 9], [5, 0, 9], [5, 3, 10], [7, 4, 10], [7, 4, 30], *([8 + n, 5 + n, 31 + n] for n in range(12))]
+    seen = [0, 0, 0]
+    for step in ends:
+        texts = {number: ids[number][:end] for number, end in enumerate(step) if end > seen[number]}
+        seen = step
+        found = reader.logits(texts)
+        for number, said in zip(texts, found, strict=True):
+            alone = TextReader(model, ensemble).logits({7: texts[number]})[0]
+            torch.testing.assert_close(said, alone, rtol=1e-5, atol=1e-5)
+    other = reader.logits({0: [LANG, *ids[0][2:9]], 2: ids[2]})
+    torch.testing.assert_close(other[1], TextReader(model, ensemble).logits({0: ids[2]})[0], rtol=1e-5, atol=1e-5)
+    plain = model.next_logits(read(model, one)[2], np.array(ids[2]), np.arange(len(ids[2])), ensemble)[-1]
+    torch.testing.assert_close(other[1], plain, rtol=1e-5, atol=1e-5)
+
+
+def test_the_cache_has_room_for_two_contexts() -> None:
+    model = made(context_tokens=12).eval()
+    reader = TextReader(model)
+    text = [LANG, *range(4, 9)]
+    for number in range(7):  # in turn, so that each leaves a gap in the row of the other
+        reader.logits({0: text, 1: text} if not number else {number % 2: [*text, *range(4, 4 + (number + 1) // 2)]})
+        assert reader._seen.shape[1] <= 24
+    last = reader.logits({0: text, 1: [*text, 4, 5, 6, 7]})
+    torch.testing.assert_close(last[0], TextReader(model).logits({0: text})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_each_token_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made().eval()
+    read_tokens: list[int] = []
+    step = TokenLm.read_on
+    monkeypatch.setattr(
+        TokenLm, "read_on", lambda self, ids, *rest: (read_tokens.append(len(ids)), step(self, ids, *rest))[1]
+    )
+    allowed = torch.zeros(VOCAB, dtype=torch.bool)
+    allowed[4:LANG] = True
+    prompts = [[[LANG, 5, 6, END]], [[LANG, 7, END], [LANG, 8, 9, END]]]
+    written = continue_texts(
+        model, prompts, [LANG, LANG], Sampling(top_k=1), end=[4, END], allowed=allowed, max_sentences=3, max_tokens=5
+    )
+    of_prompts, of_texts = 4 + 7, sum(len(one) + 1 for text in written for one in text.sentences)
+    ended = sum(3 for text in written if text.stopped == "end of text")
+    assert all(text.sentences for text in written) and of_texts >= 8
+    assert sum(read_tokens) == of_prompts + of_texts + ended - 2  # nothing follows the last token of each
