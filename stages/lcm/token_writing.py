@@ -75,10 +75,13 @@ class TextReader:
         gather[real], positions[real] = np.arange(len(places)), (known[:, None] + slots)[real]
         own = np.tile(keys + slots, (rows, 1))
         here = (real[:, :, None] & real[:, None, :] & np.tri(width, dtype=np.bool_)) | np.eye(width, dtype=np.bool_)
-        placed = [torch.from_numpy(one).to(self._seen.device) for one in (gather, places, positions, own)]
-        full, causal = (torch.from_numpy(one).to(self._seen.device) for one in (real, here))
-        earlier = self._seen[:, None, :] & full[:, :, None]
-        packing = Packing(*placed, torch.cat([earlier, causal], dim=2)[:, None])  # an empty slot sees itself
+        device = self._seen.device
+        full, causal = torch.from_numpy(real).to(device), torch.from_numpy(here).to(device)
+        mask = torch.cat([self._seen[:, None, :] & full[:, :, None], causal], dim=2)  # an empty slot sees itself
+        gathered, scattered, placed, owned = (
+            torch.from_numpy(one).to(device) for one in (gather, places, positions, own)
+        )
+        packing = Packing(gathered, scattered, placed, owned, mask[:, None])
         ids = np.concatenate([np.array(new.get(number, []), np.int64) for number in self._read])
         hidden = self._model.read_on(ids, packing, self._caches)
         self._seen = torch.cat([self._seen, full], dim=1)

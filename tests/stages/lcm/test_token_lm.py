@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stages.batching import Tokens
+from stages.batching import Indices, Tokens
 from stages.lcm import softmax
+from stages.lcm.attention import Cache
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard, load_lcm_card
 from stages.lcm.model import Sampling
+from stages.lcm.packing import Packing
 from stages.lcm.softmax import softmax_losses
 from stages.lcm.token_lm import TokenLm, headless_losses, streams_of, windows
 from stages.lcm.token_writing import TextReader, continue_texts
@@ -387,9 +389,12 @@ def test_each_token_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made().eval()
     read_tokens: list[int] = []
     step = TokenLm.read_on
-    monkeypatch.setattr(
-        TokenLm, "read_on", lambda self, ids, *rest: (read_tokens.append(len(ids)), step(self, ids, *rest))[1]
-    )
+
+    def counted(self: TokenLm, ids: Indices, packing: Packing, caches: list[Cache]) -> Tensor:
+        read_tokens.append(len(ids))
+        return step(self, ids, packing, caches)
+
+    monkeypatch.setattr(TokenLm, "read_on", counted)
     allowed = torch.zeros(VOCAB, dtype=torch.bool)
     allowed[4:LANG] = True
     prompts = [[[LANG, 5, 6, END]], [[LANG, 7, END], [LANG, 8, 9, END]]]
