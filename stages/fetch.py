@@ -129,7 +129,7 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
         temporary = record.with_name(f"{record.name}.{os.getpid()}")
         temporary.write_text(f"{found}  {target.name}\n")
         temporary.replace(record)
-        _say(f"{target.name}: sha256 {found}; its card states none, so this is recorded in {record} and held to")
+        _say(f"{target.name}: sha256 {found}; its card states none, so this is recorded in {record} and required later")
     elif found != wanted:
         source = "the card says" if sha256 else f"{record} says"
         remedy = f"delete {target}" if path == target else "it was thrown away"

@@ -41,7 +41,7 @@ def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
         anchor = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent):
             if anchor in (name for name, _ in open_):
-                raise yaml.YAMLError(f"{line}: *{anchor} stands inside of what it stands for")
+                raise yaml.YAMLError(f"{line}: *{anchor} refers to itself")
             values += sizes.get(str(anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
@@ -51,7 +51,7 @@ def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
             values += 1
             open_.append((anchor, values))
             if len(open_) > DEEPEST:
-                raise yaml.YAMLError(f"{line}: values stand in each other more than {DEEPEST} deep")
+                raise yaml.YAMLError(f"{line}: values are nested more than {DEEPEST} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             name, before = open_.pop()
             if name:

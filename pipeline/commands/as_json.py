@@ -204,7 +204,7 @@ def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
     counts = whole_counts(corpus.chunks.total, CHUNK, "quarantined")
     if reason is not None and reason not in counts:
         known = ", ".join(sorted(counts)) or "none at all"
-        raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {known}")
+        raise ConfigError(f"--reason {reason}: no record is quarantined for this reason; reasons are: {known}")
     wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
     records = [one for found in quarantined_records(corpus, wanted, most).values() for one in found]
     return {

@@ -47,7 +47,7 @@ def status(
         from pipeline.commands import as_json as shapes
 
         if watch:
-            raise ConfigError("--json prints one look; leave out --watch")
+            raise ConfigError("--json prints the state once; leave out --watch")
         found, fine = shapes.status(corpus, slurm_cluster())
         shapes.print_json("status", found)
         raise typer.Exit(0 if fine else 1)

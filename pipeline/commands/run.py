@@ -168,7 +168,7 @@ def plan(
         change = view_change(Store(made.config.output), made.view)
         show_change(out, change)
         if change and change.needs_consent:
-            out.print("A run asks before it does that; --accept-removal agrees.", highlight=False)
+            out.print("A run asks first; --accept-removal agrees in advance.", highlight=False)
         show_further(out, made, further_work(made, RunOptions(only, until)))
 
 

@@ -227,7 +227,7 @@ class _Parser:
         token = self._tokens.peek()
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            self._fail(token, f"more than {MAX_DEPTH} parentheses and `not`s inside each other; write it flatter")
+            self._fail(token, f"more than {MAX_DEPTH} parentheses and `not`s inside each other; write it with fewer")
         if self._tokens.took("keyword", "not"):
             inner = self._not()
             node = replace(inner, expression=~inner.expression, start=token.start, conjuncts=())

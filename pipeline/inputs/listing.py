@@ -257,7 +257,7 @@ def _file(
         extension = posixpath.splitext(relative.lower())[1]
         if extension not in FORMATS.keys() | COMPRESSIONS.keys() or any(one.startswith(f"{full}/") for one in infos):
             return None
-        why = f"it is a folder, and the pattern wants files; to read it, make it an input of its own ({full})"
+        why = f"it is a folder, and the pattern is for files; to read it, make it an input of its own ({full})"
     try:
         relative.encode()
     except UnicodeEncodeError:

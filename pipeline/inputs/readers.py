@@ -182,7 +182,7 @@ def _not_json(error: Exception) -> str:
         near = error.doc[max(0, error.pos - NEAR) : error.pos + NEAR]
         return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}"
     if isinstance(error, RecursionError):
-        return "values stand in each other too deeply to be read"
+        return "values are nested too deeply to be read"
     return f"a number has more than {sys.get_int_max_str_digits()} digits; write it as a string"
 
 

@@ -26,7 +26,9 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
         console.print(f"Nothing is in the quarantine of {corpus.url}.", markup=False, highlight=False)
         return
     if reason is not None and reason not in counts:
-        raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {', '.join(sorted(counts))}")
+        raise ConfigError(
+            f"--reason {reason}: no record is quarantined for this reason; reasons are: {', '.join(sorted(counts))}"
+        )
     wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
     for name, found in quarantined_records(corpus, wanted, most).items():
         console.print(Text(f"{name}: {number(counts[name])}", style="bold"))

@@ -43,7 +43,7 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
         before = _reasons(receipts)
         if reason is not None and reason not in before:
             known = ", ".join(sorted(before)) or "none at all"
-            raise ConfigError(f"--reason {reason}: no record was set aside for it; there are: {known}")
+            raise ConfigError(f"--reason {reason}: no record is quarantined for this reason; reasons are: {known}")
         again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
         forget(store, {one.chunk for one in again})
         in_parallel(lambda receipt: _forget(store, receipt), again)

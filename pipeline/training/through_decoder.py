@@ -35,7 +35,7 @@ def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder
         )
     if decoder.files.tokenizer.identity != encoder.files.tokenizer.identity:
         raise ConfigError(
-            f"{HERE}: the tokenizer of {decoder.name} is another than that of {encoder.name}, which encoded "
+            f"{HERE}: the tokenizer of {decoder.name} differs from that of {encoder.name}, which encoded "
             f"{index.url}; name a decoder with the same tokenizer"
         )
     return PinnedDecoder(model=name, digest=decoder.decoder_digest)

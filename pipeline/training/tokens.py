@@ -61,7 +61,7 @@ def pinned_tokenizer(corpus: Corpus, card: LcmCard) -> PinnedTokenizer | None:
     named = load_card(card.learns.tokenizer) if card.learns.tokenizer else encoder
     if named.tokenizer_digest != encoder.tokenizer_digest:
         raise ConfigError(
-            f"{HERE}: the tokenizer of {named.name} is another than that of {encoder.name}, which encoded "
+            f"{HERE}: the tokenizer of {named.name} differs from that of {encoder.name}, which encoded "
             f"{corpus.url}: likelihoods could not be compared; leave it out"
         )
     assert card.context_tokens is not None
@@ -82,7 +82,7 @@ def tokenizer_card(pinned: PinnedTokenizer) -> ModelCard:
         raise ConfigError(f"{HERE}: {error}") from error
     if card.tokenizer_digest != pinned.digest:
         raise ConfigError(
-            f"{HERE}: the tokenizer of {pinned.model} is another than the one that the training began with "
+            f"{HERE}: the tokenizer of {pinned.model} differs from the one that the training began with "
             f"({card.tokenizer_digest[:8]}, not {pinned.digest[:8]}): restore its file, or start over: --fresh"
         )
     return card

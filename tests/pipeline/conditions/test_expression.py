@@ -192,7 +192,7 @@ def test_clauses_columns_and_what_null_means() -> None:
         ("lang == 'a", "' is not closed", "'"),
         ("chars > 1; chars", "means nothing here", ";"),
         ("", "write for instance", ""),
-        ("(" * 200 + "chars > 1" + ")" * 200, "write it flatter", "("),
+        ("(" * 200 + "chars > 1" + ")" * 200, "write it with fewer", "("),
         (" or ".join(["chars > 1"] * 201), "more than 200 tests", "chars"),
         ("chars > 1 \0", "the character U+0000 means nothing here", ""),
     ],

@@ -184,8 +184,8 @@ _HANG = "\n".join(
     ("text", "why"),
     [
         (_HANG, "holds more than 100000 values"),
-        ("name: &a [*a]", r"\*a stands inside of what it stands for"),
-        ("name: &a {b: *a}", r"\*a stands inside of what it stands for"),
+        ("name: &a [*a]", r"\*a refers to itself"),
+        ("name: &a {b: *a}", r"\*a refers to itself"),
         ("name: " + "[" * 5000, "more than 50 deep"),
         ("name: " + "{a: " * 5000, "more than 50 deep"),
         ("name: " + "1" * 5000, "a value cannot be read"),

@@ -55,7 +55,7 @@ def test_every_reason_with_some_of_its_records(make_config: MakeConfig, tmp_path
     one = shown(corpus, "invalid JSON", 20)
     assert len([line for line in one if line.startswith(f"  {file}")]) == 6
     assert '    {" ]0;title": "[bold]"}' in one and not any("\x1b" in line for line in one)
-    with pytest.raises(ConfigError, match="there are: duplicate id, invalid JSON, not a JSON object"):
+    with pytest.raises(ConfigError, match="reasons are: duplicate id, invalid JSON, not a JSON object"):
         show_quarantine(Console(), corpus, "unreadable")
 
 

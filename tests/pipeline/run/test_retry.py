@@ -99,7 +99,7 @@ def test_one_reason_only_and_after_it_was_cut_off(make_config: MakeConfig, tmp_p
         file.write(b'["a list"]\n')
     path, out = make_config(autobleu=None), tmp_path / "out"
     run(path)
-    with pytest.raises(ConfigError, match="there are: invalid JSON, not a JSON object"):
+    with pytest.raises(ConfigError, match="reasons are: invalid JSON, not a JSON object"):
         retried(path, "unreadable")
     assert make_plan(load_config(path)).nothing_to_do  # nothing was deleted for that
     assert "1 chunk with 1 record" in retried(path, "not a JSON object")

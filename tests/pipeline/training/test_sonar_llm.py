@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused(corpus: Path, tmp_path: Path) -> None:
     tokenizer.write_bytes(base.path("tokenizer").read_bytes() + b"\n")
     files = {"tokenizer": {"path": "tokenizer.model", "sha256": sha256_of(tokenizer)}}
     other.write_text(yaml.safe_dump({"base": name, "name": "other", "files": files}))
-    with pytest.raises(ConfigError, match=r"the tokenizer of other is another than that of sonar-"):
+    with pytest.raises(ConfigError, match=r"the tokenizer of other differs from that of sonar-"):
         trained(corpus, "x", objective="sonar-llm", sonar_llm={"decoder": str(other)})
     with pytest.raises(ConfigError, match=r"train\.sonar_llm\.decoder: .*does not know the language 'tlh_Latn'"):
         Tokeniser(base, HERE)(["nuqneH"], ["tlh_Latn"])

@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused(corpus: Path, model: str, tmp_path: Path) 
     files = {"tokenizer": {"path": "tokenizer.model", "sha256": sha256_of(tmp_path / "tokenizer.model")}}
     other = tmp_path / "other.yaml"
     other.write_text(yaml.safe_dump({"base": name, "name": "other", "files": files}))
-    with pytest.raises(ConfigError, match=r"train\.token_lm\.tokenizer: the tokenizer of other is another than that"):
+    with pytest.raises(ConfigError, match=r"train\.token_lm\.tokenizer: the tokenizer of other differs from that"):
         trained(corpus, "x", **WORDS | {"token_lm": {"tokenizer": str(other)}}, model=model)
     with pytest.raises(ConfigError, match=r"is another than the one that the training began with \(.*, not 00000000"):
         tokenizer_card(PinnedTokenizer(model=name, digest="0" * 16, vocabulary=109))
