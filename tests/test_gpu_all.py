@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ FEW = """
 import sys
 from importlib.machinery import PathFinder
 
-BLOCKED = set("ray pydantic pydantic_core spacy wtpsplit zstandard faiss pytest matplotlib submitit fasttext".split())
+BLOCKED = set("ray pydantic pydantic_core spacy wtpsplit zstandard faiss pytest matplotlib submitit fasttext MORE".split())
 
 
 class OnlyWhatIsThere(PathFinder):
@@ -32,10 +33,10 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = OnlyWhatIsThere
 
 
 @pytest.fixture
-def few_packages(tmp_path: Path) -> dict[str, str]:
-    """The environment of a Python that lacks what a machine with a GPU may lack."""
+def few_packages(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of a Python that lacks what a machine with a GPU may lack, and the packages of a parameter."""
     (tmp_path / "few").mkdir()
-    (tmp_path / "few/sitecustomize.py").write_text(FEW)
+    (tmp_path / "few/sitecustomize.py").write_text(FEW.replace("MORE", getattr(request, "param", "")))
     return os.environ | {"PYTHONPATH": f"{tmp_path / 'few'}:{ROOT}", "OMP_NUM_THREADS": "1"}
 
 
@@ -54,6 +55,27 @@ def test_every_row_has_its_figure_and_the_tests_run(few_packages: dict[str, str]
             assert "not measured" not in line and (FAILED not in line or "MFU" in figure.row), line
     assert "| cpu (" in shown
     assert done.stdout.count(" PASSED") == 6 and "test_embeddings_are_those_of_the_cpu[float32-0.99999]" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "few_packages", ["yaml safetensors sentencepiece tokenizers transformers sacrebleu rich"], indirect=True
+)
+def test_encoding_and_decoding_need_torch_numpy_and_pyarrow_alone(few_packages: dict[str, str]) -> None:
+    small = next(row.small for row in ROWS if row.name == "encode").split()[1:]
+    command = [sys.executable, "-m", "benchmarks.encode_gpu", *small, "--device", "cpu", "--only", "encode", "baseline",
+               "decode", "--decode-rows", "16"]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=few_packages, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in ("encode, 512 tokens", "greedy decode, 16", "transformers is not installed"):
+        assert said in done.stdout, done.stdout
+
+
+def test_the_page_has_the_goals_of_the_command() -> None:
+    page = (ROOT / "benchmarks/GPU.md").read_text()
+    goals = [found[0] for row in ROWS for one in row.figures if (found := re.match(r"[≥≤] [\d ]+(sentences/s|%)", one.goal))]
+    assert len(goals) >= 8 and {"≥ 12 000 sentences/s", "≥ 4 000 sentences/s"} < set(goals)
+    assert [goal for goal in goals if goal not in page] == []
 
 
 def test_a_row_that_fails_or_hangs_is_told_and_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
