@@ -3,10 +3,10 @@
     python -m benchmarks.decode_cpu                     2000 sentences of the sample, sonar-tiny, one thread
     python -m benchmarks.decode_cpu --profile           and which operations take the time of ours
 
-Ours is what AutoBLEU calls (`BatchedDecoder`). The baseline is `M2M100ForConditionalGeneration.generate` with its cache,
-sentences sorted by their limits, the best of several batch sizes. Both decode every sentence up to `</s>` or its own
-limit, which the baseline has for whole batches only. Rounds alternate and the fastest of each counts, in seconds of CPU, so
-that other programs on the machine matter little. Ends with status 1 where more than 1 % of the sentences come out otherwise.
+Ours is what AutoBLEU calls (`BatchedDecoder`). The baseline is `M2M100ForConditionalGeneration.generate` with its
+cache, sentences sorted by their limits, the best of several batch sizes. Both decode every sentence up to `</s>` or its
+own limit, which the baseline has for whole batches only. Rounds alternate and the fastest of each counts, in seconds of
+CPU, so that other programs matter little. Ends with status 1 where more than 1 % of the sentences come out otherwise.
 Needs transformers.
 """
 
@@ -151,7 +151,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--batch-rows", type=int, help="sentences per batch of ours; the stage's if not given")
-    parser.add_argument("--baseline-batches", type=int, nargs="+", default=[64, 256], help="sentences per batch of generate")
+    parser.add_argument(
+        "--baseline-batches", type=int, nargs="+", default=[64, 256], help="sentences per batch of generate"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="print the operations that take the time of ours")

@@ -132,7 +132,7 @@ class _Space:
 
     token, limits: (most,) int64; open: (most,) bool, not finished yet; place: (most,) int64, where in `out` the row's
     first new token belongs, less the prefix; out: (most, capacity) int64, in the order of the batch, `PAD` where no
-    token is.
+    token is. logits: (most, vocabulary and some columns of −inf), or None where a step makes its own.
     """
 
     state: DecoderState
@@ -141,6 +141,7 @@ class _Space:
     open: Tensor
     place: Tensor
     out: Tensor
+    logits: Tensor | None
 
     @classmethod
     def of(cls, decoder: SonarTextDecoder, most: int, capacity: int) -> _Space:
@@ -154,6 +155,7 @@ class _Space:
             open=torch.zeros(most, dtype=torch.bool, device=device),
             place=place,
             out=torch.empty((most, capacity), dtype=torch.int64, device=device),
+            logits=decoder.room_for_logits(most),
         )
 
     def begin(
@@ -177,7 +179,7 @@ class _Space:
     def step(self, decoder: SonarTextDecoder, seen: int | None) -> None:
         """Decode the next token of each open row."""
         rows, length = self.state.rows, self.state.position  # which is behind the step the number of tokens
-        logits = decoder.logits(decoder.step(self.token[:rows], self.state, seen))
+        logits = decoder.logits(decoder.step(self.token[:rows], self.state, seen), self.logits)
         logits.select(1, PAD).fill_(-torch.inf)
         token, opened = likeliest(logits), self.open[:rows]
         self.out.view(-1).index_copy_(0, self.place[:rows] + length, token.masked_fill(~opened, PAD))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from stages.packed import Runs, blocks, joined
 
 FIRST_POSITION = 2  # positions are counted from 2, as in the published models
+LANES = 64  # numbers that rows of logits are filled up to multiples of
 FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
 
 
@@ -294,9 +295,15 @@ class SonarTextDecoder(nn.Module):
         y: Tensor = self.norm(x)
         return y
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Map (…, dim) to (…, vocab_size); on GPUs without gradients in float32: bfloat16 makes close logits equal."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Map (…, dim) to (…, vocab_size); on GPUs without gradients in float32: bfloat16 makes close logits equal.
+
+        out: of `room_for_logits`; its rows are then the result for (rows, dim), the same bits before the −inf.
+        """
         weight = self.embedding.weight if self.output is None else self.output.weight
+        if out is not None and len(hidden) >= FEW:
+            torch.mm(hidden, weight.t(), out=out[: len(hidden), : len(weight)])
+            return out[: len(hidden)]
         if not hidden.is_cuda or hidden.dtype == torch.float32 or torch.is_grad_enabled():
             return linear(hidden, weight)
         found = torch.mm(hidden.flatten(0, -2), weight.t(), out_dtype=torch.float32)
@@ -305,6 +312,17 @@ class SonarTextDecoder(nn.Module):
     def forward(self, ids: Tensor, embeddings: Tensor) -> Tensor:
         """Map ids (rows, length) int64 and embeddings (rows, dim) to (rows, length, vocab_size), teacher-forced."""
         return self.logits(self.hidden(ids, embeddings))
+
+    def room_for_logits(self, most: int) -> Tensor | None:
+        """Return memory for the logits of `most` rows on a CPU in float32, −inf behind the vocabulary; None elsewhere.
+
+        With 8006 columns a product takes two thirds of the time if its rows begin at multiples of 64 numbers, and the
+        system need not find pages for it at every step.
+        """
+        weight = self.embedding.weight if self.output is None else self.output.weight
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return None
+        return weight.new_full((most, -(-len(weight) // LANES) * LANES), -torch.inf)
 
     def room(self, most: int, capacity: int) -> DecoderState:
         """Return a state without rows, with room for `most` rows of `capacity` tokens."""

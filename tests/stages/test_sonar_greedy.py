@@ -72,6 +72,18 @@ def test_memory_is_kept_from_batch_to_batch_and_given_back_when_a_batch_fails(mo
     assert search(*batch([(0, 9), (1, 9), (2, 9)])) == expected
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 17, 64])
+def test_logits_in_memory_that_is_kept_are_the_same_bits(rows: int) -> None:
+    network = decoder(0)
+    vocabulary, dim = network.embedding.weight.shape
+    kept, hidden = network.room_for_logits(64), torch.randn(rows, dim, generator=torch.Generator().manual_seed(0))
+    assert kept is not None and kept.shape[1] % 64 == 0 and kept.shape[1] > vocabulary
+    with torch.inference_mode():
+        found = network.logits(hidden, kept)
+        assert torch.equal(found[:, :vocabulary], network.logits(hidden))
+    assert not found[:, vocabulary:].isfinite().any()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
 def test_the_likeliest_is_what_argmax_finds(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

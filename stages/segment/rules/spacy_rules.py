@@ -32,6 +32,7 @@ from spacy.util import compile_infix_regex
 
 from stages.segment import marks
 from stages.segment.characters import BLANK, EAST_ASIAN, EXTENDS, FINAL, PUNCTUATION
+from stages.segment.rules import french
 from stages.segment.text import Flags, Indices, Text
 
 # ISO 639-3, the first part of a SONAR language code, to spaCy's code.
@@ -112,6 +113,8 @@ class SpacyRules:
         self._load()
 
     def _load(self) -> None:
+        if self.code == "fr":
+            french.load()
         nlp = spacy.blank(self.code)
         self._tokenizer = cast(Tokenizer, nlp.tokenizer)
         if self.code == MULTI_LANGUAGE:  # a whole Chinese paragraph with a full stop in it would be taken for a URL
