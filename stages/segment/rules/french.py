@@ -37,7 +37,7 @@ def load() -> None:
 
 
 def shortened(pattern: str) -> str:
-    """A pattern that matches what `pattern` does; this one itself where it is not of the form that is known.
+    """Return a pattern that matches what `pattern` does; `pattern` itself where it has another form than spaCy's.
 
     `(?iu)(?:A1…)|(?:A2…)|…`, where … begins with a class of very many characters, becomes `(?iu)(?:(?:A1|A2)…)|…`.
     """
