@@ -27,23 +27,13 @@ WORDS = (
 )
 
 LOADED = """
-import re
-long = []
-original = re.compile
-def noted(pattern, flags=0):
-    if isinstance(pattern, str) and len(pattern) > 100_000:
-        long.append(pattern)
-        return original("x")
-    return original(pattern, flags)
-re.compile = noted
-import spacy.lang.fr.tokenizer_exceptions
-(pattern,) = long
-re.compile = original
-import sys
-del sys.modules["spacy.lang.fr.tokenizer_exceptions"], sys.modules["spacy.lang.fr"]
+import re, sys
 from stages.segment.rules import french
+long, shortened, original = [], french.shortened, re.compile
+french.shortened = lambda pattern: long.append(pattern) or shortened(pattern)
 french.load()
 assert re.compile is original
+(pattern,) = long
 ours = sys.modules["spacy.lang.fr.tokenizer_exceptions"].TOKEN_MATCH
 theirs = original(pattern).match
 words = sys.stdin.read().split()
@@ -81,4 +71,4 @@ def test_french_words_match_as_with_spacys_own_pattern() -> None:
     )
     assert done.returncode == 0, done.stderr
     short, long, matched = map(int, done.stdout.split())
-    assert short < long / 20 and matched >= 5
+    assert short < long / 10 and matched >= 5

@@ -15,6 +15,7 @@ from typing import Any, cast
 _MODULE = "spacy.lang.fr.tokenizer_exceptions"
 _LONG = 100_000  # characters of a pattern
 _HEAD, _BETWEEN, _TAIL = "(?iu)(?:", ")|(?:", ")"  # as spaCy puts the kinds together
+_GROUP = re.compile(r"\([^()]*\)")
 _ALPHABET = re.compile(r"\[[^\]]{1000,}\]")
 
 
@@ -49,7 +50,7 @@ def shortened(pattern: str) -> str:
             return pattern  # cut in the middle of a group
         found = _ALPHABET.search(kind)
         begin, end = (kind[: found.start()], kind[found.start() :]) if found else ("", kind)
-        if "|" in begin or begin.count("(") != begin.count(")"):
+        if {*"|()"} & {*_GROUP.sub("", begin)}:  # `a|b` would end before what follows
             begin, end = "", kind
         beginnings.setdefault(end, []).append(begin)
     kinds = (f"(?:{'|'.join(begins)}){end}" if begins != [""] else end for end, begins in beginnings.items())
