@@ -95,7 +95,7 @@ def windows(sizes: list[int], context: int, before: int) -> list[tuple[int, int,
 class TokenLm(Lcm):
     """A token language model, described at the head of this file.
 
-    It predicts no embeddings: `likelihoods` scores sentences, and `continue_texts` writes them.
+    It predicts no embeddings: `likelihoods` scores sentences, and `continue_texts` (`token_writing.py`) writes them.
     """
 
     def __init__(self, card: LcmCard, scaler: RobustScaler, vocabulary: int) -> None:

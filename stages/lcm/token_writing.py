@@ -23,7 +23,7 @@ from stages.sonar.ids import END
 
 
 class TextReader:
-    """Texts that a model reads further and further, by their numbers. ensemble: λ of its n-gram heads."""
+    """Reads texts step by step, and keeps keys and values of each under its number. ensemble: λ of its n-gram heads."""
 
     def __init__(self, model: TokenLm, ensemble: float = 0.0) -> None:
         self._model, self._ensemble = model, ensemble
@@ -33,8 +33,8 @@ class TextReader:
     def logits(self, texts: Mapping[int, list[int]]) -> Tensor:
         """Return (texts, vocabulary) float32, for the token after each text, of at most `context_tokens` tokens.
 
-        Of a text that continues what was read under its number, only the rest is read. If one of them does not, all are
-        read from their beginnings, and what was read of others is forgotten.
+        If a text continues what was read under its number, only the rest is read. If one of the texts does not, all are
+        read from their beginnings, and what was read of other texts is forgotten.
         """
         longest = max(len(text) - len(self._read.get(number, [])) for number, text in texts.items())
         room = 2 * self._model.context - self._seen.shape[1]
