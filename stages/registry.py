@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
+from stages.language.settings import LanguageSettings
+from stages.noise.settings import NoiseSettings
 from stages.predictor.settings import PredictorSettings
 from stages.rvq.settings import RvqSettings
 from stages.stage import Stage, StageSettings
@@ -23,6 +25,14 @@ def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
         TypeError: if no stage has settings of this class.
     """
     match settings:
+        case LanguageSettings():
+            from stages.language.stage import Language
+
+            return Language(settings)
+        case NoiseSettings():
+            from stages.noise.signals import Noise
+
+            return Noise(settings)
         case EncodeSettings():
             from stages.encode.encoder import Encode
 

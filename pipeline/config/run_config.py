@@ -31,6 +31,8 @@ from pipeline.storage.remote import holds_credentials
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
+from stages.language.settings import LanguageSettings
+from stages.noise.settings import NoiseSettings
 from stages.predictor.settings import PredictorSettings
 from stages.rvq.settings import RvqSettings
 from stages.sampling import Rows
@@ -39,7 +41,8 @@ from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
 from stages.yaml_text import load_yaml
 
-STAGES = ("segment", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")  # as data goes through them
+# as data goes through them
+STAGES = ("segment", "language", "noise", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")
 MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
@@ -93,6 +96,10 @@ class RunConfig(Settings):
     chunk_bytes: int = meaning(64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size")
     split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
     segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")
+    language: LanguageSettings | None = meaning(
+        None, description="the language of each sentence, against the stated one"
+    )
+    noise: NoiseSettings | None = meaning(None, description="shares of digits, markup, repetitions, … of each sentence")
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
     fit: PilotSettings = meaning(PilotSettings(), description="the pilot that scaler, predictor and rvq are fitted on")
@@ -173,7 +180,7 @@ class RunConfig(Settings):
 
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """Return the row-wise stages that the file asks for, in order."""
-        stages = (self.encode, self.autobleu, self.fragility, self.predictor, self.rvq)
+        stages = (self.language, self.noise, self.encode, self.autobleu, self.fragility, self.predictor, self.rvq)
         return tuple(stage for stage in stages if stage)
 
     def row_stages(self) -> tuple[StageSettings, ...]:

@@ -4,11 +4,13 @@ nothing heavy.
 
 from __future__ import annotations
 
+import difflib
 from typing import Any, Literal
 
 from pydantic import model_validator
 
-from stages.stage import Settings, meaning
+from stages.noise.settings import PRESETS
+from stages.stage import Settings, execution, meaning
 
 
 class SelectSettings(Settings):
@@ -16,6 +18,12 @@ class SelectSettings(Settings):
 
     where: str | None = meaning(
         None, min_length=1, description="condition on columns that sentences must satisfy, as for inspect --where"
+    )
+    # Never has a value: the rules become part of `where`, so that what is pinned says what was asked.
+    preset: str | list[str] | None = execution(
+        None,
+        exclude=True,
+        description=f"published rules over the columns of the section noise, added to where: {', '.join(PRESETS)}",
     )
     # A model learns to predict the next sentence: sentences on both sides of a gap must not seem to be neighbours.
     broken: Literal["drop-sentences", "split-documents", "drop-documents"] = meaning(
@@ -34,3 +42,19 @@ class SelectSettings(Settings):
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         return {"where": value} if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rules(cls, value: Any) -> Any:
+        """Put the rules of presets before the condition."""
+        if not isinstance(value, dict) or value.get("preset") is None:
+            return value
+        names = value["preset"] if isinstance(value["preset"], list) else [value["preset"]]
+        unknown = [str(name) for name in names if name not in PRESETS]
+        if unknown:
+            near = [one for name in unknown for one in difflib.get_close_matches(name, PRESETS, n=1)]
+            hint = f"did you mean {', '.join(near)}? " if near else ""
+            raise ValueError(f"preset {', '.join(unknown)}: {hint}there are: {', '.join(PRESETS)}")
+        where = [f"({value['where']})"] if isinstance(value.get("where"), str) else []
+        rules = " and ".join([*(PRESETS[name] for name in names), *where])
+        return {key: one for key, one in value.items() if key != "preset"} | {"where": rules}

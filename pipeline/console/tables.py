@@ -49,6 +49,14 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
             f"{size(stored)} FP16, norm {norm:.3f}, {number(encode['duplicates_saved'])} duplicates not computed, "
             f"{number(encode['truncated'])} truncated, {number(encode['non_finite'])} not finite",
         )
+    language = accounting.counts.get("language")
+    if language:
+        differ, judged = language["differ"], language["judged"]
+        table.add_row(
+            "language",
+            f"{number(differ)} of {counted(int(judged), 'judged sentence')} are in another language than stated"
+            + (f" ({differ / judged:.1%})" if judged else ""),
+        )
     score = accounting.counts.get("autobleu")
     if score and score["scored"]:
         table.add_row(

@@ -19,7 +19,7 @@ from pipeline.corpus.fingerprint import fingerprint, fingerprint_bytes
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
 from pipeline.inputs import Chunk, ChunkTable, InputSettings, LangDetect
 from pipeline.storage.store import Store
-from stages import language
+from stages.language import identifier as language
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import load_card
 from stages.stage import StageSettings

@@ -18,7 +18,7 @@ from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_tex
 from pipeline.inputs.kept_values import KEPT
 from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
-from stages.language import SONAR_CODES, identifier
+from stages.language.identifier import SONAR_CODES, identifier
 from stages.segment import marks
 from stages.sonar import card
 

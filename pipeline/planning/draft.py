@@ -26,7 +26,7 @@ from pipeline.inputs.chunks import whole_file
 from pipeline.inputs.listing import COMPRESSIONS, FORMATS, table_hint
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.storage.remote import is_remote
-from stages.language import identifier
+from stages.language.identifier import identifier
 from stages.sonar.card import load_card
 
 SMALL_MODEL, LARGE_MODEL = "sonar-tiny", "sonar"

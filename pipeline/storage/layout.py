@@ -17,13 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import CorpusError
+from stages.noise.settings import DOCUMENT_COLUMNS as NOISE_OF_DOCUMENTS
+from stages.noise.settings import SENTENCE_COLUMNS
 
 LAYOUT_VERSION = 1
 ROW_GROUP_ROWS = 8192
 CORPUS_FILE = "corpus.json"
 RUNS = "runs"
 
-ROW_FAMILIES = ("sentences", "embeddings", "status", "autobleu", "fragility", "fragility-predicted", "codes")
+ROW_FAMILIES = (
+    "sentences", "language", "noise", "embeddings", "status", "autobleu", "fragility", "fragility-predicted", "codes",
+)  # fmt: skip
 FITS = "fits"
 INDEXES = "train/index"
 
@@ -52,6 +56,12 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("tokens", pa.int32()),  # with language tag and </s>, before any truncation
         ("u", pa.float64()),  # uniform in [0, 1): the row's place in every sample
     ],
+    "language": [
+        ("lang_detected", pa.string()),
+        ("lang_confidence_detected", pa.float32()),
+        ("lang_differs", pa.bool_()),  # from the stated language, with confidence
+    ],
+    "noise": [(name, pa.float32()) for name in (*SENTENCE_COLUMNS, *NOISE_OF_DOCUMENTS)],
     "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
     "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
@@ -77,7 +87,12 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("payload_bytes", pa.int64()),  # length of the whole record in bytes
     ],
 }
-_NULLABLE = {"quarantine.doc_id", "documents.lang_confidence"} | {
+_NULLABLE = {
+    "quarantine.doc_id",
+    "documents.lang_confidence",
+    "language.lang_detected",
+    "language.lang_confidence_detected",
+} | {
     f"{family}.{name}"  # not sampled, or the embedding is not finite
     for family in ("autobleu", "fragility", "fragility-predicted")
     for name, _ in _PLAIN[family]

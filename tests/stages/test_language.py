@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages import language
-from stages.language import SONAR_CODES, Identified, identifier, identity
+from stages.language import identifier as language
+from stages.language.identifier import SONAR_CODES, Identified, identifier, identity
 from stages.sonar.card import load_card
 
 SENTENCES = {  # the first article of the Universal Declaration of Human Rights
@@ -143,7 +143,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_identity_loads_nothing() -> None:
-    code = "import sys, stages.language as l; print(l.identity(), {'fasttext', 'requests'} & {*sys.modules})"
+    code = "import sys, stages.language.identifier as l; print(l.identity(), {'fasttext', 'requests'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{identity()} set()\n"
 

@@ -19,7 +19,7 @@ from pipeline.doctor import examine
 from pipeline.inputs import Document, LangDetect, Rejected, SplitSettings, plan_chunks, read_documents
 from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
-from stages import language
+from stages.language import identifier as language
 from stages.sonar.card import load_card
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.stages.test_language import SENTENCES
