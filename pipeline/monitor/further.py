@@ -58,8 +58,8 @@ def _training(store: Store, plan: Plan) -> FurtherWork:
     if changed:
         return FurtherWork(
             "train",
-            f"{what} was begun with other settings, so a run refuses to continue it: {'; '.join(changed)}. Set them "
-            "back, give train.name another name, or start over: pipeline train --fresh",
+            f"{what} was begun with other settings, so a run refuses to continue it: {'; '.join(changed)}. Restore "
+            "them, give train.name another name, or start over: pipeline train --fresh",
             refused=True,
         )
     return FurtherWork("train", f"{what}: {training_in_words(status)}", left=not status.finished)

@@ -145,19 +145,19 @@ class _Work:
         return marker
 
     def say_who_reads(self, lanes: int) -> None:
-        """Say if several processes read the same files. `lanes`: how many the corpora have."""
+        """Say if several processes read the same files. `lanes`: how many streams the corpora have."""
         world, wanted = self.processes.world, self.settings.lanes
         readers = share_of_files(lanes, world)
         if readers == 1:
             return
         remedy = (
-            f"with train.lanes {-(-lanes // world) * world} each reads its own (in another training: lanes decide the "
+            f"with train.lanes {-(-lanes // world) * world} each reads its own (in another training: they decide the "
             "order of the data)"
         )
         if lanes < wanted:
             remedy = f"the corpus is too small for train.lanes {wanted}"
         self._say(
-            f"{counted(lanes, 'lane')} for {world} processes: every file of embeddings is read by {readers} of them; "
+            f"{counted(lanes, 'stream')} for {world} processes: every file of embeddings is read by {readers} of them; "
             + remedy
         )
 

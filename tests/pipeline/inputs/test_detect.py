@@ -103,7 +103,7 @@ def test_both_forms_mean_the_same(tmp_path: Path) -> None:
     [
         ({"detect": {"threshold": 1.5}}, "input.0.lang.detect.threshold is 1.5; allowed: less than or equal to 1. "),
         ({"detect": {"treshold": 0.5}}, "key input.0.lang.detect.treshold; did you mean threshold? allowed here: thre"),
-        ({"detect": 0.5}, "input.0.lang.detect is 0.5; allowed: an object. detect: settings of the identification"),
+        ({"detect": 0.5}, "input.0.lang.detect is 0.5; allowed: an object. detect: settings of language detection"),
         ({"detect": {}, "column": "lang"}, "unknown key input.0.lang.column; allowed here: detect"),
         ({"columns": "lang"}, "unknown key input.0.lang.columns; did you mean column? allowed here: column"),
         (5, "input.0.lang is 5; allowed: string. lang: SONAR language code of all documents (eng_Latn), {column: "),

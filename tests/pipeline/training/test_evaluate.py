@@ -184,7 +184,7 @@ def test_a_sentence_longer_than_the_decoder_s_room_has_no_likelihood(corpus: Cor
     show(shown := console(), {"base": ResultRow(figures)}, {"said": "", "sentences": 2})
     assert isinstance(shown.file, io.StringIO)
     said = shown.file.getvalue()
-    assert "bits/char of 1 sentence: the others are longer than the decoder's room" in said and "NLL of" not in said
+    assert "bits/char of 1 sentence: the others are longer than the decoder's limit" in said and "NLL of" not in said
 
 
 def test_retrieval_and_contrastive_accuracy_by_cosine_are_those_of_plain_loops(corpus: Corpus, index: Index) -> None:

@@ -184,7 +184,7 @@ def test_a_finished_one_without_checkpoints_is_still_what_it_was(corpus: Path) -
     trained(corpus, "slim")
     shutil.rmtree(folder(corpus, "slim") / "checkpoints")
     before = {path: path.read_bytes() for path in folder(corpus, "slim").iterdir() if path.is_file()}
-    with pytest.raises(ConfigError, match=r"train/slim was begun with other settings: train.steps 6 → 8\. Set"):
+    with pytest.raises(ConfigError, match=r"train/slim was begun with other settings: train.steps 6 → 8\. Restore"):
         trained(corpus, "slim", steps=8)
     with pytest.raises(ConfigError, match=r"model.kind base → two-tower"):
         trained(corpus, "slim", model=two_tower(corpus))
@@ -264,7 +264,7 @@ def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path
         elif marker.endswith("6.json"):
             store.delete(marker)
     (folder(corpus, "old") / "model.json").unlink()
-    with pytest.raises(ConfigError, match=r"train/old was begun with other settings: train.lanes 8 → 16\. Set"):
+    with pytest.raises(ConfigError, match=r"train/old was begun with other settings: train.lanes 8 → 16\. Restore"):
         trained(corpus, "old", lanes=16)
     assert "resuming from step 3 of 6" in trained(corpus, "old", checkpoint_every=3)
     assert read_started(store, "train/old").pinned.digest == digest
@@ -294,9 +294,9 @@ def test_a_training_goes_on_with_the_own_attention_that_it_began_with(corpus: Pa
     [
         (8, None),
         (4, None),
-        (6, r"6 lanes for 4 processes: every file .* read by 2 of them; with train\.lanes 8 each reads its own"),
-        (2, r"2 lanes for 4 processes: every file .* read by 2 of them; with train\.lanes 4 each reads its own"),
-        (1, r"1 lane for 4 processes: every file .* read by 4 of them; the corpus is too small for train\.lanes 2"),
+        (6, r"6 streams for 4 processes: every file .* read by 2 of them; with train\.lanes 8 each reads its own"),
+        (2, r"2 streams for 4 processes: every file .* read by 2 of them; with train\.lanes 4 each reads its own"),
+        (1, r"1 stream for 4 processes: every file .* read by 4 of them; the corpus is too small for train\.lanes 2"),
     ],
 )
 def test_who_reads_the_same_files_is_said(corpus: Path, lanes: int, said: str | None) -> None:
