@@ -24,7 +24,12 @@ from stages.yaml_text import load_yaml
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _CLAIM = re.compile(r"^(?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\) ([<>]) (?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\)$")
 BASELINES = ("previous sentence", "median vector", "the sentence itself")
-OWN = ("parameters", "flops_per_step", "gradient_diversity")  # what is known of a training besides metrics
+OWN = (
+    "parameters",
+    "flops_per_step",
+    "cpu_seconds",
+    "gradient_diversity",
+)  # what is known of a training besides metrics
 
 
 class Objective(BaseModel):

@@ -190,6 +190,8 @@ class _Comparison:
         found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
+        if all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
+            found["cpu_seconds"] = Measurement(mean=sum(one["cpu_seconds"] for one in lines))
         if isinstance(model, SonarLlm):
             model.use(decoder_of(about.pinned))
         tokenise = None
@@ -215,15 +217,15 @@ class _Comparison:
 def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:
     """Return the seconds that a step of a long training takes, from the lines of each step of a short one.
 
-    The first step counts only if there is no other: it also prepares. The last steps of the short one are of another
+    Medians are taken, and the first step counts only if there is no other: the first ones also prepare. The last steps of the short one are of another
     loss where that is so for `last_share` of all; they count by that share.
     """
     each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
     others = math.ceil(last_share * len(each))
     first, last = each[: len(each) - others], each[len(each) - others :]
     if not (first and last):
-        return statistics.mean(each[1:] or each)
-    return (1 - last_share) * statistics.mean(first[1:] or first) + last_share * statistics.mean(last)
+        return statistics.median(each[1:] or each)
+    return (1 - last_share) * statistics.median(first[1:] or first) + last_share * statistics.median(last)
 
 
 def _figures(row: ResultRow) -> dict[str, Measurement]:

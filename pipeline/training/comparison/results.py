@@ -118,6 +118,7 @@ def _paired(factors: tuple[float, float], smaller: Sequence[Measurement], larger
 _TITLES = TITLES | {
     "parameters": "parameters",
     "flops_per_step": "FLOPs a step, at most",
+    "cpu_seconds": "CPU s",
     "gradient_diversity": "gradient diversity",
 }
 
