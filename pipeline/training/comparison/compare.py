@@ -217,8 +217,8 @@ class _Comparison:
 def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:
     """Return the seconds that a step of a long training takes, from the lines of each step of a short one.
 
-    Medians are taken, and the first step counts only if there is no other: the first ones also prepare. The last steps of the short one are of another
-    loss where that is so for `last_share` of all; they count by that share.
+    Medians are taken, and the first step counts only if there is no other: the first ones also prepare. The last steps
+    of the short one are of another loss where that is so for `last_share` of all; they count by that share.
     """
     each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
     others = math.ceil(last_share * len(each))

@@ -88,6 +88,8 @@ class Results(BaseModel):
         )
         seeds = math.hypot(*(factor * _spread(side) for factor, side in zip(claim.factors, sides, strict=True)))
         difference, error = larger - smaller, 2 * math.hypot(seeds, _paired(claim.factors, *sides))
+        if not error:  # of single seeds and no documents: nothing says how large it is
+            return "undecided", f"{difference:+.4g}, of single figures"
         verdict: Verdict = "confirmed" if difference > error else "refuted" if difference < -error else "undecided"
         return verdict, f"{difference:+.4g} ± {error:.2g}"
 

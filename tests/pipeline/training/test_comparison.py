@@ -119,6 +119,9 @@ def test_means_and_claims() -> None:
     results.rows["b"]["0"] = found(nll=2.5)
     assert results.verdict(Claim.of("nll(a) < nll(b)"))[0] == "undecided"
     assert results.verdict(Claim.of("nll(a) < ca(b)")) == ("not measured", "–")
+    figures = [{"nll": Measurement(mean=mean)} for mean in (1.0, 2.0)]
+    single = Results(rows={row: {"0": Found(asked="x", steps=1, figures=figures[at])} for at, row in enumerate("ab")})
+    assert single.verdict(Claim.of("nll(a) < nll(b)")) == ("undecided", "+1, of single figures")
     assert results.verdict(Claim.of("nll(a) < 5 nll(b)"))[1].startswith("+10.5 ±")
     assert results.verdict(Claim.of("5 nll(b) > nll(a)")) == results.verdict(Claim.of("nll(a) < 5 nll(b)"))
 
