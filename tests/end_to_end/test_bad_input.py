@@ -10,10 +10,10 @@ import gzip
 import io
 import os
 import re
-import subprocess
 import sys
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,17 +249,23 @@ def test_files_that_change_after_planning_fail_alone_and_are_read_by_the_next_ru
     assert code == 0 and "15 in = 15 kept" in shown, shown
 
 
-def without_rights_of_root(*arguments: object) -> tuple[int, str]:
-    """A command in a process of its own that may pass over no permissions (other users may not anyhow)."""
-
-    def drop() -> None:
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-            prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-
-    program = Path(sys.executable).parent / "pipeline"
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, preexec_fn=drop)
-    return done.returncode, done.stdout + done.stderr
+@contextlib.contextmanager
+def without_rights_of_root() -> Iterator[None]:
+    """While this thread and those that it starts may pass over no permissions (other users may not anyhow)."""
+    libc = ctypes.CDLL(None)
+    this_thread = (ctypes.c_uint32 * 2)(0x20080522, 0)  # after the version of the sets
+    sets = (ctypes.c_uint32 * 6)()  # the first: what it may do now
+    assert libc.capget(this_thread, sets) == 0
+    may, bits = sets[0], libc.prctl(27)  # PR_GET_SECUREBITS
+    libc.prctl(28, bits | 4)  # SECBIT_NO_SETUID_FIXUP: access(2) asks for what root may do now, not what it might
+    sets[0] = may & ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(this_thread, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = may
+        assert libc.capset(this_thread, sets) == 0
+        libc.prctl(28, bits)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="permissions of root are dropped the Linux way")
@@ -270,7 +276,8 @@ def test_what_may_not_be_read_is_quarantined_until_it_may(tmp_path: Path) -> Non
     (tmp_path / "in/file.jsonl").chmod(0)
     (tmp_path / "in/folder").chmod(0)
     path = write_config(tmp_path, "in", encode=None)
-    code, shown = without_rights_of_root("run", path)
+    with without_rights_of_root():
+        code, shown = type_in("run", path)
     assert code == 0, shown
     if "0 quarantined" in shown:
         pytest.skip("this user may read everything and cannot give up that right")
@@ -280,7 +287,8 @@ def test_what_may_not_be_read_is_quarantined_until_it_may(tmp_path: Path) -> Non
         "folder": "the folder cannot be listed: Permission denied; let this user read it, or leave it out of `path:`",
     }
     (tmp_path / "in").chmod(0)
-    code, shown = without_rights_of_root("plan", path)
+    with without_rights_of_root():
+        code, shown = type_in("plan", path)
     assert code == 2 and "the folder cannot be listed: Permission denied" in shown, shown
     for name in ("", "file.jsonl", "folder"):
         (tmp_path / "in" / name).chmod(0o755)

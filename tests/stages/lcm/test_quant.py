@@ -56,12 +56,12 @@ def documents() -> list[Tensor]:
     return list(EMBEDDINGS[: sum(LENGTHS)].split(LENGTHS))
 
 
-def fitted(kind: QuantKind, steps: int) -> tuple[Lcm, list[float]]:
+def fitted(kind: QuantKind, steps: int, lr: float) -> tuple[Lcm, list[float]]:
     """A model that was trained on the three documents alone, and its losses."""
     torch.manual_seed(0)
     model = build(card(kind), SCALER, CODEBOOKS_FITTED).train()
     batch = with_codes(documents())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     losses = []
     for _ in range(steps):
@@ -76,12 +76,12 @@ def fitted(kind: QuantKind, steps: int) -> tuple[Lcm, list[float]]:
 
 @pytest.fixture(scope="module")
 def quant_c() -> tuple[Lcm, list[float]]:
-    return fitted("quant-c", 250)
+    return fitted("quant-c", 100, 1e-2)
 
 
 @pytest.fixture(scope="module")
 def quant_d() -> tuple[Lcm, list[float]]:
-    return fitted("quant-d", 300)
+    return fitted("quant-d", 300, 3e-3)
 
 
 @pytest.fixture(params=["quant-c", "quant-d"])

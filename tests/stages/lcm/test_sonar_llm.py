@@ -80,14 +80,13 @@ def test_the_decoder_is_no_part_of_the_model() -> None:
     assert all(torch.equal(before[name], one) for name, one in model._decoder[0].state_dict().items())
 
 
-@pytest.mark.parametrize("most", [1, 3, 100])
-def test_some_targets_of_a_document_stand_for_all(most: int) -> None:
+@pytest.mark.parametrize(("most", "draws"), [(1, 80), (3, 80), (100, 2)])
+def test_some_targets_of_a_document_stand_for_all(most: int, draws: int) -> None:
     model, one = made(targets_per_document=most), batch()
     everything = made().losses(one)
     assert torch.equal(model.eval().losses(one), everything)
     model.train()
     sums = torch.zeros(len(one.lengths))
-    draws = 300
     for draw in range(draws):
         torch.manual_seed(draw)
         losses = model.losses(one).detach()
