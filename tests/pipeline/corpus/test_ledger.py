@@ -34,7 +34,7 @@ from tests.support.runs import bring_up_to_date
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus that is finished, with receipts and no ledger."""
     folder = tmp_path_factory.mktemp("ledger")
-    for name, count in (("libreoffice-eng", 3), ("libreoffice-fra", 2), ("libreoffice-deu", 2)):
+    for name, count in (("libreoffice-eng", 3), ("postgresql-eng", 2), ("libreoffice-deu", 2)):
         write_jsonl(folder / f"in/{name}.jsonl", sample_documents(name, count))
     bring_up_to_date(write_config(folder))
     return folder

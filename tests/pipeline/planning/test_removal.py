@@ -70,7 +70,7 @@ def test_a_file_that_disappears_a_limit_and_another_name(make_config: MakeConfig
     (tmp_path / "in/libreoffice-deu.jsonl").unlink()
     (gone,) = change_of(path, "name=other").leaving
     assert gone.documents == 4 and gone.files == ("libreoffice-deu.jsonl",) and not gone.whole
-    write_jsonl(tmp_path / "in/more.jsonl", sample_documents("libreoffice-fra", 1))
+    write_jsonl(tmp_path / "in/more.jsonl", sample_documents("libreoffice-zho", 1))
     (more,) = change_of(path, "name=other").entering
     assert more.files == 1 and not more.whole
 

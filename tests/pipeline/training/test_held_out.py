@@ -24,7 +24,7 @@ CONTEXT = 12
 
 def make_corpus(folder: Path, split: dict[str, float]) -> Corpus:
     write_jsonl(
-        folder / "in/all.jsonl", [*sample_documents("libreoffice-eng", 6), *sample_documents("libreoffice-fra", 6)]
+        folder / "in/all.jsonl", [*sample_documents("libreoffice-eng", 6), *sample_documents("libreoffice-deu", 6)]
     )
     run_corpus(path := write_config(folder, split=split, scaler={}, autobleu=None))
     return Corpus(str(path.parent / "out"))
@@ -73,9 +73,9 @@ def test_words_are_those_of_the_corpus(corpus: Corpus, index: Index) -> None:
     held = held_out(index, "test", max_sentences=CONTEXT, sentences=30)
     langs = [held.lang(place) for place in range(len(held.texts))]
     assert torch.equal(words.encode(held.texts, langs), held.embeddings)
-    twice = words.decode(torch.cat([held.embeddings[:3], held.embeddings[:3]]), [*["eng_Latn"] * 3, *["fra_Latn"] * 3])
+    twice = words.decode(torch.cat([held.embeddings[:3], held.embeddings[:3]]), [*["eng_Latn"] * 3, *["deu_Latn"] * 3])
     assert twice[:3] == words.decode(held.embeddings[:3], ["eng_Latn"] * 3)
-    assert twice[3:] == words.decode(held.embeddings[:3], ["fra_Latn"] * 3) != twice[:3]
+    assert twice[3:] == words.decode(held.embeddings[:3], ["deu_Latn"] * 3) != twice[:3]
     with pytest.raises(ConfigError, match=r"--lang eng: .* knows no such language; .*eng_Latn"):
         words.check_language("eng", "--lang")
 
