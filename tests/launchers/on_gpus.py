@@ -7,8 +7,8 @@ from pathlib import Path
 
 from launchers.ray_cluster import check_nodes, checked_address, joined
 from launchers.ray_data import flow, items_of
-from tests.launchers.test_launchers import planned
 from tests.launchers.test_ray_gpus import on_cpu
+from tests.support.runs import planned
 
 
 def main(path: Path, address: str, marks: Path) -> None:

@@ -16,8 +16,8 @@ from pipeline.planning.plan import make_plan
 from pipeline.planning.workload import busy_seconds_of
 from pipeline.run.tasks import PartTask
 from tests.conftest import MakeConfig, data_digests
-from tests.launchers.test_launchers import planned
 from tests.support.cli import pipeline, said
+from tests.support.runs import planned
 
 
 @pytest.mark.parametrize(

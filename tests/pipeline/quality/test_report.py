@@ -74,7 +74,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("report")
     documents: list[dict[str, Any]] = [
         {"id": "evil", "lang": "eng_Latn", "title": EVIL, "text": f"{EVIL}. It is as good as it looks. Nothing else."},
-        {"id": "two", "lang": "deu_Latn", "title": "t", "text": "Es ist kalt heute. Das Buch liegt auf dem Tisch. Danke."},
+        {"id": "two", "lang": "deu_Latn", "title": "t", "text": "Es ist kalt heute. Das Buch liegt dort. Danke."},
         {"id": "empty", "lang": "eng_Latn", "title": "t", "text": "   "},
     ]
     path = write_jsonl(folder / "in" / "a.jsonl", documents)

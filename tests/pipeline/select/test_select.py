@@ -15,41 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.config.run_config import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.runs import RunRecord
-from pipeline.planning.plan import make_plan
 from pipeline.select.command import SelectOptions, select_corpus, selection_of
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.storage import layout
-from pipeline.storage.store import Store
-from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.conftest import write_config
 from tests.support.cli import pipeline
+from tests.support.corpora import ROW_GROUP_ROWS, make_corpus
 
-ROW_GROUP_ROWS = 32  # so that a part of 100 sentences has several
 SCALAR = ("doc", "chars", "u", "lang", "title", "status", "autobleu")
 Row = dict[str, Any]
 Keep = Callable[[Row], bool]
-
-
-def make_corpus(folder: Path, until: str | None = None, **sections: Any) -> Path:
-    """A finished corpus of 11 documents in parts of about 100 sentences; some have no title, half is not scored."""
-    documents = [*sample_documents("libreoffice-eng", 5), *sample_documents("libreoffice-deu", 5)]
-    for number, one in enumerate(documents):
-        one["title"] = None if number % 3 else f"title {number}"
-    end = {"id": "end", "lang": "eng_Latn", "title": "end", "text": "End of sequence."}
-    write_jsonl(folder / "in.jsonl", [*documents, end])
-    source = {"path": "in.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}
-    settings = {"split": {"validation": 0.3, "test": 0.1}, "autobleu": {"sample": 0.5, "length_factor": 1.0}}
-    path = write_config(folder, **({"input": [source]} | settings | sections))
-    plan = make_plan(load_config(path), until=until)
-    record = RunRecord(Store(plan.config.output), plan.config, plan.view)
-    assert not [event for event in launch(plan, record.folder) if event.kind == "failed"]
-    return folder / "out"
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from pipeline import Corpus
 from pipeline.storage import layout
 from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.support.corpora import made_once
 from tests.support.runs import run
 
 ROW_GROUP_ROWS = 16  # so that parts of about 100 sentences have several spans
@@ -33,7 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a corpus with codes and weights."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
-        return Path(make_corpus(tmp_path_factory.mktemp("trained"), **FITS).url)
+        return made_once(tmp_path_factory, "trained", lambda folder: make_corpus(folder, **FITS)) / "out"
 
 
 @pytest.fixture
