@@ -61,7 +61,7 @@ def test_data_that_comes_later_changes_nothing_until_refit(make_config: MakeConf
     config = load_config(path := make_config(**FITS))
     run(path)
     before, old = data_digests(config.output), record(config, "rvq")
-    write_jsonl(tmp_path / "in/libreoffice-zho.jsonl", sample_documents("libreoffice-zho", 3))
+    write_jsonl(tmp_path / "in/libreoffice-fra.jsonl", sample_documents("libreoffice-fra", 3))
     run(path)
     after = data_digests(config.output)
     assert before.items() < after.items() and record(config, "rvq") == old
@@ -108,7 +108,7 @@ def test_a_number_of_rows_becomes_a_rate_once(make_config: MakeConfig, tmp_path:
     scored = np.flatnonzero(table["autobleu"].is_valid())
     assert np.array_equal(scored, np.flatnonzero(table["u"].to_numpy() < rate["rate"]))
     assert 0.5 * corpus.rows < rate["estimated"] < 2 * corpus.rows and 0 < len(scored) < corpus.rows
-    write_jsonl(tmp_path / "in/libreoffice-zho.jsonl", sample_documents("libreoffice-zho", 3))
+    write_jsonl(tmp_path / "in/libreoffice-fra.jsonl", sample_documents("libreoffice-fra", 3))
     run(path)
     assert json.loads((tmp_path / "out/fits/rates/autobleu-60.json").read_text()) == rate
 
@@ -132,7 +132,7 @@ def test_a_damaged_artifact_is_not_used(make_config: MakeConfig, tmp_path: Path)
     data = bytearray(artifact.read_bytes())
     data[-1] ^= 1
     artifact.write_bytes(data)
-    write_jsonl(tmp_path / "in/libreoffice-zho.jsonl", sample_documents("libreoffice-zho", 3))
+    write_jsonl(tmp_path / "in/libreoffice-fra.jsonl", sample_documents("libreoffice-fra", 3))
     with pytest.raises(CorpusError, match="the run failed"):
         run(path)
     assert [one for one in (tmp_path / "out/runs").glob("*/events/*.jsonl") if "was changed or" in one.read_text()]
@@ -220,7 +220,7 @@ def test_select_alone_makes_a_new_run(make_config: MakeConfig, tmp_path: Path) -
 def test_a_report_of_what_is_half_done(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(**FITS | {"report": {}})
     run(path)
-    write_jsonl(tmp_path / "in/libreoffice-zho.jsonl", sample_documents("libreoffice-zho", 3))
+    write_jsonl(tmp_path / "in/libreoffice-fra.jsonl", sample_documents("libreoffice-fra", 3))
     run(path, options=RunOptions(only="segment"))
     assert "no encode yet" in run(path, options=RunOptions(only="segment"))
     run(path)
