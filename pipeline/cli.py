@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         inspect.files,
         inspect.sql,
         inspect.compare_segmenters,
+        inspect.compare_decoders,
     ),
     "Train and evaluate": (train.index, train.train, train.evaluate, train.generate, train.compare_objectives),
     "Maintain a corpus": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),

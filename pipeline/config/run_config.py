@@ -29,6 +29,7 @@ from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
 from pipeline.storage.remote import holds_credentials
 from stages.autobleu.settings import AutobleuSettings
+from stages.decoder.settings import DecoderSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
@@ -42,14 +43,15 @@ from stages.stage import Settings, StageSettings, execution, meaning
 from stages.yaml_text import load_yaml
 
 # as data goes through them
-STAGES = ("segment", "language", "noise", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq")
+STAGES = ("segment", "language", "noise", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq", "decoder")
 MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
-    "rvq": ("encode",),
+    "rvq": ("encode",), "decoder": ("encode",),
 }  # fmt: skip
 SALVAGES = 5  # rounds of removing wrong values
-FITS = ("scaler", "predictor", "rvq")  # stages that are fitted on the pilot
+FITS = ("scaler", "predictor", "rvq", "decoder")  # stages that are fitted on the pilot
+ONLY_FITS = ("scaler", "decoder")  # of these, they add no column
 
 
 class _Loader(yaml.SafeLoader):
@@ -102,11 +104,12 @@ class RunConfig(Settings):
     noise: NoiseSettings | None = meaning(None, description="shares of digits, markup, repetitions, … of each sentence")
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
-    fit: PilotSettings = meaning(PilotSettings(), description="the pilot that scaler, predictor and rvq are fitted on")
+    fit: PilotSettings = meaning(PilotSettings(), description="the pilot, for scaler, predictor, rvq and decoder")
     scaler: ScalerSettings | None = meaning(None, description="median and interquartile range of every dimension")
     fragility: FragilitySettings | None = meaning(None, description="noise on embeddings → text → score")
     predictor: PredictorSettings | None = meaning(None, description="embeddings → fragility, without decoding")
     rvq: RvqSettings | None = meaning(None, description="embeddings → codes of residual vector quantisation")
+    decoder: DecoderSettings | None = meaning(None, description="a decoder that is fine-tuned on perturbed embeddings")
     select: SelectSettings | None = execution(None, description="which sentences trainers and exports use")
     report: ReportSettings | None = execution(None, description="a page of plots at the end of the run")
     train: TrainSettings | None = execution(None, description="a Large Concept Model, trained at the end of the run")
@@ -136,6 +139,12 @@ class RunConfig(Settings):
         if self.predictor and not self.fragility and not self.predictor.file:
             learns = "predictor learns from what fragility measures: add a section `fragility: {}`, or a file"
             found.append((("predictor",), learns))
+        for key, section in (("noise", "scaler"), ("codes", "rvq")):
+            if self.decoder and not self.decoder.file and getattr(self.decoder, key) and not getattr(self, section):
+                without = (
+                    f"decoder.{key} needs what {section} makes: add a section `{section}: {{}}`, or set it to false"
+                )
+                found.append((("decoder", key), without))
         if self.encode and self.segment.model != self.encode.model:
             differ = (
                 f"segment.model is {self.segment.model} but encode.model is {self.encode.model}; the length cap counts "
@@ -381,7 +390,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
             train.setdefault("micro_concepts", min(batch, MICRO_CONCEPTS))
     encode = data.get("encode")
     if isinstance(encode, dict) and "model" in encode:
-        for follower in ("segment", "autobleu", "fragility"):
+        for follower in ("segment", "autobleu", "fragility", "decoder"):
             section = data.setdefault(follower, {}) if follower == "segment" else data.get(follower)
             if isinstance(section, dict):
                 section.setdefault("model", encode["model"])

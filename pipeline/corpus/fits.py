@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,6 +58,17 @@ class FitRecord(BaseModel):
     seconds: float
     device: str
     created: float
+    card: str | None = None  # digest of the model card beside the artifact, of a fine-tuned decoder
+
+    @property
+    def card_path(self) -> str:
+        """Return where the model card of a fine-tuned decoder is."""
+        return self.path.removesuffix(".safetensors") + ".yaml"
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Return the files that the record vouches for, with their digests."""
+        return {self.path: self.digest} | ({self.card_path: self.card} if self.card else {})
 
     def ref(self, record: str) -> FitRef:
         """Return the artifact as this record, which is in the file `record`, vouches for it."""
@@ -115,6 +126,11 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
         return {**recipe, "file": settings.file}
     fitted = {key: value for key, value in settings.meaningful().items() if key not in settings.only_applied}
     recipe |= {name: fitted, "pilot": config.fit.meaningful() | {"seed": config.seed}}
+    if name == "decoder":
+        needed = [fit for key, fit in (("noise", "scaler"), ("codes", "rvq")) if getattr(settings, key)]
+        if not config.frozen.fits.keys() >= set(needed):
+            return None
+        return recipe | {fit: config.frozen.fits[fit].content for fit in needed}
     if name == "predictor":
         scored = [stage for stage in config.row_stages() if stage.name == "fragility"]
         return {**recipe, "fragility": fingerprint(stage_recipe(scored[0], config.frozen))} if scored else None
@@ -132,7 +148,7 @@ def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
         return ["after the fits that it depends on"]
     last = max(records, key=lambda one: one.created)
     changed = difference(last.recipe, recipe)
-    others = ("segment", "encode", "fragility")  # of which only fingerprints are known
+    others = ("segment", "encode", "fragility", "scaler", "rvq")  # of which only fingerprints are known
     named = (one.partition(":")[0] for one in changed)
     reasons = [
         f"the result of {key} changed" if key in others else line for key, line in zip(named, changed, strict=True)
@@ -176,8 +192,12 @@ def next_generation(store: Store, config: RunConfig, name: str, refit: bool) -> 
 def commit_fit(
     store: Store, config: RunConfig, name: str, generation: int, data: bytes, *, source: str | None,
     chunks: list[str], rows: int, numbers: Numbers, seconds: float, device: str,
+    card: Callable[[str], bytes] | None = None,
 ) -> FitRecord:  # fmt: skip
-    """Write an artifact, then its record; if another run was faster, return that run's record."""
+    """Write an artifact, then its record; if another run was faster, return that run's record.
+
+    card: name of the artifact's file → the model card that lies beside it.
+    """
     from stages.artifact import content_of  # torch
 
     recipe = fit_recipe(config, name)
@@ -190,10 +210,15 @@ def commit_fit(
         numbers=dict(numbers), seconds=round(seconds, 3), device=device, created=time.time(),
     )  # fmt: skip
     store.write(path, data)
+    if card:
+        described = card(path.rpartition("/")[2])
+        store.write(record.card_path, described)
+        record = record.model_copy(update={"card": content_digest(described)})
     where = record_path(name, record.fingerprint, generation)
     if store.create(where, sealed(record.model_dump_json(indent=1))):
         return record
-    store.delete(path)
+    for one in record.files:
+        store.delete(one)
     return read_record(store, where)
 
 
@@ -225,6 +250,11 @@ def read_record(store: Store, path: str) -> FitRecord:
 def record_path(name: str, fingerprint: str, generation: int) -> str:
     """Return the path of a fit's record."""
     return f"{layout.FITS}/{name}.{fingerprint[:8]}-{generation:03d}.json"
+
+
+def checkpoint_path(fingerprint: str) -> str:
+    """Return the path of the checkpoint from which an interrupted fine-tuning of a decoder goes on."""
+    return f"{layout.FITS}/decoder.{fingerprint[:8]}-checkpoint.safetensors"
 
 
 def read_artifact(store: Store, fit: FitRef) -> bytes:

@@ -66,7 +66,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
             return Check("bad", "config", "\n".join(every)), None if mistakes else config
     except (ConfigError, CardError) as error:
         return Check("bad", "config", str(error)), None
-    after = [name for name in ("scaler", "train", "report") if getattr(config, name) is not None]
+    after = [name for name in ("scaler", "decoder", "train", "report") if getattr(config, name) is not None]
     stages = ", ".join(["segment", *(stage.name for stage in config.asked_stages()), *after])
     return Check("good", "config", f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"), config
 

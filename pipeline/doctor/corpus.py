@@ -37,7 +37,8 @@ def of_config(config: RunConfig) -> Iterator[Check]:
     """Yield checks of everything that this file needs of this machine."""
     cards: dict[str, ModelCard] = {}
     roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
-    for stage, role in ((config.encode, ENCODER), (config.autobleu, DECODER), (config.fragility, DECODER)):
+    decoding = (config.autobleu, config.fragility, config.decoder)
+    for stage, role in ((config.encode, ENCODER), *((one, DECODER) for one in decoding)):
         if stage:
             roles.setdefault(stage.model, {"tokenizer"}).add(role)
     if config.rvq and config.encode:  # its codebooks are evaluated by decoding

@@ -39,7 +39,9 @@ VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _UNFINISHED_SECONDS = 24 * 3600.0
 _RECORDS = ("ids", "ledger", "lock", "recipes", "report", layout.RUNS, "tombstones", "train")
-_FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.safetensors)")
+_FIT = re.compile(
+    rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.(safetensors|yaml)|checkpoint\.safetensors)"
+)
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def _live(corpus: Corpus, piece: str) -> set[str]:
     """Return what the view names, for chunks whose names begin with `piece`."""
     live: set[str] = set()
     for path in corpus.view.fits.values():
-        live |= {path, read_record(corpus.store, path).path}
+        live |= {path, *read_record(corpus.store, path).files}
     for chunk in corpus.chunks:
         if chunk.chunk.id.startswith(piece):
             live.update(live_files(chunk))

@@ -65,8 +65,11 @@ def _fit(store: Store, name: str, path: str) -> list[Finding]:
         record = read_record(store, path)
     except CorpusError as error:
         return [Finding(path, f"{error}; {lost_remedy(name)}", None)]
-    wrong = _bytes(store, record.path, record.digest)[1]
-    return [Finding(record.path, f"{what}; {lost_remedy(name)}", path) for what in wrong]
+    return [
+        Finding(file, f"{what}; {lost_remedy(name)}", path)
+        for file, digest in record.files.items()
+        for what in _bytes(store, file, digest)[1]
+    ]
 
 
 def _trainings(corpus: Corpus) -> Iterable[Finding]:

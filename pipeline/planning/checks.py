@@ -100,7 +100,7 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
     found: list[Problem] = []
     asked = [
         (name, stage.model)
-        for name in ("encode", "segment", "autobleu", "fragility")
+        for name in ("encode", "segment", "autobleu", "fragility", "decoder")
         if (stage := getattr(config, name))
     ]
     for section, name in asked:
@@ -110,6 +110,13 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
             cards[name] = load_card(name)
         except CardError as error:
             found.append(((section, "model"), f"{name} {_no_card(name, shipped_cards(), error)}"))
+    encoder = cards.get(config.encode.model) if config.encode else None
+    for section, name in asked:
+        if encoder and name in cards:
+            try:
+                cards[name].check_encoder(encoder, "whose decoder")
+            except CardError as error:
+                found.append(((section, "model"), f"{name}, {error}"))
     others: list[tuple[tuple[str, str], str, Callable[[str], object], Collection[str]]] = []
     if config.segment.uses_sat:
         others.append((("segment", "sat"), config.segment.sat, load_sat_card, shipped_sat_cards()))

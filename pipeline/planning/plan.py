@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import FITS, STAGES, RunConfig
+from pipeline.config.run_config import FITS, ONLY_FITS, STAGES, RunConfig
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.receipts import PartRef
@@ -28,7 +28,6 @@ from pipeline.storage.store import Store
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
-SCALER = "scaler"  # the stage that only fits
 LATER = "after the fits on the pilot"
 ON_PILOT = "on the pilot"
 
@@ -120,7 +119,7 @@ class Plan:
     @property
     def waiting(self) -> tuple[str, ...]:
         """The row-wise stages of this run that have to wait for a decision on the pilot."""
-        return tuple(stage for stage in self.stages if stage not in (SEGMENT, SCALER, *self.view.stages))
+        return tuple(stage for stage in self.stages if stage not in (SEGMENT, *ONLY_FITS, *self.view.stages))
 
 
 def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
@@ -178,8 +177,8 @@ def make_plan(
     for stage in stages:
         if stage in view.stages:
             stage_reasons(state, work[stage])
-        elif stage == SCALER:
-            fitted = int(SCALER in config.frozen.fits)
+        elif stage in ONLY_FITS:
+            fitted = int(stage in config.frozen.fits)
             work[stage] = StageWork(stage, fitted, 1 - fitted, reasons=Counter({ON_PILOT: 1 - fitted}))
         elif stage != SEGMENT:
             work[stage] = StageWork(stage, 0, parts, 0, rows, Counter({LATER: parts}))

@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, number
 from pipeline.conditions.expression import parse
-from pipeline.config.run_config import RunConfig
+from pipeline.config.run_config import FITS, RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
@@ -216,7 +216,7 @@ def _few_sentences(chunks: ChunkTable, needed: int) -> int | None:
 
 def _files(config: RunConfig) -> Iterator[Problem]:
     """Check that artifacts of other corpora, and initial weights, exist."""
-    for section in ("scaler", "predictor", "rvq"):
+    for section in FITS:
         file = getattr(getattr(config, section), "file", None)
         if file and not is_remote(file) and not Path(file).is_file():
             yield (

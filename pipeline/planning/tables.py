@@ -12,6 +12,7 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, duration, number, size
+from pipeline.config.run_config import ONLY_FITS
 from pipeline.planning.estimate import Estimate, estimate_of
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork
@@ -62,7 +63,7 @@ def show_same(console: Console, plan: Plan) -> None:
 
 
 def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
-    of_stage = estimate.stages.get(work.stage) if estimate and work.stage != "scaler" else None
+    of_stage = estimate.stages.get(work.stage) if estimate and work.stage not in ONLY_FITS else None
     sentences, seconds, rate = float(work.sentences_left), work.seconds_left, work.rate
     about = "about " * bool(of_stage)
     if of_stage:
@@ -96,7 +97,7 @@ def _estimated(estimate: Estimate) -> str:
 
 
 def _unit(work: StageWork) -> str:
-    return {"segment": "chunk", "scaler": "fit"}.get(work.stage, "part")
+    return "fit" if work.stage in ONLY_FITS else {"segment": "chunk"}.get(work.stage, "part")
 
 
 GPUS = (8, 64, 512)

@@ -1,4 +1,4 @@
-"""Fits on the pilot: robust scaler, predictor of fragility, RVQ codebooks, and rates of samples.
+"""Fits on the pilot: robust scaler, predictor of fragility, RVQ codebooks, a decoder, and rates of samples.
 
 A fit uses the rows of the pilot whose u lies below the rate that gives the number it asks for, part by part in the
 order of their names: always the same rows, whatever worked on them. Cost: the embeddings of those rows are read once,
@@ -25,6 +25,7 @@ from pipeline.corpus.fits import (
     FitRecord,
     Numbers,
     Rate,
+    checkpoint_path,
     commit_fit,
     commit_rate,
     fit_recipe,
@@ -82,7 +83,7 @@ def fit(
     if settings.file:
         return _take(store, config, name, generation)
     sample = PilotSample(store, pilot, settings.rows)
-    fitting = {"scaler": _fit_scaler, "predictor": _fit_predictor, "rvq": _fit_rvq}[name]
+    fitting = {"scaler": _fit_scaler, "predictor": _fit_predictor, "rvq": _fit_rvq, "decoder": _fit_decoder}[name]
     try:
         made = fitting(store, config, sample, device, progress)
     except (ValueError, CardError) as error:
@@ -91,7 +92,7 @@ def fit(
     chunks = [one.chunk.id for one in pilot.chunks]
     recipe = fit_recipe(config, name)
     data = made.artifact({"fingerprint": fingerprint(recipe), "recipe": recipe, "chunks": chunks, "rows": made.rows})
-    return commit_fit(
+    record = commit_fit(
         store,
         config,
         name,
@@ -103,7 +104,20 @@ def fit(
         numbers=made.numbers,
         seconds=time.perf_counter() - started,
         device=device,
+        card=_card(config, name, data),
     )
+    if name == "decoder":
+        store.delete(checkpoint_path(record.fingerprint))  # it served its purpose
+    return record
+
+
+def _card(config: RunConfig, name: str, data: bytes) -> Callable[[str], bytes] | None:
+    """Return what makes the model card beside an artifact; None for artifacts that have none."""
+    if name != "decoder":
+        return None
+    from pipeline.run.decoder_fit import card_of  # torch
+
+    return card_of(config, data)
 
 
 def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRecord:
@@ -131,6 +145,10 @@ def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRec
                 f"{where} was fitted under {section} {print_of_them}, this corpus is of {section} {ours[section]} "
                 f"(fingerprints of settings and models): make the sections alike, or leave {name}.file out"
             )
+    if name == "decoder":
+        from pipeline.run.decoder_fit import check_fits
+
+        check_fits(config, theirs["recipe"])
     found = about["settings"] | dict(zip(("codebooks", "units"), next(iter(tensors.values())).shape, strict=False))
     for key in {"scaler": ("clip",), "rvq": ("codebooks", "units")}.get(name, ()):
         if found[key] != getattr(settings, key):
@@ -139,7 +157,7 @@ def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRec
             )
     return commit_fit(
         store, config, name, generation, data, source=settings.file, chunks=theirs["chunks"], rows=theirs["rows"],
-        numbers=about["numbers"], seconds=0.0, device="none",
+        numbers=about["numbers"], seconds=0.0, device="none", card=_card(config, name, data),
     )  # fmt: skip
 
 
@@ -227,6 +245,12 @@ class _CodebookJudge:
         table = pa.table({**self._few, "embeddings.embedding": embedding_array(embeddings)})
         result = whole(self._stage, table)
         return float(np.mean(result.families["autobleu"]["autobleu"].to_numpy(), dtype=np.float64))
+
+
+def _fit_decoder(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
+    from pipeline.run.decoder_fit import fit_decoder
+
+    return _Made(*fit_decoder(store, config, sample, device, progress))
 
 
 def _fit_predictor(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, duration
+from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.fits import FitRecord
 from pipeline.planning.plan import Plan
@@ -81,8 +82,9 @@ def decide(console: Console, step: Step, refit: Collection[str], device: Callabl
     finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
     made = []
     for name in plan.missing_fits:
-        needs = "fragility" if name == "predictor" else "encode"
-        if needs not in finished and not getattr(plan.config, name).file:
+        if not (finished >= _needed(plan.config, name) or getattr(plan.config, name).file):
+            continue
+        if name == "decoder" and any(one in plan.missing_fits for one in ("scaler", "rvq")):  # first they are frozen
             continue
         with RowProgress(console, 0, name, "fitted") as progress:
             record = fit(store, plan.config, pilot, name, name in refit, device(), progress.of)
@@ -99,6 +101,13 @@ def decide(console: Console, step: Step, refit: Collection[str], device: Callabl
     return made
 
 
+def _needed(config: RunConfig, name: str) -> set[str]:
+    """Return the row-wise stages that have to be done on the pilot before a fit."""
+    if name == "predictor":
+        return {"fragility"}
+    return {"rvq"} if name == "decoder" and config.decoder and config.decoder.codes else {"encode"}
+
+
 def _doubt(record: FitRecord) -> str:
     """Say what makes a fit doubtful; empty if nothing does."""
     constant = record.numbers.get("constant_dimensions", 0.0)
@@ -107,6 +116,8 @@ def _doubt(record: FitRecord) -> str:
             f"{counted(record.rows, 'sentence')} with a fragility are few; {FEW_SCORED} or more give weights to rely "
             "on: raise fragility.sample, or fit.rows"
         )
+    if record.name == "decoder" and not record.numbers.get("held_out_rows") and not record.source:
+        return "no validation or test document is in the pilot, so nothing says what it gained: give split a share"
     if record.name == "scaler" and constant:
         return (
             f"{constant:.0f} dimensions have an interquartile range of 0 and are left as they are by the noise of "

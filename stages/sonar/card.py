@@ -33,6 +33,7 @@ from stages.cards import CardError, card_json
 from stages.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
+Layout = Literal["native", "fairseq2", "m2m100"]
 ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -50,6 +51,7 @@ class ModelFile(BaseModel):
     )
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", description="may be left out for a url only")
     bytes: _Count | None = None
+    layout: Layout | None = Field(default=None, description="names in this file, where they are not those of the card")
 
     @model_validator(mode="after")
     def _is_one_file(self) -> ModelFile:
@@ -93,7 +95,7 @@ class ModelCard(BaseModel):
 
     name: str = Field(min_length=1)
     kind: Literal["sonar-text"]
-    layout: Literal["native", "fairseq2", "m2m100"] = Field(
+    layout: Layout = Field(
         description="names in the weight files: ours, fairseq2's (the published checkpoints), or Hugging Face's"
     )
     description: str
@@ -108,6 +110,9 @@ class ModelCard(BaseModel):
     languages: tuple[str, ...] = Field(min_length=1, description="in the order of their ids, which follow the pieces")
     files: ModelFiles
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → language → value, held out")
+    fine_tuned_on: str | None = Field(
+        default=None, description="digest of the encoder whose embeddings the decoder was fine-tuned on"
+    )
 
     _folder: Path = PrivateAttr(default_factory=Path)
     _asked: str = PrivateAttr(default="")  # what `load_card` was given
@@ -160,6 +165,15 @@ class ModelCard(BaseModel):
                 f"{file.sha256}{stated}; put the right file there, or correct files.{role} if it was replaced"
             )
         return path
+
+    def check_encoder(self, encoder: ModelCard, setting: str) -> None:
+        """Raise CardError if the decoder was fine-tuned on embeddings of another encoder."""
+        if self.fine_tuned_on and self.fine_tuned_on != encoder.encoder_digest:
+            raise CardError(
+                f"{setting} {self.name} was fine-tuned on embeddings of the encoder {self.fine_tuned_on}, those of "
+                f"this corpus are of {encoder.name}, {encoder.encoder_digest} (digests): fine-tune a decoder on this "
+                "corpus, or name one that goes with its encoder"
+            )
 
     def nearest_languages(self, lang: str) -> tuple[str, ...]:
         """Return the codes most similar to one that the model does not know."""

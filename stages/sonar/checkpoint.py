@@ -50,13 +50,19 @@ def load_decoder(
 
 def save(network: nn.Module, path: Path) -> str:
     """Write the weights as fp16 safetensors ("native" layout); return the file's sha256."""
-    tensors = {name: value.detach().to(torch.float16).contiguous() for name, value in network.state_dict().items()}
-    broken = [name for name, value in tensors.items() if not value.isfinite().all()]
-    if broken:
-        raise ValueError(f"{path} was not written: {broken} hold values that are not finite in fp16; train again")
-    save_file(tensors, path)
+    save_file(as_stored(network, str(path)), path)
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def as_stored(network: nn.Module, what: str) -> dict[str, Tensor]:
+    """Return the weights in fp16 on the host. Raises ValueError, which speaks of `what`, if some are not finite."""
+    tensors = {name: value.detach().to("cpu", torch.float16) for name, value in network.state_dict().items()}
+    tensors = {name: value.contiguous() for name, value in tensors.items()}
+    broken = [name for name, value in tensors.items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(f"{what} was not written: {broken} hold values that are not finite in fp16; train again")
+    return tensors
 
 
 def rows_are_independent(dtype: torch.dtype) -> bool:
@@ -143,7 +149,7 @@ class _Weights:
         """Fetch and check the file without reading its tensors."""
         path = card.verify(role)
         names, read = _open(path)
-        return cls(path, targets(card.layout, role, names), read)
+        return cls(path, targets(card.file(role).layout or card.layout, role, names), read)
 
     def tie(self) -> bool:
         """Return whether the decoder's output projection is its embedding table; then only the table is read."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
-from stages.sonar.card import FileRole
-
-Layout = Literal["native", "fairseq2", "m2m100"]
+from stages.sonar.card import FileRole, Layout
 
 TABLE, OUTPUT = "embedding.weight", "output.weight"  # of our networks
 CONTROL_ROWS = (1, 3, 0, 2)  # pad, unknown, begin, end among fairseq's rows begin, pad, end, unknown

@@ -56,7 +56,7 @@ class _SentenceLosses(torch.autograd.Function):
                 places = torch.from_numpy(group).to(embeddings.device, non_blocking=True)
                 given = embeddings[places].to(decoder.embedding.weight.dtype)
                 inputs, judged, labels = (
-                    one.to(embeddings.device, non_blocking=True) for one in _teacher_forced(targets, group)
+                    one.to(embeddings.device, non_blocking=True) for one in teacher_forced(targets, group)
                 )
                 with torch.set_grad_enabled(differentiate):
                     given.requires_grad_(differentiate)
@@ -125,7 +125,7 @@ def _groups(lengths: Indices, tokens: int) -> list[Indices]:
     return found
 
 
-def _teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor, Tensor]:
+def teacher_forced(targets: Tokens, rows: Indices) -> tuple[Tensor, Tensor, Tensor]:
     """Return the decoder's input, (rows, length) int64; the flat places in it that have labels; and these labels.
 
     They are found on the host, which would have to wait for the device if that found them.

@@ -19,9 +19,10 @@ from recipes.sonar.export import export, loaded, networks
 from recipes.sonar.recipe import SonarRecipe, TrainingBudget, continued, schedule
 from recipes.sonar.scores import held_out_scores
 from recipes.sonar.train import train_tokenizer
-from recipes.sonar.trainer import Trainer, projected_cross_entropy
+from recipes.sonar.trainer import Trainer
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_encoder
+from stages.sonar.cross_entropy import projected_cross_entropy
 from stages.sonar.tokenizer import END, PAD, SonarTokenizer
 
 LANGUAGES = ("eng_Latn", "deu_Latn", "fra_Latn", "rus_Cyrl", "zho_Hans")

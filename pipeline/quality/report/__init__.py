@@ -23,7 +23,7 @@ from pipeline.corpus.runs import newest_config
 from pipeline.quality.report.drift import Drift, FitSummary, drift
 from pipeline.quality.report.fragility import codes, fragility, prediction
 from pipeline.quality.report.gather import Gathered, gather
-from pipeline.quality.report.page import Block, Section, number
+from pipeline.quality.report.page import Block, Headline, Note, Section, number
 from pipeline.quality.report.rows import MAX_ROWS
 from pipeline.quality.report.sections import contents, embeddings, examples, lengths, records, scores, selection
 from pipeline.quality.report.summary import fits_section, headlines, provenance, throughput, verdicts
@@ -52,6 +52,25 @@ def render(
         throughput(found),
         provenance(found),
     ]
+    read, total = found.rows.read, found.rows.total
+    if read < total:
+        of = (
+            f"Distributions, tables by language and examples are of the first {number(read)} of {number(total)} "
+            "sentences, in the random order of the parts; counts of the accounting are of all."
+        )
+    else:
+        of = f"Distributions, tables and examples are of all {number(total)} sentences."
+    shown_sections = [one for one in sections if one]
+    return page_of("Corpus report", found.name, headlines(found), verdicts(found, fits, drift), shown_sections, of)
+
+
+def page_of(
+    kind: str, name: str, figures: Sequence[Headline], notes: Sequence[Note], sections: Sequence[Section], footer: str
+) -> str:
+    """Return a page of the report's form.
+
+    kind: what it is, "Corpus report"; name: of the corpus; footer: of which sentences it is.
+    """
     environment = Environment(
         loader=PackageLoader("pipeline.quality.report", "."),
         autoescape=True,
@@ -61,12 +80,12 @@ def render(
     )
     environment.filters |= {"shown": shown, "drawn": Markup, "groups": _groups, "spaced": number}
     return environment.get_template("template.html").render(
-        name=found.name,
-        figures=headlines(found),
-        verdicts=verdicts(found, fits, drift),
-        sections=[one for one in sections if one],
-        read=found.rows.read,
-        total=found.rows.total,
+        kind=kind,
+        name=name,
+        figures=figures,
+        verdicts=notes,
+        sections=sections,
+        footer=footer,
         version=version("sonar-pipeline"),
     )
 

@@ -83,8 +83,10 @@ def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
     """Return one entry per measure; none if the pilot was the whole corpus, or nothing else is finished yet."""
     found: list[Drift] = []
     for record in records:
+        if record.name not in _MEASURES:
+            continue
         pilot = set() if record.source else set(record.chunks)
-        needs = {"scaler": "encode", "rvq": "rvq", "predictor": "predictor"}[record.name]
+        needs, measure = _MEASURES[record.name]
         others = (
             part
             for chunk in corpus.chunks
@@ -92,7 +94,6 @@ def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
             for part in chunk.parts
         )
         parts = list(itertools.islice(others, MOST_PARTS))
-        measure = {"scaler": _scaler, "rvq": _rvq, "predictor": _predictor}[record.name]
         found += measure(corpus, record, parts) if parts else []
     return found
 
@@ -145,3 +146,7 @@ def _sample(corpus: Corpus, parts: list[PartState], *columns: str) -> pa.Table:
         if rows >= ROWS:
             break
     return pa.concat_tables(tables)
+
+
+# of a fit, the stage whose rows are compared with the pilot's, and how
+_MEASURES = {"scaler": ("encode", _scaler), "rvq": ("rvq", _rvq), "predictor": ("predictor", _predictor)}

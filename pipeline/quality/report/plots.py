@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -237,6 +238,40 @@ def by_noise(prefix: str, levels: Sequence[float], series: Mapping[str, Array]) 
         plot.axes.set_ylabel("score")
         plot.axes.legend()
     return plot.svg
+
+
+@dataclass(frozen=True)
+class Line:
+    """Means at places, and their standard errors (NaN: there is none)."""
+
+    places: Sequence[float]
+    means: Sequence[float]
+    errors: Sequence[float]
+
+
+def lines(
+    prefix: str, series: Mapping[str, Line], x: str, y: str, *, top: float, levels: Mapping[str, float] | None = None
+) -> str:
+    """Plot means with bands of two standard errors; `levels`: heights of dashed lines, in the order of the series."""
+    with _plot(prefix, f"{', '.join(series)}: {y} by {x}") as plot:
+        for (name, one), color in zip(series.items(), COLORS, strict=False):
+            mean, error = np.asarray(one.means), 2 * np.nan_to_num(np.asarray(one.errors))
+            plot.axes.fill_between(one.places, mean - error, mean + error, color=color, alpha=0.13, linewidth=0)
+            plot.axes.plot(one.places, mean, color=color, marker="o", label=name)
+        for level, color in zip((levels or {}).values(), COLORS, strict=False):
+            plot.axes.axhline(level, color=color, linewidth=0.9, linestyle="--")
+        plot.axes.set_ylim(0, top)
+        plot.axes.set_xlabel(x)
+        plot.axes.set_ylabel(y)
+        plot.axes.legend()
+    return plot.svg
+
+
+def standalone(svg: str) -> bytes:
+    """Return the file of an `<svg>` element: with colours of its own, which the page would give it."""
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(variable, color)
+    return svg.encode() + b"\n"
 
 
 def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:

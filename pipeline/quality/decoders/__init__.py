@@ -1,0 +1,117 @@
+"""Implements `pipeline compare-decoders`: which of two decoders is worth more (LCM Table 7, Figures 9, 14, 15).
+
+Both decode the same held-out sentences: exact embeddings, embeddings with the same noise, and embeddings dequantised
+from the first codes. Differences are paired, and their errors are over documents. Cost: for each decoder one decoding
+of the sample for each level of noise, and one for each number of codebooks; the corpus is only read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from rich.console import Console
+
+from pipeline.base.errors import ConfigError
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
+from pipeline.quality.decoders.measure import Measured, Measuring
+from pipeline.quality.decoders.sample import SPLITS, HeldOutSample, take_held_out
+from pipeline.quality.decoders.show import figures, to_html, to_json, to_table
+from pipeline.quality.report.plots import standalone
+from pipeline.storage.replacing import replacing_file
+from stages.cards import CardError
+from stages.fragility.card import load_external_card
+from stages.sonar.card import ModelCard, load_card
+
+NO_EXTERNAL = "none"
+
+
+@dataclass(frozen=True)
+class DecoderOptions:
+    """The options of the command, as `pipeline/cli.py` explains them."""
+
+    decoders: tuple[str, str]
+    split: str
+    sentences: int
+    levels: str
+    external: str | None
+    to: str
+
+
+def compare_decoders(
+    console: Console, corpus: Corpus, options: DecoderOptions, find_device: Callable[[], str]
+) -> list[Measured]:
+    """Measure both decoders, print the table, and write page, figures and numbers. Returns what was measured.
+
+    Raises `ConfigError` for options or decoders that cannot be compared, before anything is decoded.
+    """
+    levels = levels_of(options.levels)
+    if options.split not in SPLITS:
+        raise ConfigError(f"--split {options.split}: allowed: {', '.join(SPLITS)}")
+    config = newest_config(corpus.store)
+    cards = _cards(options.decoders, load_card(config["encode"]["model"]))
+    external = options.external or (config.get("fragility") or {}).get("external") or NO_EXTERNAL
+    if external != NO_EXTERNAL:
+        try:
+            load_external_card(external)
+        except CardError as error:
+            raise ConfigError(f"--external {external}: {error}") from error
+    sample = take_held_out(corpus, options.split, options.sentences)
+    measuring = Measuring(corpus, sample, levels, None if external == NO_EXTERNAL else external, find_device())
+    console.print(f"{corpus.url}: {sample.describe()}", markup=False, highlight=False, soft_wrap=True)
+    found = []
+    for name, card in zip(options.decoders, cards, strict=True):
+        with console.status(f"decoding with {card.name}"):
+            found.append(measuring.measure(card, name))
+    for line in to_table(sample, found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    _write(console, corpus, sample, found, options.to)
+    return found
+
+
+def _write(console: Console, corpus: Corpus, sample: HeldOutSample, found: list[Measured], to: str) -> None:
+    plots = figures(sample, found)
+    files = {
+        "results.json": (json.dumps(to_json(corpus.url, sample, found), indent=1, ensure_ascii=False) + "\n").encode(),
+        "index.html": to_html(corpus.url, sample, found, plots).encode(),
+    }
+    files |= {f"{name}.svg": standalone(one.svg) for name, one in plots.items()}
+    for name, data in files.items():
+        with replacing_file(f"{to.rstrip('/')}/{name}") as file:
+            file.write(data)
+    names = ", ".join(str(PurePosixPath(name)) for name in files)
+    console.print(f"{to.rstrip('/')}: {names} written", markup=False, highlight=False, soft_wrap=True)
+
+
+def levels_of(text: str) -> tuple[float, ...]:
+    """Parse `0.1,0.5`: variances of noise, each once. Raises `ConfigError` for anything else."""
+    try:
+        found = tuple(dict.fromkeys(float(one) for one in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < one <= 1 for one in found):
+        raise ConfigError(f"--noise {text}: give variances above 0, and at most 1, such as 0.1,0.3,0.5")
+    return tuple(sorted(found))
+
+
+def _cards(names: tuple[str, str], encoder: ModelCard) -> list[ModelCard]:
+    """Load the cards. Raises `ConfigError` for decoders that do not go with the encoder, or are one and the same."""
+    found = []
+    for name in names:
+        try:
+            card = load_card(name)
+            card.check_encoder(encoder, "the decoder of")
+        except CardError as error:
+            raise ConfigError(str(error)) from error
+        if card.dim != encoder.dim:
+            raise ConfigError(
+                f"{name} takes embeddings of {card.dim} dimensions, those of the corpus have {encoder.dim}: name a "
+                f"decoder that goes with {encoder.name}"
+            )
+        found.append(card)
+    if found[0].decoder_digest == found[1].decoder_digest:
+        raise ConfigError(f"{names[0]} and {names[1]} have the same decoder ({found[0].decoder_digest}); name two")
+    return found

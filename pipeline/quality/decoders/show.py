@@ -1,0 +1,189 @@
+"""Shows what was measured of two decoders: a table in the terminal, a page, figures, and numbers as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from pipeline.quality.decoders.measure import Measured, Scores
+from pipeline.quality.decoders.sample import HeldOutSample, Mean
+from pipeline.quality.report import page_of
+from pipeline.quality.report.page import Figure, Headline, Note, Section, Table, decimal, number
+from pipeline.quality.report.plots import Line, by_length, histogram, lines
+from pipeline.quality.report.rows import Bin
+
+LENGTH_STEP, LENGTHS = 20, 10  # characters; steps, the last one takes all that is longer
+ALL = "all"
+
+
+def differences(sample: HeldOutSample, first: Scores, second: Scores) -> list[Mean]:
+    """Return second − first, paired by sentence, of each column."""
+    return [sample.mean(column) for column in (second.astype(np.float64) - first).T]
+
+
+def verdict(difference: Mean) -> str:
+    """Say whether a difference is larger than two standard errors."""
+    if not abs(difference.mean) > 2 * difference.error:
+        return "alike"
+    return "higher" if difference.mean > 0 else "lower"
+
+
+def _rows(sample: HeldOutSample, found: Sequence[Measured]) -> list[tuple[str, list[Mean], Mean]]:
+    """Return name, mean of each decoder, and difference: Table 7 by language, then by noise, then by codebooks."""
+    first, second = found
+    langs = np.asarray(sample.langs, object)
+    rows = []
+    for name in (ALL, *sorted(set(sample.langs))):
+        chosen = np.flatnonzero((langs == name) | (name == ALL))
+        part = _subset(sample, chosen)
+        means = [part.mean(one.bleu[chosen, 0]) for one in found]
+        rows.append((f"exact, {name}", means, part.mean(second.bleu[chosen, 0].astype(float) - first.bleu[chosen, 0])))
+    for at, level in enumerate(first.levels[1:], start=1):
+        rows.append((f"noise {level:g}", *_compared(sample, found, [one.bleu[:, at] for one in found])))
+    for at, count in enumerate(first.codebooks):
+        rows.append((f"codebooks {count}", *_compared(sample, found, [one.by_codebooks[:, at] for one in found])))
+    if first.cosine is not None and second.cosine is not None:
+        for at, level in enumerate(first.levels):
+            values = [100 * one.cosine[:, at] for one in found if one.cosine is not None]
+            rows.append((f"cosine · 100, noise {level:g}", *_compared(sample, found, values)))
+    return rows
+
+
+def _compared(sample: HeldOutSample, found: Sequence[Measured], values: Sequence[Scores]) -> tuple[list[Mean], Mean]:
+    return [sample.mean(one) for one in values], sample.mean(values[1].astype(np.float64) - values[0])
+
+
+def _subset(sample: HeldOutSample, rows: Any) -> HeldOutSample:
+    return HeldOutSample(
+        sample.split,
+        [sample.texts[at] for at in rows],
+        [sample.langs[at] for at in rows],
+        sample.u[rows],
+        sample.documents[rows],
+        sample.embeddings[rows],
+        None,
+    )
+
+
+def _names(found: Sequence[Measured]) -> list[str]:
+    """Return the cards' names; where they are alike, what was asked for."""
+    names = [one.card.name for one in found]
+    return names if len(set(names)) == len(names) else [one.asked for one in found]
+
+
+def to_table(sample: HeldOutSample, found: Sequence[Measured]) -> list[str]:
+    """Return the lines of the table."""
+    names, rows = _names(found), _rows(sample, found)
+    width = max(len(name) for name, *_ in rows)
+    columns = [max(len(one), 13) for one in names]
+    head = "  ".join(one.rjust(size) for one, size in zip(names, columns, strict=True))
+    shown = [f"{'BLEU':{width}}  {head}  {'difference':>13}"]
+    for name, means, difference in rows:
+        cells = "  ".join(str(one).rjust(size) for one, size in zip(means, columns, strict=True))
+        shown.append(f"{name:{width}}  {cells}  {difference!s:>13}  {verdict(difference)}")
+    return [*shown, "± two standard errors, over documents; differences are paired by sentence"]
+
+
+def to_json(url: str, sample: HeldOutSample, found: Sequence[Measured]) -> dict[str, Any]:
+    """Return every number of the figures. A standard error over one document is null."""
+    finite = {True: lambda value: value, False: lambda value: None}
+
+    def of(one: Mean) -> dict[str, Any]:
+        return {name: finite[bool(np.isfinite(value))](value) for name, value in asdict(one).items()}
+
+    names = _names(found)
+    rows = {
+        name: {"decoders": dict(zip(names, map(of, means), strict=True)), "difference": of(difference)}
+        | {"verdict": verdict(difference)}
+        for name, means, difference in _rows(sample, found)
+    }
+    decoders = {
+        name: {"card": one.asked, "decoder": one.card.decoder_digest} for name, one in zip(names, found, strict=True)
+    }
+    about = {"corpus": url, "split": sample.split, "sentences": len(sample), "external": found[0].external}
+    return about | {"documents": len(np.unique(sample.documents)), "decoders": decoders, "rows": rows}
+
+
+def figures(sample: HeldOutSample, found: Sequence[Measured]) -> dict[str, Figure]:
+    """Return the figures by the names of their files."""
+    names, first = _names(found), found[0]
+
+    def curves(columns: Sequence[Scores], places: Sequence[float], scale: float = 1.0) -> dict[str, Line]:
+        return {
+            name: Line(places, *zip(*((m.mean, m.error) for m in map(sample.mean, scale * one.T)), strict=True))
+            for name, one in zip(names, columns, strict=True)
+        }
+
+    plots = {
+        "noise": Figure(
+            lines("noise", curves([one.bleu for one in found], first.levels), "noise variance α", "BLEU", top=100),
+            "BLEU by noise (Figure 14, right)",
+            "Embeddings with noise of LCM eq. 27, the same for both. Bands: ± 2 standard errors, over documents.",
+        )
+    }
+    if first.codebooks:
+        by_codes = curves([one.by_codebooks for one in found], first.codebooks)
+        exact = {f"{name}, exact": sample.mean(one.bleu[:, 0]).mean for name, one in zip(names, found, strict=True)}
+        plots["codebooks"] = Figure(
+            lines("codebooks", by_codes, "codebooks", "BLEU", top=100, levels=exact),
+            "BLEU by number of codebooks (Figure 9)",
+            "Embeddings dequantised from the first codes. Dashed: exact embeddings.",
+        )
+    if first.cosine is not None:
+        cosines = [one.cosine for one in found if one.cosine is not None]
+        plots["cosine"] = Figure(
+            lines("cosine", curves(cosines, first.levels), "noise variance α", "cosine", top=1),
+            "Cosine by noise (Figure 14, right)",
+            f"Of the sentence and what was decoded, by {first.external}.",
+        )
+    averaged = {name: one.bleu[:, 1:].mean(axis=1) for name, one in zip(names, found, strict=True)}
+    plots["length"] = Figure(
+        by_length("length", {name: _bins(sample, one) for name, one in averaged.items()}, "BLEU", top=100),
+        "BLEU by length, mean over noise (Figure 14, left)",
+        "Bands: from the first to the ninth decile.",
+    )
+    plots["distribution"] = Figure(
+        histogram("distribution", averaged, "BLEU, mean over noise", limits=(0, 100)),
+        "Distribution of BLEU, mean over noise (Figure 15)",
+    )
+    return plots
+
+
+def _bins(sample: HeldOutSample, values: Scores) -> list[Bin]:
+    step = np.minimum(np.array([len(text) - 1 for text in sample.texts]) // LENGTH_STEP, LENGTHS - 1)
+    found = []
+    for at in range(LENGTHS):
+        of_bin = values[step == at]
+        low, middle, high = np.quantile(of_bin, (0.1, 0.5, 0.9)) if len(of_bin) else (np.nan,) * 3
+        mean = float(of_bin.mean()) if len(of_bin) else np.nan
+        found.append(Bin(at * LENGTH_STEP + 1, len(of_bin), mean, float(low), float(middle), float(high)))
+    return found
+
+
+def to_html(url: str, sample: HeldOutSample, found: Sequence[Measured], plots: Mapping[str, Figure]) -> str:
+    """Return the page: the differences in words, Table 7, and the figures."""
+    names, rows = _names(found), _rows(sample, found)
+    head = ("", *names, "difference", "")
+    cells = [[name, *map(str, means), str(difference), verdict(difference)] for name, means, difference in rows]
+    exact = [row for row in cells if row[0].startswith("exact")]
+    lead = f"{names[1]} against {names[0]}, on {sample.describe()}. ± two standard errors, over documents."
+    sections = [
+        Section("table", "Exact embeddings (Table 7)", lead, [Table(head, exact)]),
+        Section("figures", "Noise, codes and lengths", "", list(plots.values())),
+        Section("numbers", "As numbers", "", [Table(head, [row for row in cells if row not in exact])]),
+    ]
+    first = rows[0]
+    headlines = [Headline(decimal(one.mean), f"AutoBLEU, {name}") for one, name in zip(first[1], names, strict=True)]
+    headlines.append(Headline(number(len(sample)), "sentences", sample.describe().partition(" in ")[2]))
+    notes = [_note(row) for row in rows if row[0] == f"exact, {ALL}" or row[0].startswith("codebooks")]
+    notes += [_note(row) for row in rows if row[0].startswith("noise")]
+    return page_of("Two decoders", url, headlines, notes, sections, lead)
+
+
+def _note(row: tuple[str, list[Mean], Mean]) -> Note:
+    name, _, difference = row
+    level = {"higher": "good", "lower": "bad", "alike": "plain"}[verdict(difference)]
+    return Note(f"{name}: {difference} BLEU, {verdict(difference)}", level)
