@@ -197,6 +197,10 @@ def evaluate(
     top_k: TopK = None,
     top_p: TopP = None,
     ensemble: Ensemble = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION=A,B,…", help="evaluate with each of these values; may be repeated"),
+    ] = None,
 ) -> None:
     """Measure how well models predict the next sentence of held-out documents, as in Table 3 of the LCM paper.
 
@@ -211,7 +215,9 @@ def evaluate(
     per token, and bpc in bits per character. Two baselines that learn nothing and
     the true sentences are shown for comparison.
 
-    The table is written to train/NAME/evaluation for every model.
+    The table is written to train/NAME/evaluation for every model. With --sweep,
+    one option of sampling after the other takes several values (Figure 10 of the
+    paper); a long table and a plot are written beside the table.
 
     Examples:
 
@@ -221,19 +227,23 @@ def evaluate(
 
       pipeline evaluate runs/books --model lcm-base-tiny --model two-tower-2
         --sentences 2000 --language-model smollm2
+
+      pipeline evaluate corpus.yaml --sweep guidance=1,1.5,2,3,5
+        --sweep initial_noise=0.4,0.6,0.8,1
     """
     from launchers.devices import devices
     from pipeline.training.data.command import index_of
     from pipeline.training.evaluation.evaluate import EvaluateOptions
     from pipeline.training.evaluation.evaluate import evaluate as evaluate_models
+    from pipeline.training.evaluation.sweep import sweeps_of
 
     sampling = _sampling(
         steps=steps, guidance=guidance, rescale=rescale, initial_noise=initial_noise, epsilon_scaling=epsilon_scaling,
         eta=eta, clip=clip, temperature=temperature, top_k=top_k, top_p=top_p, ensemble=ensemble,
     )  # fmt: skip
-    asked = tuple(models or ())
+    asked, sweeps = tuple(models or ()), sweeps_of(sweep or (), sampling)
     options = EvaluateOptions(
-        asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling, _of_file(place)
+        asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling, _of_file(place), sweeps=sweeps
     )
     corpus = open_corpus(place)
     evaluate_models(out, corpus, options, lambda: devices()[0], lambda: index_of(place, corpus))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -40,7 +40,8 @@ from pipeline.training.evaluation.measure import (
     measure_words,
     predictions,
 )
-from pipeline.training.evaluation.table import ResultRow, show, to_csv, to_json
+from pipeline.training.evaluation.sweep import to_long_csv, to_svg
+from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model, located
 from pipeline.training.record import RECORD, Pinned, read_started
@@ -73,6 +74,7 @@ class EvaluateOptions:
     of_file: TrainSettings | None = None  # the section train of the YAML file that was named
     context: int | None = None  # sentences that documents are wrapped at, if that is less than the models' contexts
     baselines: bool = True
+    sweeps: Mapping[str, Sequence[float]] = field(default_factory=dict)  # option of sampling → values, one at a time
 
 
 class _TrainedSteps(BaseModel):
@@ -94,6 +96,7 @@ class Trained:
     about: ModelHeader
     sampling: Sampling
     generation: dict[str, Any] = field(default_factory=dict)  # thresholds, and whether sentences are encoded again
+    swept: SweptValue | None = None
 
     @property
     def name(self) -> str:
@@ -133,6 +136,9 @@ def evaluate(
         with _noted(console, options):
             trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))
     check_options(trained, options.sampling)
+    trained = [each for one in trained for each in _with_values(one, options.sweeps)]
+    if options.sweeps and not any(one.swept for one in trained):
+        raise ConfigError(f"--sweep {', '.join(options.sweeps)}: no model that is evaluated reads it; leave it out")
     if any(isinstance(one.model, TokenLm) for one in trained) and not LIKELIHOOD & set(wanted):
         wanted += ("nll", "bpc")  # a token model has no other metrics
     contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
@@ -157,7 +163,7 @@ def evaluate(
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
-            rows[name] = ResultRow(found, one.about.steps, asdict(sampling)) if one else ResultRow(found)
+            rows[name] = ResultRow(found, one.about.steps, asdict(sampling), one.swept) if one else ResultRow(found)
             evaluated += [one] if one else []
     about = _about(index, held, judge, options)
     for run in training_statuses(corpus.store):
@@ -174,13 +180,28 @@ def evaluate(
             highlight=False,
             soft_wrap=True,
         )
-    for one in evaluated:
-        url, folder = one.place.rstrip("/").rsplit("/", 1)
-        for ending, text in ((".json", to_json(rows, about)), (".csv", to_csv(rows))):
+    files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
+    if options.sweeps:  # beside the table of the usual values, which stays
+        files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
+    for place in dict.fromkeys(one.place for one in evaluated):
+        url, folder = place.rstrip("/").rsplit("/", 1)
+        for ending, data in files.items():
             path = f"{folder}/evaluation/{options.split}{ending}"
-            Store(url).write(path, text.encode())
+            Store(url).write(path, data)
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
     return rows
+
+
+def _with_values(one: Trained, sweeps: Mapping[str, Sequence[float]]) -> list[Trained]:
+    """Return a model once for each value of the options that it reads; as it is, where there is no sweep at all."""
+    if not sweeps:
+        return [one]
+    return [
+        replace(one, sampling=replace(one.sampling, **{option: value}), swept=SweptValue(one.name, option, value))
+        for option, values in sweeps.items()
+        if option in options_of(one.model.card)
+        for value in values
+    ]
 
 
 def _figures(
@@ -333,6 +354,9 @@ def _predictors(
         name = one.name if one.name not in [row[1] for row in found] else one.place
         of = one.about.pinned.settings["steps"]
         name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
+        if one.swept:
+            name = f"{one.name}, {one.swept.option} {one.swept.value:g}"
+            name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
         found.append((one, name, one.model, one.sampling))
     if not baselines:
         return found

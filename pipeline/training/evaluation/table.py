@@ -34,12 +34,22 @@ UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a tok
 
 
 @dataclass(frozen=True)
+class SweptValue:
+    """One value of one option of sampling, with which a model is evaluated."""
+
+    model: str
+    option: str
+    value: float
+
+
+@dataclass(frozen=True)
 class ResultRow:
-    """One predictor. steps, sampling: of a trained model; baselines have none."""
+    """One predictor. steps, sampling: of a trained model; baselines have none. swept: the value of a sweep, if any."""
 
     figures: dict[str, MetricValue]
     steps: int | None = None
     sampling: dict[str, Any] | None = None
+    swept: SweptValue | None = None
 
 
 def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) -> None:
@@ -73,6 +83,7 @@ def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
     """Return what was evaluated, and every figure; null where one is not defined."""
     models = {
         model: {"steps": row.steps, "sampling": row.sampling}
+        | ({"swept": asdict(row.swept)} if row.swept else {})
         | {"metrics": {name: _finite(asdict(figure)) for name, figure in row.figures.items()}}
         for model, row in rows.items()
     }
