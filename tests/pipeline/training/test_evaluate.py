@@ -29,6 +29,7 @@ from pipeline.training.evaluation.generate import GenerateOptions as GenerateWis
 from pipeline.training.evaluation.generate import generate
 from pipeline.training.evaluation.held_out import HeldOut, held_out
 from pipeline.training.evaluation.measure import MetricValue
+from pipeline.training.evaluation.sweep import sweeps_of
 from pipeline.training.evaluation.table import ResultRow, show
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model, save_model
@@ -435,6 +436,53 @@ def test_sampling_that_a_model_does_not_read_is_refused(
     chosen = ["--set", f"train={{model: {model}, sampling: {sampling}}}", "--set", "rvq={}"]
     refused = pipeline("plan", file, *chosen)
     assert refused.returncode == 2 and message in re.sub(r"\s+", " ", refused.stderr)
+
+
+def test_a_sweep_evaluates_each_value_of_one_option_after_the_other(corpus: Corpus) -> None:
+    sweeps = sweeps_of(["guidance=1,2", "initial-noise=0.5"])
+    assert sweeps == {"guidance": (1, 2), "initial_noise": (0.5,)}
+    rows = run(corpus, sentences=10, metrics="l2,ca", sampling={"steps": 2}, sweeps=sweeps)
+    swept = ["two-tower, guidance 1", "two-tower, guidance 2", "two-tower, initial_noise 0.5"]
+    assert [name for name, row in rows.items() if row.swept] == swept and "base" not in rows
+    alone = run(corpus, models=("two-tower",), sentences=10, metrics="l2,ca", sampling={"steps": 2, "guidance": 2.0})
+    assert rows[swept[1]].figures == alone["two-tower"].figures != rows[swept[0]].figures
+    assert rows[swept[2]].sampling == {**(rows[swept[0]].sampling or {}), "guidance": 3.0, "initial_noise": 0.5}
+    lines = list(csv.DictReader(io.StringIO(corpus.store.read("train/two-tower/evaluation/test-sweep.csv").decode())))
+    assert [(one["option"], one["value"], one["metric"]) for one in lines] == [
+        (option, value, metric)
+        for option, value in (("guidance", "1"), ("guidance", "2"), ("initial_noise", "0.5"))
+        for metric in ("l2", "ca")
+    ]
+    assert float(lines[2]["mean"]) == pytest.approx(rows[swept[1]].figures["l2"].mean, rel=1e-5)
+    plot = corpus.store.read("train/two-tower/evaluation/test-sweep.svg").decode()
+    assert "guidance" in plot and "initial_noise" in plot
+    of_table = json.loads(corpus.store.read("train/two-tower/evaluation/test.json"))
+    assert next(iter(of_table["models"])) == "two-tower"  # that of the last one without a sweep
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (["guidance=-1"], r"--sweep guidance=-1: guidance -1: Input should be greater than or equal to 0"),
+        (["eta=0,2"], r"--sweep eta=0,2: eta 2: Input should be less than or equal to 1"),
+        (["steps=1.5"], r"--sweep steps=1.5: steps 1.5: Input should be a valid integer"),
+        (["guidance=one"], r"'one' is no number; give numbers, with commas between them"),
+        (["guidance=1,,2"], r"'' is no number"),
+        (["guidance"], r"--sweep guidance: write an option and its values, such as guidance=1,2,3"),
+        (["end_cosine=0.9"], r"options are steps, guidance, rescale"),
+        (["eta=0", "eta=1"], r"eta has a sweep already; give all of its values in one"),
+        (["top_k=" + ",".join(map(str, range(1, 60)))], r"59 values, each an evaluation; give 50 at most"),
+        (["clip=3"], r"--clip gives one value for all; leave one out"),
+    ],
+)
+def test_sweeps_that_cannot_be_are_refused(sweep: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sweeps_of(sweep, {"clip": 2.0})
+
+
+def test_a_sweep_that_no_model_reads_is_refused(corpus: Corpus) -> None:
+    with pytest.raises(ConfigError, match="--sweep guidance: no model that is evaluated reads it"):
+        run(corpus, models=("base",), sentences=10, sweeps={"guidance": (1.0,)})
 
 
 def test_the_pool_is_the_same_for_all_and_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
