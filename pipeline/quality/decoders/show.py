@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -89,10 +89,9 @@ def to_table(sample: HeldOutSample, found: Sequence[Measured]) -> list[str]:
 
 def to_json(url: str, sample: HeldOutSample, found: Sequence[Measured]) -> dict[str, Any]:
     """Return every number of the figures. A standard error over one document is null."""
-    finite = {True: lambda value: value, False: lambda value: None}
 
-    def of(one: Mean) -> dict[str, Any]:
-        return {name: finite[bool(np.isfinite(value))](value) for name, value in asdict(one).items()}
+    def of(one: Mean) -> dict[str, float | None]:
+        return {"mean": one.mean, "error": one.error if math.isfinite(one.error) else None}
 
     names = _names(found)
     rows = {
