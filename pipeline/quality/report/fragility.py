@@ -15,9 +15,11 @@ from pipeline.quality.report.gather import Gathered
 from pipeline.quality.report.page import Block, Figure, Note, Section, Table, decimal, number, share
 from pipeline.quality.report.rows import Array, Bin, ReportRows, by_length, finite, pearson
 from pipeline.quality.report.sections import length_table
+from pipeline.quality.report.text_kinds import KINDS
 
 BLEU, COSINE = "AutoBLEU", "external cosine"
 NAMES = {"bleu": BLEU, "cosine": COSINE}
+FRAGILE = 0.05  # share of the measured sentences (LCM 2.5.2)
 
 
 def fragility(found: Gathered) -> Section | None:
@@ -58,11 +60,32 @@ def fragility(found: Gathered) -> Section | None:
     )
     blocks += [length_table(f"{name} by length", one, digits=3) for name, one in bins.items()]
     measured = max(len(finite(values)) for values in series.values())
+    blocks += _kinds_of_the_fragile(rows)
     lead = (
         "Noise of variance α is mixed into the normalised embedding, which is then decoded and compared with the "
         f"sentence. Measured on {number(measured)} of {number(rows.read)} sentences."
     )
     return Section("fragility", "Fragility", lead, blocks)
+
+
+def _kinds_of_the_fragile(rows: ReportRows) -> list[Block]:
+    """Return a table of what the most fragile sentences are, compared with all whose fragility was measured."""
+    name = next(one for one in ("fragility_cosine", "fragility_bleu") if rows.has(one))
+    scored = np.flatnonzero(np.isfinite(rows.scores[name]))
+    most = scored[np.argsort(-rows.scores[name][scored], kind="stable")[: max(1, round(FRAGILE * len(scored)))]]
+    cells: list[list[str]] = []
+    for place, kind in enumerate(KINDS):
+        bit = 1 << place
+        everywhere, fragile = (int((rows.kinds[one] & bit > 0).sum()) for one in (scored, most))
+        lift = fragile / len(most) / (everywhere / len(scored)) if everywhere else math.nan
+        cells.append([kind, share(everywhere, len(scored)), share(fragile, len(most)), number(fragile), decimal(lift)])
+    none_everywhere, none_fragile = (int((rows.kinds[one] == 0).sum()) for one in (scored, most))
+    lift = none_fragile / len(most) / (none_everywhere / len(scored)) if none_everywhere else math.nan
+    shares = (share(none_everywhere, len(scored)), share(none_fragile, len(most)))
+    cells.append(["none of these", *shares, number(none_fragile), decimal(lift)])
+    head = ("kind of text", "of all", "of the most fragile", "sentences of these", "times as often")
+    told = f"What the most fragile {FRAGILE:.0%} are: {number(len(most))} of {number(len(scored))}, by patterns"
+    return [Table(head, cells, told)]
 
 
 def prediction(found: Gathered, fits: Sequence[FitSummary]) -> Section | None:

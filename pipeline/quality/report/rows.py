@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.corpus.reader import Corpus
+from pipeline.quality.report.text_kinds import kind_bits
 from stages.arrow import embedding_matrix
 
 Floats = npt.NDArray[np.float32]
@@ -59,6 +60,7 @@ class ReportRows:
     norm_lang: Ints
     worst: list[dict[str, Any]]  # lowest AutoBLEU
     fragile: list[dict[str, Any]]  # highest fragility, by cosine where it was measured
+    kinds: npt.NDArray[np.uint8]  # bits of `text_kinds.KINDS`; 0 where no fragility was measured
 
     @property
     def read(self) -> int:
@@ -116,10 +118,11 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
     plain = [name for name in ("chars", "tokens", "status") if name in there]
     shown = [name for name in SHOWN if name in there]
     names = dict.fromkeys((*plain, *scores, *lists, *shown, "position", "subdocument", "split"))
-    always = ("chars", "tokens", "lang", "starts")
+    always = ("chars", "tokens", "lang", "starts", "kinds")
     kept: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in (*always, *plain, *scores, *lists)}
     codes, splits = _Codes(), Counter[str]()
     ends = {name: _Extremes(name, highest=name != "autobleu") for name in ENDS if name in there}
+    measured = next((name for name in ("fragility_cosine", "fragility_bleu") if name in scores), None)
     read = 0
     for batch in corpus.batches(*names) if corpus.parts else ():
         table = batch.table
@@ -129,6 +132,7 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
             kept[name].append(_floats(table[name]) if name in scores else table[name].to_numpy())
         for name in lists:
             kept[name].append(_matrix(table[name]))
+        kept["kinds"].append(_kinds(table, measured))
         for value in table["split"].value_counts().to_pylist():
             splits[str(value["values"])] += value["counts"]
         for end in ends.values():
@@ -154,7 +158,18 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
         norm_lang=norm_lang,
         worst=found["autobleu"],
         fragile=found["fragility_cosine"] or found["fragility_bleu"],
+        kinds=whole["kinds"].astype(np.uint8),
     )
+
+
+def _kinds(table: pa.Table, measured: str | None) -> npt.NDArray[np.uint8]:
+    """Return the kinds of text of the rows that have this score; 0 for the others."""
+    found = np.zeros(table.num_rows, np.uint8)
+    if measured:
+        valid = table[measured].is_valid()
+        texts, langs = (table[name].filter(valid).to_pylist() for name in ("text", "lang"))
+        found[valid.to_numpy()] = kind_bits(texts, langs)
+    return found
 
 
 def _norms(corpus: Corpus, codes: _Codes, most: int) -> tuple[Floats, Ints]:

@@ -197,11 +197,15 @@ def _with_values(one: Trained, sweeps: Mapping[str, Sequence[float]]) -> list[Tr
     if not sweeps:
         return [one]
     return [
-        replace(one, sampling=replace(one.sampling, **{option: value}), swept=SweptValue(one.name, option, value))
+        replace(one, sampling=_replaced(one.sampling, option, value), swept=SweptValue(one.name, option, value))
         for option, values in sweeps.items()
         if option in options_of(one.model.card)
         for value in values
     ]
+
+
+def _replaced(sampling: Sampling, option: str, value: Any) -> Sampling:
+    return replace(sampling, **{option: value})
 
 
 def _figures(
