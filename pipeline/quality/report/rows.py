@@ -43,6 +43,18 @@ SHOWN = ("text", "lang", "decoded", "autobleu", "fragility_bleu", "fragility_cos
 
 
 @dataclass(frozen=True)
+class ReportDocuments:
+    """Whole documents among the rows: sentences and tokens of each, and its split and source as places in the names."""
+
+    sentences: Ints
+    tokens: npt.NDArray[np.int64]
+    split: Ints
+    splits: list[str]
+    source: Ints
+    sources: list[str]
+
+
+@dataclass(frozen=True)
 class ReportRows:
     """Arrays over the rows that were read. `scores`: NaN where a row has none; `by_noise`: (measured rows, levels)."""
 
@@ -60,6 +72,7 @@ class ReportRows:
     norm_lang: Ints
     worst: list[dict[str, Any]]  # lowest AutoBLEU
     fragile: list[dict[str, Any]]  # highest fragility, by cosine where it was measured
+    documents: ReportDocuments
     kinds: npt.NDArray[np.uint8]  # bits of `text_kinds.KINDS`; 0 where no fragility was measured
 
     @property
@@ -117,10 +130,10 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
     lists = [name for name in BY_NOISE if name in there]
     plain = [name for name in ("chars", "tokens", "status") if name in there]
     shown = [name for name in SHOWN if name in there]
-    names = dict.fromkeys((*plain, *scores, *lists, *shown, "position", "subdocument", "split"))
-    always = ("chars", "tokens", "lang", "starts", "kinds")
+    names = dict.fromkeys((*plain, *scores, *lists, *shown, "position", "subdocument", "split", "source"))
+    always = ("chars", "tokens", "lang", "starts", "kinds", "of_split", "of_source")
     kept: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in (*always, *plain, *scores, *lists)}
-    codes, splits = _Codes(), Counter[str]()
+    codes, split_codes, source_codes, splits = _Codes(), _Codes(), _Codes(), Counter[str]()
     ends = {name: _Extremes(name, highest=name != "autobleu") for name in ENDS if name in there}
     measured = next((name for name in ("fragility_cosine", "fragility_bleu") if name in scores), None)
     read = 0
@@ -128,6 +141,9 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
         table = batch.table
         kept["lang"].append(codes.of(table["lang"]))
         kept["starts"].append((table["position"].to_numpy() == 0) & (table["subdocument"].to_numpy() == 0))
+        of_document = table.filter(pa.array(kept["starts"][-1]))
+        kept["of_split"].append(split_codes.of(of_document["split"]))
+        kept["of_source"].append(source_codes.of(of_document["source"]))
         for name in (*plain, *scores):
             kept[name].append(_floats(table[name]) if name in scores else table[name].to_numpy())
         for name in lists:
@@ -158,8 +174,19 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
         norm_lang=norm_lang,
         worst=found["autobleu"],
         fragile=found["fragility_cosine"] or found["fragility_bleu"],
+        documents=_documents(whole, read < corpus.rows, split_codes.names, source_codes.names),
         kinds=whole["kinds"].astype(np.uint8),
     )
+
+
+def _documents(whole: dict[str, npt.NDArray[Any]], cut: bool, splits: list[str], sources: list[str]) -> ReportDocuments:
+    """Return the documents; of those whose reading was cut short the last is left out."""
+    starts = np.flatnonzero(whole["starts"].astype(np.bool_))
+    last = len(starts) - 1 if cut else len(starts)
+    sentences = np.diff(np.append(starts, len(whole["starts"])))[:last].astype(np.int32)
+    sums = np.add.reduceat(whole["tokens"].astype(np.int64), starts) if len(starts) else np.zeros(0, np.int64)
+    split, source = (whole[name][:last].astype(np.int32) for name in ("of_split", "of_source"))
+    return ReportDocuments(sentences, sums[:last], split, splits, source, sources)
 
 
 def _kinds(table: pa.Table, measured: str | None) -> npt.NDArray[np.uint8]:

@@ -5,6 +5,7 @@ Each function returns a section, or None if the corpus has nothing to show in it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,8 @@ from pipeline.quality.report.rows import NON_FINITE, TRUNCATED, Bin, ReportRows,
 DRAWN = 25  # languages in a plot
 DIGITS = {"autobleu": 1, "fragility_cosine": 3, "fragility_bleu": 3}
 HEADS = {"autobleu": "AutoBLEU", "fragility_cosine": "fragility, cosine", "fragility_bleu": "fragility, BLEU"}
+MOST_SOURCES = 12  # in a table
+QUARTILES = ("Q1", "median", "Q3")
 POOR = 20  # AutoBLEU below which hardly anything was recovered
 
 
@@ -74,9 +77,32 @@ def contents(found: Gathered) -> Section:
         [
             Table(head, table, "Languages"),
             Table(("split", "sentences", "share"), splits, "Splits"),
+            _documents(rows),
             Table(("family", "stored", "bytes per sentence"), stored, "Files"),
         ],
     )
+
+
+def _documents(rows: ReportRows) -> Table:
+    """Show quartiles of sentences and tokens per document, by split and by source (LCM Tables 2 and 9)."""
+    documents = rows.documents
+    groups = [("all", np.ones(len(documents.sentences), np.bool_))]
+    for kind, codes, names in (
+        ("split", documents.split, documents.splits), ("source", documents.source, documents.sources),
+    ):  # fmt: skip
+        order = sorted(range(len(names)), key=lambda place: -int((codes == place).sum()))
+        groups += [(f"{kind} {names[place]}", codes == place) for place in order[:MOST_SOURCES]]
+    cells: list[list[Cell]] = []
+    for name, chosen in groups:
+        quartiles = (
+            number(float(value))
+            for counts in (documents.sentences[chosen], documents.tokens[chosen])
+            for value in (np.quantile(counts, (0.25, 0.5, 0.75)) if len(counts) else (math.nan,) * 3)
+        )
+        total = int(documents.tokens[chosen].sum())
+        cells.append([name, number(int(chosen.sum())), *quartiles, number(total)])
+    head = ("", "documents", *(f"{unit} {quartile}" for unit in ("sentences", "tokens") for quartile in QUARTILES))
+    return Table((*head, "tokens, sum"), cells, "Documents: quartiles of sentences and tokens (LCM Tables 2 and 9)")
 
 
 def records(found: Gathered) -> Section:

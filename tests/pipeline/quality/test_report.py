@@ -240,6 +240,14 @@ def test_a_folder_is_refused_and_kept(made: Corpus, tmp_path: Path) -> None:
 def test_rows_are_those_of_the_corpus(made: Corpus) -> None:
     rows, table = read_rows(made), made.table("lang", "chars", "tokens", "autobleu", "decoded", "text")
     assert rows.read == rows.total == table.num_rows
+    by_document = made.to_pandas("doc_id", "tokens", "split", "source").groupby("doc_id", sort=False)
+    documents = rows.documents
+    assert documents.sentences.tolist() == by_document.size().tolist()
+    assert documents.tokens.tolist() == by_document["tokens"].sum().tolist()
+    assert [documents.splits[place] for place in documents.split] == by_document["split"].first().tolist()
+    assert [documents.sources[place] for place in documents.source] == by_document["source"].first().tolist()
+    short = read_rows(made, 1).documents  # a row group is read at least
+    assert short.sentences.tolist() == documents.sentences.tolist()
     assert [rows.langs[place] for place in rows.lang] == table["lang"].to_pylist()
     assert int(rows.starts.sum()) == 2
     np.testing.assert_array_equal(rows.scores["autobleu"], table["autobleu"].to_numpy())
