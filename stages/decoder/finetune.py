@@ -36,7 +36,7 @@ from stages.sonar.networks import SonarTextDecoder
 KIND, CHECKPOINT = "decoder", "decoder-checkpoint"  # of artifacts
 CLIP_NORM = 1.0
 MEASURED_STEPS = 50  # over which a noted loss is averaged
-LEVELS = tuple(number / 10 for number in range(10))  # noise at which held-out sentences are measured
+LEVELS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # noise at which held-out sentences are measured
 _ROUND, _STEP = 1, 2  # what random numbers are for
 
 Progress = Callable[[int, int], None]  # steps done, of how many
