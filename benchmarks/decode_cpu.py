@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prefixes, limits = decoder.prefixes(sentences.langs), decoder.limits(sentences.texts)
     baseline = Baseline(decoder.network)
     ways: dict[str, Callable[[], list[list[int]]]] = {
-        f"generate, batches of {size}": lambda size=size: baseline.all(matrix, prefixes, limits, size)
+        f"generate, batches of {size}": partial(baseline.all, matrix, prefixes, limits, size)
         for size in options.baseline_batches
     }
     ours = f"ours, batches of {options.batch_rows or 'the default'}"
