@@ -14,6 +14,7 @@ from yaml.reader import ReaderError
 _Fast: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: ten times as fast
 MOST_BYTES = 4 << 20
 DEEPEST = 50
+MOST_DIGITS = 4300  # of a number, which Python reads
 MOST_VALUES = 100_000  # when every alias is written out
 
 
@@ -47,6 +48,8 @@ def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
             values += 1
             if anchor:
                 sizes[anchor] = 1
+            if len(event.value) > MOST_DIGITS and event.implicit[0] and event.value.lstrip("+-").isdigit():
+                raise yaml.YAMLError(f"{line}: a number has more than {MOST_DIGITS} digits")
         elif isinstance(event, yaml.CollectionStartEvent):
             values += 1
             open_.append((anchor, values))

@@ -49,6 +49,7 @@ _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",), "decoder": ("encode",),
 }  # fmt: skip
+_SHOWN = 80  # characters of a value in messages
 SALVAGES = 5  # rounds of removing wrong values
 FITS = ("scaler", "predictor", "rvq", "decoder")  # stages that are fitted on the pilot
 ONLY_FITS = ("scaler", "decoder")  # of these, they add no column
@@ -263,15 +264,14 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path} holds {type(data).__name__}; a corpus.yaml is keys and values (name, output, input …)"
-        )
+        what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
+        raise ConfigError(f"{path} {what}; a corpus.yaml is keys and values (name, output, input …)")
     lines: dict[tuple[str, ...], int] = {}
     set_here: dict[tuple[str, ...], str] = {}
     mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
     for override in overrides:
         _apply(data, override)
-        set_here[tuple(override.partition("=")[0].split("."))] = f"--set {override}"
+        set_here[tuple(override.partition("=")[0].split("."))] = f"--set {_cut(override)}"
     by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
     _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
     _defaults(data, path.resolve().parent)
@@ -426,6 +426,10 @@ def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) 
             yield from _walk(value, (*where, str(index)), lines)
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
 def _apply(data: dict[str, Any], override: str) -> None:
     """Apply one `a.b=c`; list entries are numbered: `input.0.limit=100`; `train=null` removes a section."""
     key, equals, text = override.partition("=")
@@ -434,7 +438,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     try:
         value = load_yaml(text, _Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML: {error}") from error
+        raise ConfigError(f"--set {_cut(override)}: the value is not YAML: {error}") from error
     *parents, last = key.split(".")
     target: Any = data
     for depth, step in enumerate(parents):
@@ -471,7 +475,7 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
     full = tuple(str(step) for step in error["loc"])
     where = key_of(error, data)
     place = next((places[where[:n]] for n in range(len(where), 0, -1) if where[:n] in places), str(path))
-    key = ".".join(where)
+    key = _written(where)
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         allowed = _allowed(full[:-1])
@@ -482,14 +486,19 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
         return [f"{place}: {key} is missing; {_description(full)}"]
     value = error.get("input")
     shown = json.dumps(value, ensure_ascii=False, default=str)
-    shown = shown if len(shown) <= 80 else shown[:77] + "…"
+    shown = _cut(shown)
     if kind == "value_error":
         return [f"{place}: {key}: {context['error']}"] if key else []
     alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
     hint = f"did you mean {alike[0]}? " if alike else ""
-    return [
-        f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {key.rsplit('.', 1)[-1]}: {_description(full)}"
-    ]
+    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {where[-1]}: {_description(full)}"]
+
+
+def _written(where: tuple[str, ...]) -> str:
+    """Return a key as messages name it: input.0.keep.year is "input 1: keep.year"."""
+    if where[:1] == ("input",) and len(where) > 1 and where[1].isdigit():
+        return ": ".join(filter(None, (f"input {int(where[1]) + 1}", ".".join(where[2:]))))
+    return ".".join(where)
 
 
 def _limits(error: dict[str, Any]) -> str:

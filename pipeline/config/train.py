@@ -134,7 +134,10 @@ class TrainSettings(Settings):
         "for models of the kind base with objective mse (default: those of the card)",
     )
     name: str | None = execution(
-        None, pattern=NAME, description="name of the training: its folder in train/ (default: that of the model)"
+        None,
+        pattern=NAME,
+        max_length=100,
+        description="name of the training: its folder in train/ (default: that of the model)",
     )
     steps: int = meaning(1000, ge=1, description="optimizer steps (250_000 in the LCM paper's 2.4)")
     batch_concepts: int = meaning(

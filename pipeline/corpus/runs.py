@@ -18,6 +18,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
 from pipeline.storage import layout
 from pipeline.storage.records import needed, parse_json, read_json, read_yaml, sealed_yaml
+from pipeline.storage.remote import is_remote
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from stages.stage import Settings
@@ -210,9 +211,27 @@ def changed_settings(store: Store, config: RunConfig) -> list[str]:
         before = then.get(name)
         if isinstance(section, Settings) and isinstance(before, dict):
             changed += [f"{name}.{key}" for key, value in section.meaningful().items() if before.get(key) != value]
-        elif before != now:
+        elif before != now and not (name == "input" and _moved(then, before, config.output, now)):
             changed.append(name)
     return changed
+
+
+def _moved(then: dict[str, Any], before: Any, output: str, now: Any) -> bool:
+    """Return whether inputs differ only because they and the corpus were copied to another folder together."""
+    old = str(then.get("output"))
+    if is_remote(old) or is_remote(output) or not isinstance(before, list):
+        return False
+
+    def beside(inputs: list[Any], folder: str) -> list[Any]:
+        """Return the inputs with local paths relative to the corpus."""
+        return [
+            one | {"path": os.path.relpath(one["path"], folder)}
+            if isinstance(one, dict) and isinstance(one.get("path"), str) and not is_remote(one["path"])
+            else one
+            for one in inputs
+        ]
+
+    return beside(before, old) == beside(now, output)
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:

@@ -7,7 +7,7 @@ with the input. Languages are not identified.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -24,6 +24,7 @@ from pipeline.inputs.settings import InputSettings, LangDetect, SplitSettings
 
 RECORDS = 100  # records read of each file
 FILES = 3
+COUNTED = 1 << 20  # characters of an input in which sentences are counted
 
 
 @dataclass
@@ -38,6 +39,8 @@ class RecordSample:
     characters: int = 0
     columns: Counter[str] = field(default_factory=Counter)
     langs: Counter[str] = field(default_factory=Counter)
+    splits: Counter[str] = field(default_factory=Counter)  # of documents
+    sentences: int = 0  # about, if they were to be counted and there are at most COUNTED characters
     refused: dict[str, list[str]] = field(default_factory=dict)  # reason → errors
     kept: dict[str, list[Any]] = field(default_factory=dict)  # of documents: the values of kept columns
     stored: dict[str, list[ColumnType]] = field(default_factory=dict)  # of kept columns, in Parquet files
@@ -61,16 +64,18 @@ def sample(
     split: SplitSettings,
     languages: Sequence[str] | None = None,
     keep_values: bool = False,
+    count: Callable[[str], int] | None = None,
 ) -> RecordSample:
     """Read a sample from the chunks of one input, which are in path order. Raises InputError as reading does.
 
-    `keep_values` keeps the values of all columns.
+    `keep_values` keeps the values of all columns; `count` estimates the sentences of a text.
     """
     found = RecordSample()
     stated = settings.model_copy(update={"lang": "und"}) if isinstance(settings.lang, LangDetect) else settings
     readable = [one for one in chunks if one.format != UNREADABLE]
-    found.whole = len(readable) <= FILES
-    for chunk in _some(readable):
+    some = _some(readable)
+    found.whole = len(readable) == len(some)
+    for chunk in some:
         before = found.records
         for file in islice(files_of(chunk), RECORDS):
             found.files.append(file.path)
@@ -82,6 +87,9 @@ def sample(
                     found.documents += 1
                     found.characters += len(item.text)
                     found.langs[item.lang] += 1
+                    found.splits[item.split] += 1
+                    if count and found.characters <= COUNTED:
+                        found.sentences += count(item.text)
                     for name, value in item.kept.items():
                         found.kept.setdefault(name, []).append(value)
                 elif item.kind == "quarantined":

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pipeline.base.errors import ConfigError, PipelineError
@@ -31,7 +32,8 @@ from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
-from pipeline.planning.section_checks import KeptSample, Problem, near, section_problems
+from pipeline.planning.estimate import count_sentences
+from pipeline.planning.section_checks import Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -79,7 +81,7 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
     cards, found = _models(config)
     chunks, samples, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
     found += of_inputs
-    found += section_problems(config, chunks, KeptSample.of(config, samples))
+    found += section_problems(config, chunks, samples)
     for check in more:
         try:
             check(config)
@@ -184,7 +186,13 @@ def _inputs(
         if one.input_name in by_input:
             try:
                 with translate_errors(one.path):
-                    first = sample(by_input[one.input_name], one, config.split, card.languages if card else None)
+                    first = sample(
+                        by_input[one.input_name],
+                        one,
+                        config.split,
+                        card.languages if card else None,
+                        count=partial(count_sentences, settings=config.segment) if config.rvq else None,
+                    )
             except (PipelineError, OSError) as error:
                 found.append(((*keys, "path"), _plain(error, index, one)))
                 continue

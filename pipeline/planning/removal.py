@@ -51,7 +51,7 @@ class Leaving:
         named = ", ".join(self.files[:SHOWN_FILES]) + (f" and {counted(rest, 'more file')}" if rest > 0 else "")
         what = f"input {self.input}" + ("" if self.whole else f": {named}" if self.files else ", by its limit")
         hint = f"; input {self.renamed} reads the same files: give it `name: {self.input}` to keep them"
-        of_what = f" ({counted(len(self.files), 'file')})" if self.whole else ""
+        of_what = f" ({counted(len(self.files), 'file')}: {named})" if self.whole and self.files else ""
         return (
             f"{what}{of_what}, {counted(self.documents, 'document')}, {counted(self.rows, 'row')}"
             f"{hint if self.renamed else ''}"
@@ -66,10 +66,13 @@ class Entering:
     whole: bool
     files: int
     bytes: int
+    first: tuple[str, ...] = ()  # of the files, in order
 
     def __str__(self) -> str:
         of = "" if self.whole else "more of "
-        return f"{of}input {self.input}, {counted(self.files, 'file')}, {size(self.bytes)}"
+        rest = self.files - len(self.first)
+        named = ", ".join(self.first) + (f" and {counted(rest, 'more file')}" if rest > 0 else "")
+        return f"{of}input {self.input}, {counted(self.files, 'file')} ({named}), {size(self.bytes)}"
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,8 @@ def _entering(before: ChunkTable, after: ChunkTable, files: _Files, new: Mask) -
     sizes = after.table["bytes"].to_numpy() / np.maximum(1, np.bincount(files.rows, minlength=len(after)))
     for name in sorted(_inputs(after.take(pa.array(np.unique(files.rows[new]))))):
         mine = new & pc.starts_with(files.keys, f"{name}\0").to_numpy(zero_copy_only=False)
-        paths = len(files.keys.filter(pa.array(mine)).unique())
-        found.append(Entering(visible(name), name not in there, paths, int(sizes[files.rows[mine]].sum())))
+        paths = [key.partition("\0")[2] for key in files.keys.filter(pa.array(mine)).unique().to_pylist()]
+        first = tuple(visible(one) for one in sorted(paths)[:SHOWN_FILES])
+        stored = int(sizes[files.rows[mine]].sum())
+        found.append(Entering(visible(name), name not in there, len(paths), stored, first))
     return found

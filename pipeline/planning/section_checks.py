@@ -5,7 +5,9 @@ their data.
 from __future__ import annotations
 
 import difflib
+import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
-from pipeline.inputs.samples import RecordSample
+from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.workload import sentences_in
 from pipeline.storage import layout
@@ -61,12 +63,22 @@ class KeptSample:
         return KeptSample({name: TEXT if name in self.undeclared else kind for name, kind in self.types.items()})
 
 
-def section_problems(config: RunConfig, chunks: ChunkTable | None, kept: KeptSample) -> list[Problem]:
-    """Find what is wrong between sections, and with files that they name.
+def section_problems(
+    config: RunConfig, chunks: ChunkTable | None, samples: Sequence[tuple[InputSettings, RecordSample]]
+) -> list[Problem]:
+    """Return what is wrong between sections, and with files that they name.
 
-    chunks: of the inputs, if they can be listed.
+    chunks: of the inputs, if they can be listed; samples: of the inputs that can be read.
     """
-    return [*_select(config, kept), *_train(config), *_codes(config, chunks), *_files(config), *_output(config)]
+    whole = chunks is not None and len(samples) == len(config.input) and all(first.whole for _, first in samples)
+    read = [first for _, first in samples] if whole else []
+    return [
+        *_select(config, KeptSample.of(config, samples)),
+        *_train(config, read),
+        *_codes(config, chunks, read),
+        *_files(config),
+        *_output(config),
+    ]
 
 
 def near(name: str, known: Collection[str]) -> str:
@@ -125,8 +137,11 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
         )
 
 
-def _train(config: RunConfig) -> Iterator[Problem]:
-    """Check what a training needs of other sections, which would otherwise fail only when the corpus is done."""
+def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]:
+    """Check what a training needs of other sections, which would otherwise fail only when the corpus is done.
+
+    read: the samples of all inputs, if these are all their records.
+    """
     train = config.train
     if not train:
         return
@@ -138,7 +153,16 @@ def _train(config: RunConfig) -> Iterator[Problem]:
         quantised = False  # reported elsewhere
     else:
         try:
-            quantised = train.card.quantised
+            card = train.card
+            quantised = card.quantised
+            if card.context > train.micro_concepts:
+                yield (
+                    ("train", "micro_concepts"),
+                    (
+                        f"train.micro_concepts is {train.micro_concepts}, the context of {card.name} {card.context}: a "
+                        f"document may be that long; give {card.context} or more, and no less for train.batch_concepts"
+                    ),
+                )
         except CardError as error:  # of an objective or of sampling that the model does not know
             where = str(error).partition(":")[0]
             yield tuple(where.split(".")) if where.startswith("train.") else ("train", "objective"), str(error)
@@ -175,14 +199,39 @@ def _train(config: RunConfig) -> Iterator[Problem]:
                     "train.validation_concepts: 0"
                 ),
             )
+            return
+    yield from _empty_splits(config, read)
 
 
-def _codes(config: RunConfig, chunks: ChunkTable | None) -> Iterator[Problem]:
-    """Check that codebooks have no more units than the pilot has sentences."""
+def _empty_splits(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]:
+    """Check in small corpora that the splits that a training needs have documents."""
+    splits = sum((one.splits for one in read), Counter[str]())
+    assert config.train
+    for split in ("train", "validation") if config.train.validation_concepts else ("train",):
+        if splits and not splits[split]:
+            other = "; or set train.validation_concepts: 0" if split == "validation" else ""
+            yield (
+                ("split", "validation"),
+                (
+                    f"split: none of the {counted(splits.total(), 'document')} of the inputs is in the split {split}, "
+                    f"which train needs; give it a larger share, or more documents{other}"
+                ),
+            )
+
+
+def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSample]) -> Iterator[Problem]:
+    """Check that codebooks have no more units than the pilot has sentences.
+
+    read: the samples of all inputs, if these are all their records.
+    """
     if not config.rvq or config.rvq.file or chunks is None:
         return
     most = min(config.fit.rows, config.rvq.rows)
     few = _few_sentences(chunks, config.rvq.units)
+    if read and max(one.characters for one in read) <= COUNTED:
+        slack = 3.0 if config.segment.uses_sat else 1.3  # SaT finds sentences without marks, too
+        counted_here = math.ceil(slack * sum(one.sentences for one in read))
+        few = counted_here if counted_here < config.rvq.units else few
     if most < config.rvq.units:
         yield (
             ("rvq", "units"),

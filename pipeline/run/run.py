@@ -51,6 +51,9 @@ from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.steps import decide, next_step
 from pipeline.storage.store import Store
+from pipeline.training.record import RECORD as TRAINING
+from pipeline.training.record import changed_since, refuse
+from pipeline.training.status import training_status
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
 Submit = Callable[[RunRecord, Lease], None]
@@ -99,10 +102,22 @@ class RunOptions:
 
 def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
     """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if there is a section `train`."""
+    if ends_with_training(config, options):
+        _check_training(config)
     submitted = bring_up_to_date(console, config, options, backend)
     if submitted is None and ends_with_training(config, options):
         backend.train(console, config)
     return submitted
+
+
+def _check_training(config: RunConfig) -> None:
+    """Raise `ConfigError` before any work if the training was begun with other settings."""
+    store = Store(config.output)
+    assert config.train
+    folder = config.train.folder
+    with contextlib.suppress(CorpusError):  # of damaged records, which the training itself reports
+        if store.exists(f"{folder}/{TRAINING}") and training_status(store, folder).holds_model:
+            refuse(folder, changed_since(store, config))
 
 
 def ends_with_training(config: RunConfig, options: RunOptions) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -99,7 +100,11 @@ def write_started(store: Store, run: str, started: Started) -> None:
 
 def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raise `ConfigError` that names every key with another value: old → new."""
-    changed = list(changes(old, new))
+    refuse(folder, list(changes(old, new)))
+
+
+def refuse(folder: str, changed: Sequence[str]) -> None:
+    """Raise `ConfigError` if anything has changed since a training was begun."""
     if changed:
         raise ConfigError(
             f"{folder} was begun with other settings: {'; '.join(changed)}. Restore them to go on with it; give "

@@ -188,7 +188,7 @@ _HANG = "\n".join(
         ("name: &a {b: *a}", r"\*a refers to itself"),
         ("name: " + "[" * 5000, "more than 50 deep"),
         ("name: " + "{a: " * 5000, "more than 50 deep"),
-        ("name: " + "1" * 5000, "a value cannot be read"),
+        ("name: " + "1" * 5000, "a number has more than 4300 digits"),
         ("name: 2024-13-45", "a value cannot be read"),
         ("name: " + "x" * (5 << 20), "at most 4194304 are read"),
         ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
@@ -208,3 +208,24 @@ def test_yaml_neither_hangs_nor_breaks(tmp_path: Path, text: str, why: str) -> N
         with pytest.raises(ConfigError, match=f"--set .*(?s:.)*{why}"):
             load_config(Path("sample"), [f"name={text.partition(': ')[2]}"])
     assert time.process_time() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty; a corpus.yaml is keys and values"),
+        ("- a\n", "holds a list; a corpus.yaml"),
+        ("? [a]\n: b\n", "(?s)is not YAML: .*unhashable key"),
+        ("\nseed: " + "9" * 5000, "line 2: a number has more than 4300 digits"),
+    ],
+)
+def test_what_is_no_configuration_at_all(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(write(tmp_path, text))
+    assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_values_are_shown_by_their_beginning(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train\.name is \"nnn.*at most 100") as caught:
+        load_config(write(tmp_path, GOOD), ["train.name=" + "n" * 300])
+    assert "n" * 101 not in str(caught.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.trainings import TRAIN, make_corpus, trained
 
@@ -48,5 +48,8 @@ def test_a_training_that_run_refuses_to_go_on_with(tmp_path: Path) -> None:
     assert "in train/first: trained, 2 steps" in finished.stdout and "Nothing to do." in finished.stdout
     other = pipeline("plan", with_training(steps=3))
     assert "train.steps 2 → 3" in other.stdout and "Nothing to do" not in other.stdout
+    write_jsonl(tmp_path / "in/more.jsonl", sample_documents("postgresql-eng", 1))
+    runs = sorted((tmp_path / "out/runs").iterdir())
     refused = pipeline("run", path)
     assert refused.returncode == 2 and "train.steps 2 → 3" in refused.stderr
+    assert sorted((tmp_path / "out/runs").iterdir()) == runs, "it worked before it refused"

@@ -89,7 +89,7 @@ def problems(path: Path, *overrides: str) -> list[str]:
 
 def test_nothing_is_said_of_what_is_right(make_config: MakeConfig) -> None:
     path = make_config(scaler={}, select="autobleu is null or autobleu >= 30", train={"model": "lcm-two-tower-tiny"})
-    assert problems(path) == []
+    assert problems(path, "split.validation=0.2") == []
 
 
 def test_a_condition_that_does_not_say_what_becomes_of_rows_outside_of_a_sample(make_config: MakeConfig) -> None:
@@ -106,7 +106,7 @@ def test_a_condition_that_does_not_say_what_becomes_of_rows_outside_of_a_sample(
         ("autobleu.sample=[1]", "autobleu.sample is [1]; allowed: "),
         ("split.by={colum: title}", "unknown key split.by.colum; did you mean column?"),
         ("split.by={column: 5}", "split.by.column is 5; allowed: string"),
-        ("input.0.lang={colum: lang}", "unknown key input.0.lang.colum; did you mean column?"),
+        ("input.0.lang={colum: lang}", "unknown key input 1: lang.colum; did you mean column?"),
     ],
 )
 def test_a_key_of_several_kinds_gives_one_mistake(make_config: MakeConfig, override: str, what: str) -> None:
@@ -145,6 +145,24 @@ def test_too_many_units_and_an_output_that_cannot_be_written(make_config: MakeCo
     (tmp_path / "file").write_text("")
     (output,) = problems(path, "rvq=null", f"output={tmp_path / 'file/out'}")
     assert "which is not a folder" in output
+
+
+def test_too_many_units_for_the_sentences_of_a_small_corpus(make_config: MakeConfig) -> None:
+    path = make_config(rvq={"codebooks": 1, "units": 2000}, scaler={})
+    (told,) = problems(path)  # 14 documents: by their size they could hold more, by their text they do not
+    assert "rvq.units is 2000, but the inputs hold fewer than 1" in told
+
+
+def test_a_training_that_its_model_or_the_splits_of_a_small_corpus_forbid(make_config: MakeConfig) -> None:
+    train = {"model": "lcm-base-tiny", "steps": 4, "validation_concepts": 20}
+    path = make_config(scaler={}, train=train, split={"validation": 0.0001})
+    (told,) = problems(path)
+    assert "split: none of the 14 documents of the inputs is in the split validation, which train needs" in told
+    assert problems(path, "train.validation_concepts=0", "train.micro_concepts=128") == []
+    assert "train.micro_concepts is 64, the context of lcm-base-tiny 128" in "\n".join(
+        problems(path, "train.micro_concepts=64")
+    )
+    assert pipeline("run", path).returncode == 2 and not (path.parent / "out").exists()
 
 
 def test_an_input_that_disappears_between_plan_and_run(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -43,7 +43,10 @@ def test_an_input_that_is_gone_needs_consent_and_comes_back(make_config: MakeCon
     rows, runs = before.rows, len(list((tmp_path / "out/runs").iterdir()))
     path = make_config(input=ONE, **SEGMENT_ONLY)
     planned = pipeline("plan", path)
-    assert planned.returncode == 0 and "leaves: input postgresql-eng (1 file), 4 documents, " in planned.stdout
+    assert (
+        planned.returncode == 0
+        and "leaves: input postgresql-eng (1 file: postgresql-eng.jsonl), 4 documents, " in planned.stdout
+    )
     refused = pipeline("run", path)
     assert refused.returncode == 2, said(refused)
     assert "4 documents (" in refused.stderr and "--accept-removal" in refused.stderr
@@ -53,7 +56,7 @@ def test_an_input_that_is_gone_needs_consent_and_comes_back(make_config: MakeCon
     assert Corpus(str(tmp_path / "out")).rows < rows
     assert pipeline("run", path).returncode == 0, "what has left is not asked about again"
     again = pipeline("run", make_config(input=BOTH, **SEGMENT_ONLY))
-    assert again.returncode == 0 and "enters: input postgresql-eng, 1 file" in again.stdout
+    assert again.returncode == 0 and "enters: input postgresql-eng, 1 file (postgresql-eng.jsonl)" in again.stdout
     assert Corpus(str(tmp_path / "out")).rows == rows
 
 

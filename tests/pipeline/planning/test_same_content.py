@@ -64,6 +64,18 @@ def left(config: Path) -> dict[str, Any]:
     return dict(json.loads(pipeline("plan", config, "--json").stdout))
 
 
+def test_a_copy_of_corpus_and_inputs_has_no_other_settings(tmp_path: Path) -> None:
+    jsonl(tmp_path / "here/in")
+    words("run", write_config(tmp_path / "here", input=[{"path": "in", "lang": "eng_Latn"}], **SEGMENTS))
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    copy = tmp_path / "there/corpus.yaml"
+    assert "has changed since" not in words("status", copy)
+    assert "Nothing to do." in words("run", copy)
+    copy.write_text(copy.read_text().replace("path: in", "path: ../other"))
+    assert "has changed since the newest run (input)" in words("status", copy)
+
+
 @pytest.mark.parametrize("write", [jsonl, compressed, parquet, texts])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_touched_inputs_are_read_and_not_segmented(
