@@ -53,7 +53,7 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     first = pipeline("logs", path, "--run", store.folders("runs")[0], "--stage", "segment")
     assert "odd[bold]\\x1b[31m.jsonl" in first.stdout and "\x1b" not in first.stdout, first
     for arguments, code, words in (
-        (("--stage", "code"), 2, "stages are: segment, encode"),
+        (("--stage", "code"), 2, "stages are: segment, language"),
         (("--worker", "nobody"), 1, f"it had: {name}"),
         (("--part", "0123456789ab-00000"), 1, "nothing is known of it"),
         (("--run", "2001"), 1, "no run; the newest"),
@@ -90,11 +90,11 @@ def test_the_log_of_a_slurm_task(make_config: MakeConfig) -> None:
 
 
 def test_why_a_run_ended_though_no_part_failed(make_config: MakeConfig) -> None:
-    path = make_config(autobleu=None, rvq={"codebooks": 2, "units": 3000})
+    path = make_config(autobleu=None, rvq={"codebooks": 2, "units": 1000})
     failed = pipeline("run", path)
-    assert failed.returncode == 1 and "3000" in failed.stderr, failed
+    assert failed.returncode == 1 and "1000" in failed.stderr, failed
     shown = pipeline("logs", path, "--failed").stdout
-    assert "the run ended: " in shown and "3000" in shown and "nothing failed" not in shown, shown
+    assert "the run ended: " in shown and "1000" in shown and "nothing failed" not in shown, shown
 
 
 def test_when_events_of_several_workers_come(make_config: MakeConfig) -> None:
