@@ -194,9 +194,14 @@ def _look(plan: Plan, chunk: Chunk, by_language: dict[str, str]) -> _Looked | No
 
 
 def _bytes_of(chunk: Chunk, read: int, at: int, texts: list[str], whole: bool) -> float:
-    """Return the stored bytes of the first documents of a chunk."""
+    """Return the stored bytes of the first documents of a chunk.
+
+    Of a chunk that is cut by a limit, that is the share of its documents which was read: what follows is never read.
+    """
     if whole:
         return float(chunk.bytes)
+    if chunk.take is not None:
+        return chunk.bytes * min(1.0, read / chunk.take)
     if chunk.format == PACKED:
         return float(sum(file.bytes for file, _ in zip(files_of(chunk), range(read), strict=False)))
     if chunk.format == "parquet":

@@ -352,12 +352,13 @@ def _in_words(plan: Plan) -> str:
 
 
 def _progress_of(console: Console, plan: Plan) -> RunProgress:
+    first = " and segmenting the first chunks" if plan.chunks_to_segment() else ""
     return RunProgress(
         console,
         chunks=len(plan.chunks_to_segment()),
         sentences=plan.sentences_to_visit(),
         visits=any(stage != SEGMENT for stage in plan.stages),
-        starting=f"{_STARTED.get(plan.config.launcher.kind, '')}loading the models",
+        starting=f"{_STARTED.get(plan.config.launcher.kind, '')}loading the models{first}",
     )
 
 

@@ -53,5 +53,5 @@ def test_the_page_has_every_kind_and_no_silent_difference() -> None:
     cells = [cell for row in table.values() for cell in row if cell]
     assert all(re.fullmatch(r"`[s·][i·][v·][r·][t·][T·x] [=~!]`", cell) for cell in cells)
     assert int(figures["damages"]) == len(cells) and int(figures["kinds of files"]) == len(KINDS)
-    assert figures["tracebacks"] == figures["ended with 0, with another result"] == "0"
+    assert figures["tracebacks"] == figures["commands that ended with code 0 and another result"] == "0"
     assert all(table[f"{kind} (`{KINDS[kind]}`)"] for kind, _ in SELECTED)

@@ -101,12 +101,15 @@ def test_both_forms_mean_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lang", "message"),
     [
-        ({"detect": {"threshold": 1.5}}, "input.0.lang.detect.threshold is 1.5; allowed: less than or equal to 1. "),
-        ({"detect": {"treshold": 0.5}}, "key input.0.lang.detect.treshold; did you mean threshold? allowed here: thre"),
-        ({"detect": 0.5}, "input.0.lang.detect is 0.5; allowed: an object. detect: settings of language detection"),
-        ({"detect": {}, "column": "lang"}, "unknown key input.0.lang.column; allowed here: detect"),
-        ({"columns": "lang"}, "unknown key input.0.lang.columns; did you mean column? allowed here: column"),
-        (5, "input.0.lang is 5; allowed: string. lang: SONAR language code of all documents (eng_Latn), {column: "),
+        ({"detect": {"threshold": 1.5}}, "input 1: lang.detect.threshold is 1.5; allowed: less than or equal to 1. "),
+        (
+            {"detect": {"treshold": 0.5}},
+            "key input 1: lang.detect.treshold; did you mean threshold? allowed here: thre",
+        ),
+        ({"detect": 0.5}, "input 1: lang.detect is 0.5; allowed: an object. detect: settings of language detection"),
+        ({"detect": {}, "column": "lang"}, "unknown key input 1: lang.column; allowed here: detect"),
+        ({"columns": "lang"}, "unknown key input 1: lang.columns; did you mean column? allowed here: column"),
+        (5, "input 1: lang is 5; allowed: string. lang: SONAR language code of all documents (eng_Latn), {column: "),
     ],
 )
 def test_mistakes_are_explained(tmp_path: Path, lang: Any, message: str) -> None:

@@ -67,6 +67,21 @@ def test_it_is_near_to_what_comes(
     assert 0.1 < found.error < 0.5 and found.stages["segment"].by_card
 
 
+@pytest.mark.parametrize("write", [as_jsonl, as_gzip], ids=lambda one: one.__name__)
+def test_of_a_file_that_is_cut_by_a_limit_only_those_documents_count(
+    tmp_path: Path, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of six documents are looked at, and the file has thirty."""
+    monkeypatch.setattr(module, "SAMPLE_CHARACTERS", 600)
+    text = "One sentence stands here. Another one follows it. That is all of it.\n" * 4
+    write(tmp_path, [{"id": str(number), "text": f"{number}. {text}"} for number in range(30)])
+    source = {"path": "in.*", "name": "in", "lang": "eng_Latn", "limit": 6}
+    config = load_config(write_config(tmp_path, input=[source], autobleu=None, encode=None))
+    found = estimate_of(make_plan(config))
+    assert found.documents == 3
+    assert found.sentences == pytest.approx(6 * count_sentences(f"0. {text}", config.segment))
+
+
 def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
     documents = sample_documents("libreoffice-eng", 12)
     for number in range(6):
