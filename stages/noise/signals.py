@@ -106,21 +106,17 @@ def _sentences(text: pa.Array, langs: pa.Array) -> dict[str, Floats]:
     numbers = encoded.indices.to_numpy()
     for number, lang in enumerate(encoded.dictionary.to_pylist()):
         rows = np.flatnonzero(numbers == number)
-        letters_of = letters_of_script(lang[-4:])
-        if letters_of and len(rows):
-            own = _count(text.take(pa.array(rows)), letters_of)
-            found["other_script_share"][rows] = _ratio(np.maximum(letters[rows] - own, 0), letters[rows])
+        own = characters_of(lang[-4:])
+        if own and len(rows):
+            rest = pc.replace_substring_regex(text.take(pa.array(rows)), own, "")
+            found["other_script_share"][rows] = _ratio(_count(rest, r"\p{L}"), letters[rows])
     return found
 
 
-def letters_of_script(script: str) -> str | None:
-    """Return a pattern of one letter of a script by its ISO 15924 code; None for a script that is not known here.
-
-    Letters that scripts share (ª, ー and the like) count for each script.
-    """
+def characters_of(script: str) -> str | None:
+    """Return a pattern of characters of a script by its ISO 15924 code; None for a script that is not known here."""
     inside = _SEVERAL.get(script) or (rf"\p{{{_SCRIPTS[script]}}}" if script in _SCRIPTS else None)
-    # RE2 has no intersections: marks and digits of the script are no letters, and are at most a few
-    return rf"[{inside}]" if inside else None
+    return rf"[{inside}]+" if inside else None
 
 
 def _documents(text: pa.Array, doc: Ints, paragraph: Ints) -> dict[str, Floats]:
