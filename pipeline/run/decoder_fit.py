@@ -7,6 +7,7 @@ The checkpoint, `fits/decoder.<fp8>-checkpoint.safetensors`, is replaced as a wh
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ from stages.sonar.card import ModelCard, load_card
 from stages.sonar.tokenizer import SonarTokenizer
 from stages.stage import OK
 
+_log = logging.getLogger(__name__)
 TRAIN = "train"
 MEASURED_ROWS = 256  # held-out sentences whose losses are in the record
 
@@ -52,8 +54,9 @@ def fit_decoder(
     file = StoredCheckpoint(store, recipe)
     numbers: dict[str, float | list[float]] = {}
     if (data := file.read()) is not None:
-        training.resume(data)
-        numbers["resumed_at"] = float(training.at.step)  # 0: the checkpoint was of other sentences
+        if not training.resume(data):
+            _log.warning("%s is of other sentences: the decoder is fine-tuned from the beginning", file.path)
+        numbers["resumed_at"] = float(training.at.step)
     training.run(file, progress)
     numbers |= training.numbers()
     tensors = training.tensors()
