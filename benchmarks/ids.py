@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import describe_cpu
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.inputs import plan_inputs
 from pipeline.run.compare_ids import compare_ids
 from pipeline.storage.store import Store

@@ -39,7 +39,7 @@ from benchmarks.random_model import make_model
 from benchmarks.storage import model_values
 from launchers.launch import launch
 from pipeline import Corpus
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.receipts import commit

@@ -27,7 +27,8 @@ from rich.table import Table
 
 from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus.counters import counters_of
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.ledger import row_of, write_rows

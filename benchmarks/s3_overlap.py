@@ -32,7 +32,8 @@ import yaml
 
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmented import LANG, segmented_part
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus.receipts import PartRef
 from pipeline.run.networks import Networks
 from pipeline.run.worker import PartWorker

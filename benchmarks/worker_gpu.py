@@ -36,7 +36,8 @@ from benchmarks.encode_gpu import SMALL, sentence_lengths
 from benchmarks.flops import Shape, encoder_flops
 from benchmarks.random_model import make_model
 from benchmarks.segmented import LANG, segmented_part
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.run.hosts import HostedWorker
 from pipeline.run.worker import PartVisit, PartWorker
 from stages.device import describe

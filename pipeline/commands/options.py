@@ -138,7 +138,7 @@ def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., 
 
 def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
     """Load the configuration of a file, with what the command line overrides."""
-    from pipeline.config.run_config import load_config
+    from pipeline.config.load import load_config
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
     return load_config(config, [*(overrides or []), *chosen])
@@ -160,7 +160,7 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
 def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) -> bool:
     """Return whether a run is submitted to a cluster, which may see inputs that this machine does not see."""
     from launchers.dispatch import is_ray_job
-    from pipeline.config.run_config import read_config
+    from pipeline.config.load import read_config
 
     found, _ = read_config(config, [*overrides, *([f"launcher.kind={launcher}"] if launcher else [])])
     return found is not None and is_ray_job(found)

@@ -1,33 +1,22 @@
-"""corpus.yaml → a checked, frozen `RunConfig`; every mistake is reported at once, with its line.
+"""`RunConfig`: the frozen content of a corpus.yaml, and what its sections need of each other. `load.py` reads the file.
 
-Each stage has a section, named like the stage's folder; a stage whose section is left out does not run. Loading takes
-milliseconds: nothing here imports torch, Ray or spaCy.
+Each stage has a section, named like the stage's folder; a stage whose section is left out does not run.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib.resources
-import json
-import os
-import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, Self
 
 import yaml
-from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
+from pydantic import PrivateAttr, model_validator
 
-from pipeline.base.errors import ConfigError
-from pipeline.config.causes import causes, key_of, without
 from pipeline.config.frozen import Frozen, Places
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.select import SelectSettings
-from pipeline.config.train import MICRO_CONCEPTS, TrainSettings
-from pipeline.inputs import InputError, InputSettings, SplitSettings, resolve_inputs
+from pipeline.config.train import TrainSettings
+from pipeline.inputs import InputSettings, SplitSettings
 from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
-from pipeline.storage.remote import holds_credentials
 from stages.autobleu.settings import AutobleuSettings
 from stages.decoder.settings import DecoderSettings
 from stages.encode.settings import EncodeSettings
@@ -40,35 +29,15 @@ from stages.sampling import Rows
 from stages.scaler.settings import ScalerSettings
 from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
-from stages.yaml_text import load_yaml
 
 # as data goes through them
 STAGES = ("segment", "language", "noise", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq", "decoder")
-MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",), "decoder": ("encode",),
 }  # fmt: skip
-_SHOWN = 80  # characters of a value in messages
-SALVAGES = 5  # rounds of removing wrong values
 FITS = ("scaler", "predictor", "rvq", "decoder")  # stages that are fitted on the pilot
 ONLY_FITS = ("scaler", "decoder")  # of these, they add no column
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads numbers as YAML 1.2 defines them: `1e-3` is a number (YAML 1.1 wants 1.0e-3), and `24:00:00` is text.
-
-    YAML 1.1 reads numbers with colons to base 60, so a time limit of 24:00:00 would become 86400 minutes.
-    """
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # types-PyYAML has none
-        return self.DEFAULT_SCALAR_TAG if tag in _NUMBER_TAGS and ":" in value else tag
-
-
-_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_FLOAT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
-_Loader.add_implicit_resolver(_NUMBER_TAGS[1], _FLOAT, list("-+0123456789"))
 
 
 class PilotSettings(Settings):
@@ -182,6 +151,12 @@ class RunConfig(Settings):
         config._frozen = frozen
         return config
 
+    def with_places(self, places: Places) -> Self:
+        """Return the same configuration, which knows where its settings are made."""
+        config = self.model_copy()
+        config._places = places
+        return config
+
     def place(self, *keys: str) -> str:
         """Return where a setting is made: "corpus.yaml:12", or the option; if it is left out, the place of its
         section.
@@ -220,320 +195,3 @@ class RunConfig(Settings):
         """Return the declared types, from any input, of the columns that this input keeps."""
         declared = {name: kind for other in self.input for name, kind in other.declared_types.items()}
         return {name: declared[name] for name in sorted(one.keep) if name in declared}
-
-
-class _Salvaged(RunConfig):
-    """What remains of a configuration without its mistakes; its sections need not fit together."""
-
-    @model_validator(mode="after")
-    def _stages_fit(self) -> _Salvaged:
-        return self
-
-
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a corpus.yaml, apply `--set a.b=c` overrides, and check everything that the file alone can tell.
-
-    Relative inputs and outputs are relative to the file's folder. A bare name (`sample`) is a configuration that ships
-    with the package; its output goes to `runs/<name>` below the working directory. Raises `ConfigError` with one line
-    per mistake.
-    """
-    config, mistakes = read_config(path, overrides)
-    if mistakes or config is None:
-        raise ConfigError("\n".join(mistakes))
-    return config
-
-
-def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig | None, list[str]]:
-    """Return the configuration and its mistakes, one line each.
-
-    If there are mistakes, the configuration is what remains without them, only to be checked further; None if too
-    little remains. Raises `ConfigError` if the file cannot be read at all.
-    """
-    path = Path(path)
-    shipped = _shipped(path)
-    path = shipped or path
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a corpus.yaml") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
-    try:
-        data = load_yaml(text, _Loader)
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
-    if not isinstance(data, dict):
-        what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
-        raise ConfigError(f"{path} {what}; a corpus.yaml is keys and values (name, output, input …)")
-    lines: dict[tuple[str, ...], int] = {}
-    set_here: dict[tuple[str, ...], str] = {}
-    mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
-    for override in overrides:
-        _apply(data, override)
-        set_here[tuple(override.partition("=")[0].split("."))] = f"--set {_cut(override)}"
-    by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
-    _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
-    _defaults(data, path.resolve().parent)
-    places = {key: f"{path}:{line}" for key, line in lines.items()} | set_here
-    config, more = _validated(path, data, places)
-    mistakes = list(dict.fromkeys([*mistakes, *more]))
-    if config is None:
-        return None, mistakes
-    config._places = Places(places | {(): str(path)})
-    base = str(path.resolve().parent)
-    try:
-        inputs = tuple(resolve_inputs(config.input, base))
-    except InputError as error:
-        return None, [*mistakes, f"{config.place('input')}: {error}"]
-    output = str(Path.cwd() / "runs" / config.name) if shipped else _resolve(config.output, base)
-    for number, one in enumerate(inputs):
-        folder = one.path.partition("**")[0].rstrip("/")  # a pattern without ** reaches no folder below
-        if f"{output}/".startswith(f"{folder}/"):
-            place = config.place("input", str(number), "path")
-            mistakes.append(f"{place}: output {output} lies inside input {one.path}, which would read it; move it")
-    return config.model_copy(update={"output": output, "input": inputs}), mistakes
-
-
-def _validated(
-    path: Path, data: dict[str, Any], places: dict[tuple[str, ...], str]
-) -> tuple[RunConfig | None, list[str]]:
-    """Return the configuration, or what remains of it without its mistakes, and the mistakes."""
-    try:
-        return RunConfig.model_validate_json(json.dumps(data, default=str)), []
-    except ValidationError as error:
-        errors = [dict(one) for one in error.errors()]
-    mistakes: list[str] = []
-    told: set[tuple[str, ...]] = set()
-    left = data
-    for _ in range(SALVAGES):
-        new = {key_of(one, left): one for one in causes(errors, left)}
-        follows = {key for key in new for old in told if key[: len(old)] == old or old[: len(key)] == key}
-        mistakes += [
-            line for key, one in new.items() if key not in follows for line in _explain(path, one, places, left)
-        ]
-        told |= new.keys()
-        left = without(errors, left)
-        try:
-            salvaged = _Salvaged.model_validate_json(json.dumps(left, default=str))
-        except ValidationError as error:
-            errors = [dict(one) for one in error.errors()]
-            continue
-        salvaged._places = Places(places | {(): str(path)})
-        lost = {key[0] for key in told if len(key) == 1}
-        unfit = [(keys, line) for keys, line in salvaged.unfit() if not lost.intersection(re.findall(r"\w+", line))]
-        return salvaged, [*mistakes, *(f"{salvaged.place(*keys)}: {line}" for keys, line in unfit)]
-    return None, mistakes
-
-
-NO_CORPUS = ("science",)  # files in conf/ that are no corpus.yaml
-
-
-def _shipped(path: Path) -> Path | None:
-    """Return the file of a configuration that ships, if `path` is its bare name and not a file here."""
-    if path.suffix or path.name != str(path) or path.exists():
-        return None
-    folder = Path(str(importlib.resources.files("conf")))
-    names = sorted(file.stem for file in folder.glob("*.yaml") if file.stem not in NO_CORPUS)
-    if path.name not in names:
-        raise ConfigError(f"{path} is neither a file nor a configuration that ships; those are: {', '.join(names)}")
-    return folder / f"{path.name}.yaml"
-
-
-def _resolve(url: str, base: str) -> str:
-    return url if "://" in url else os.path.normpath(Path(base, Path(url).expanduser()))
-
-
-def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple[str, ...], place: str) -> None:
-    """Raise `ConfigError` for a value that holds credentials, because every run keeps a copy of its configuration.
-
-    Args:
-        value: a value of the file.
-        places: places of keys, in the file or on the command line.
-        where: the value's path of keys.
-        place: the nearest known place around the value.
-    """
-    place = places.get(where, place)
-    if isinstance(value, str) and holds_credentials(value):
-        raise ConfigError(
-            f"{place}: {'.'.join(where)} holds credentials (user:password@, a signature, a secret), which every "
-            "run would keep in the corpus; leave them out: give environment variables or a profile of the store, or "
-            "download the file first"
-        )
-    if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            _no_credentials(one, places, (*where, str(key)), place)
-
-
-def _defaults(data: dict[str, Any], base: Path) -> None:
-    """Expand short forms: `launcher: local`, `encode:` (empty), cards beside the file, and models that follow
-    encode.model.
-    """
-    if isinstance(data.get("launcher"), str):
-        data["launcher"] = {"kind": data["launcher"]}
-    for name in MAY_BE_EMPTY:
-        if name in data and data[name] is None:
-            data[name] = {}
-    for name in STAGES:
-        section = data.get(name)
-        if not isinstance(section, dict):
-            continue
-        for key in ("model", "external"):
-            if str(section.get(key, "")).endswith((".yaml", ".yml")):
-                section[key] = str(base / section[key])
-        if isinstance(section.get("file"), str):
-            section["file"] = _resolve(section["file"], str(base))
-    train = data.get("train")
-    if isinstance(train, dict):
-        _paths_of_training(train, base)
-        if isinstance(batch := train.get("batch_concepts"), int) and batch > 0:
-            train.setdefault("micro_concepts", min(batch, MICRO_CONCEPTS))
-    encode = data.get("encode")
-    if isinstance(encode, dict) and "model" in encode:
-        for follower in ("segment", "autobleu", "fragility", "decoder"):
-            section = data.setdefault(follower, {}) if follower == "segment" else data.get(follower)
-            if isinstance(section, dict):
-                section.setdefault("model", encode["model"])
-
-
-def _paths_of_training(train: dict[str, Any], base: Path) -> None:
-    """Make the paths of a training's card, other corpora and initial weights relative to the file."""
-    if str(train.get("model", "")).endswith((".yaml", ".yml")):
-        train["model"] = _resolve(train["model"], str(base))
-    through = train.get("sonar_llm")
-    if isinstance(through, dict) and str(through.get("decoder", "")).endswith((".yaml", ".yml")):
-        through["decoder"] = _resolve(through["decoder"], str(base))
-    others = train.get("corpora")
-    for section, key in ((train, "init_from"), *((one, "path") for one in others or () if isinstance(one, dict))):
-        if isinstance(section.get(key), str):
-            section[key] = _resolve(section[key], str(base))
-
-
-def _walk(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Iterator[tuple[int, str]]:
-    """Fill `lines` (path of keys → line) and yield repeated keys, of which YAML itself would silently drop one."""
-    if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                yield line, f"the key {key.value} is repeated (first in line {seen[key.value]}); keep one"
-            seen[key.value] = line
-            lines[(*where, key.value)] = line
-            yield from _walk(value, (*where, key.value), lines)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            lines[(*where, str(index))] = value.start_mark.line + 1
-            yield from _walk(value, (*where, str(index)), lines)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _apply(data: dict[str, Any], override: str) -> None:
-    """Apply one `a.b=c`; list entries are numbered: `input.0.limit=100`; `train=null` removes a section."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {override}: write it as key=value, for instance --set encode.batch_tokens=4096")
-    try:
-        value = load_yaml(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {_cut(override)}: the value is not YAML: {error}") from error
-    *parents, last = key.split(".")
-    target: Any = data
-    for depth, step in enumerate(parents):
-        if isinstance(target, list):
-            target = _entry(target, step, override)
-        else:
-            if step == "launcher" and isinstance(target.get(step), str):
-                target[step] = {"kind": target[step]}
-            if target.get(step) is None:
-                target[step] = {}
-            target = target[step]
-        if not isinstance(target, dict | list):
-            raise ConfigError(f"--set {override}: {'.'.join(parents[: depth + 1])} is {target!r}, which has no keys")
-    if isinstance(target, list):
-        _entry(target, last, override)
-        target[int(last)] = value
-    elif value is None and text.strip() and not parents:
-        target.pop(last, None)  # an empty section in the file is one of defaults
-    else:
-        target[last] = value
-
-
-def _entry(target: list[Any], step: str, override: str) -> Any:
-    if not step.isdigit() or int(step) >= len(target):
-        raise ConfigError(f"--set {override}: {step} is not an entry; allowed are 0 to {len(target) - 1}")
-    return target[int(step)]
-
-
-def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> list[str]:
-    """Explain one pydantic error: `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`.
-
-    Sections that do not fit together are not an error of one value; `_validated` reports them.
-    """
-    full = tuple(str(step) for step in error["loc"])
-    where = key_of(error, data)
-    place = next((places[where[:n]] for n in range(len(where), 0, -1) if where[:n] in places), str(path))
-    key = _written(where)
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "extra_forbidden":
-        allowed = _allowed(full[:-1])
-        near = difflib.get_close_matches(where[-1], allowed, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
-        return [f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"]
-    if kind == "missing":
-        return [f"{place}: {key} is missing; {_description(full)}"]
-    value = error.get("input")
-    shown = json.dumps(value, ensure_ascii=False, default=str)
-    shown = _cut(shown)
-    if kind == "value_error":
-        return [f"{place}: {key}: {context['error']}"] if key else []
-    alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
-    hint = f"did you mean {alike[0]}? " if alike else ""
-    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {where[-1]}: {_description(full)}"]
-
-
-def _written(where: tuple[str, ...]) -> str:
-    """Return a key as messages name it: input.0.keep.year is "input 1: keep.year"."""
-    if where[:1] == ("input",) and len(where) > 1 and where[1].isdigit():
-        return ": ".join(filter(None, (f"input {int(where[1]) + 1}", ".".join(where[2:]))))
-    return ".".join(where)
-
-
-def _limits(error: dict[str, Any]) -> str:
-    text = str(error["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
-
-
-def _models(where: tuple[str, ...]) -> list[type[BaseModel]]:
-    """Return the settings classes along a path of keys; if a key can hold several, the one that the path names."""
-    models: list[type[BaseModel]] = [RunConfig]
-    choices: list[type[BaseModel]] = []
-    for step in where:
-        info = models[-1].model_fields.get(step)
-        if info:
-            choices = list(_models_in(info.annotation))
-            models += choices[:1]
-        else:
-            models += [one for one in choices if one.__name__ == step]
-    return models
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)
-
-
-def _allowed(where: tuple[str, ...]) -> list[str]:
-    return list(_models(where)[-1].model_fields)
-
-
-def _description(where: tuple[str, ...]) -> str:
-    for model in reversed(_models(where)):
-        for step in reversed(where):
-            if step in model.model_fields:
-                return model.model_fields[step].description or ""
-    return ""

@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.config.run_config import MAY_BE_EMPTY, RunConfig
+from pipeline.config.load import MAY_BE_EMPTY
+from pipeline.config.run_config import RunConfig
 from pipeline.storage.replacing import replacing_file
 from stages.fragility.card import shipped_external_cards
 from stages.lcm.card import shipped_lcm_cards

@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.config.train import NAME, TrainSettings
 from stages.cards import CardError
 from stages.yaml_text import load_yaml

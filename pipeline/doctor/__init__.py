@@ -13,7 +13,8 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings
-from pipeline.config.run_config import RunConfig, read_config
+from pipeline.config.load import read_config
+from pipeline.config.run_config import RunConfig
 from pipeline.doctor import corpus, machine
 from pipeline.doctor.checks import Check, Level, credentials, room
 from pipeline.planning.checks import problems_of, sorted_mistakes

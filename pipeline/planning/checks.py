@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.base.errors import ConfigError, PipelineError
-from pipeline.config.run_config import RunConfig, read_config
+from pipeline.config.load import read_config
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus.runs import packs
 from pipeline.inputs import (
     Chunk,

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, number, plain
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus

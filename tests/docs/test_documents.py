@@ -15,7 +15,8 @@ import pytest
 from typer.main import get_command
 
 from pipeline.cli import app
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from tests.conftest import ROOT
 from tests.docs.documents import PAGES, Block, blocks, commands, keys, settings
 from tests.support.cli import pipeline

@@ -23,7 +23,7 @@ import yaml
 
 from launchers.launch import launch
 from pipeline.cli import main
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import RunRecord

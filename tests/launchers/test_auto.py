@@ -11,7 +11,7 @@ from launchers import inline
 from launchers.devices import devices
 from launchers.launch import SHORT_SECONDS, choose_for
 from launchers.segmenting_process import SegmentingProcess
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.planning.workload import busy_seconds_of
 from pipeline.run.tasks import PartTask

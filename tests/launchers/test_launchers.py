@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from launchers.devices import devices
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import make_plan
 from pipeline.run.tasks import MAX_STARTS, PartTask

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launchers.slurm.task import in_order_of_claims, name_of
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.planning.plan import make_plan
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, shards_of, write_phase

@@ -23,7 +23,7 @@ from launchers.slurm.site import ask
 from launchers.slurm.training import srun, submit
 from pipeline.base.errors import CorpusError
 from pipeline.config.launcher import LauncherSettings
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import interrupted

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launchers.launch import launch
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store

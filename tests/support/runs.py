@@ -9,7 +9,7 @@ from rich.console import Console
 
 from launchers.dispatch import train
 from launchers.launch import launch
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.events import Event
 from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import Plan, make_plan

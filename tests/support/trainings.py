@@ -13,7 +13,7 @@ import torch
 import yaml
 from rich.console import Console
 
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.storage.store import Store
 from pipeline.training.distributed import Processes
 from pipeline.training.run import train

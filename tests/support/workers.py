@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.runs import RunRecord
 from pipeline.monitor.run_status import RunState, RunWatcher
 from pipeline.planning.plan import make_plan

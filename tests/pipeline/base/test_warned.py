@@ -12,7 +12,7 @@ import pytest
 
 from launchers.launch import launch
 from pipeline.base.captured import capture_warnings
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import RunRecord

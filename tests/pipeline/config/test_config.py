@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import STAGES, RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import STAGES, RunConfig
 from stages.cards import CardError
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import load_card

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import NO_CORPUS, RunConfig, load_config
+from pipeline.config.load import NO_CORPUS, load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.config.schema import ROLES, ROLES_OF_TRAINING, corpus_schema
 from tests.conftest import ROOT, MakeConfig
 from tests.support.cli import pipeline

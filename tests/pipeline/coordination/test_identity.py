@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.coordination.identity import LIBRARIES, differences, identity
 from stages.sonar.card import load_card
 from tests.conftest import ROOT, TINY_CARD, MakeConfig

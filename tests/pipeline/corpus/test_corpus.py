@@ -11,7 +11,7 @@ import pytest
 from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.leftovers import sweep
 from pipeline.corpus.receipts import commit

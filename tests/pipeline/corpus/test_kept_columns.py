@@ -15,7 +15,7 @@ import pytest
 
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.fingerprint import column_digest
 from pipeline.corpus.receipts import Receipt
 from pipeline.corpus.recipes import reading_recipe

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.plan_scale import make_up, measured
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus import ledger
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.ledger import FOLDER, compact

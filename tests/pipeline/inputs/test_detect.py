@@ -10,7 +10,7 @@ import pytest
 
 from launchers.launch import launch
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.config.schema import corpus_schema
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.reader import Corpus

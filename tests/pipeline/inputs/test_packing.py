@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import Corpus
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.inputs import (
     Chunk,
     Document,

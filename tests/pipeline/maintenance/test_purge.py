@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.coordination.lock import locked

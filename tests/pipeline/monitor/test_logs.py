@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus import runs
 from pipeline.corpus.runs import RunRecord, newest_view
 from pipeline.corpus.states import read_state

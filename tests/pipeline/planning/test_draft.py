@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.inputs import LangColumn, LangDetect
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said

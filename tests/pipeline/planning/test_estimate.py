@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import Corpus
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.planning import estimate as module
 from pipeline.planning.estimate import count_sentences, estimate_of
 from pipeline.planning.plan import make_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.support.runs import bring_up_to_date

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.reader import Corpus
 from pipeline.planning.plan import make_plan
 from pipeline.planning.removal import ViewChange, view_change

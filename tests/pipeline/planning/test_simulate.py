@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.planning.simulation import Simulation, simulate
 from pipeline.planning.tables import gpus_of, large, show_simulation, span

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.cli import app
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.quality.compare import CompareOptions, compare
 from pipeline.quality.compare.sample import take_sample
 from pipeline.quality.compare.scores import Cut, Scored

@@ -21,7 +21,7 @@ from rich.console import Console
 from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import make_plan

@@ -15,7 +15,8 @@ from launchers import inline
 from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus import document_ids
 from pipeline.corpus.document_ids import read_duplicates
 from pipeline.corpus.duplicate_count import DuplicateIds, count_duplicate_ids

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.maintenance.gc import delete_garbage, find_garbage

@@ -13,7 +13,8 @@ from rich.console import Console
 from launchers.dispatch import train
 from launchers.launch import launch
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fits import FitRecord, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config

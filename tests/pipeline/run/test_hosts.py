@@ -19,7 +19,7 @@ import pytest
 
 from launchers.launch import launch
 from pipeline.base.errors import AsideError, CorpusError, HostDiedError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.receipts import PartRef
 from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import Plan, make_plan
@@ -200,7 +200,7 @@ def test_a_part_whose_host_dies_is_visited_again_and_at_last_set_aside(
 
 PARENT = """
 import sys
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.run.hosts import HostedWorker
 from pipeline.planning.plan import make_plan
 

@@ -14,7 +14,7 @@ from launchers.dispatch import train
 from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.maintenance.verify import check
 from pipeline.planning.plan import make_plan

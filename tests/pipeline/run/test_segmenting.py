@@ -13,7 +13,8 @@ import pytest
 import pipeline.run.chunk_accounting as quarantine
 import pipeline.run.segmenting as segmenting
 from pipeline.base.errors import CorpusError
-from pipeline.config.run_config import RunConfig, load_config
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import column_digest
 from pipeline.corpus.receipts import ChunkReceipt, Receipt
 from pipeline.inputs import Chunk, Document, InputSettings, Rejected, SplitSettings, plan_chunks, read_documents

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import Corpus
 from pipeline.conditions.expression import parse
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.storage import layout
 from stages.noise.settings import PRESETS

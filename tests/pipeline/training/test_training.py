@@ -21,7 +21,7 @@ from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.config.run_config import load_config
+from pipeline.config.load import load_config
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.maintenance.records import repair
