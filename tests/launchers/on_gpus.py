@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launchers.ray_cluster import check_nodes, checked_address, joined
 from launchers.ray_data import flow, items_of
-from tests.launchers.test_ray_gpus import on_cpu
+from tests.launchers.made_up_gpus import on_cpu
 from tests.support.runs import planned
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from launchers.local import ray_on_this_machine
-from launchers.ray_data import Item, Work, flow
+from launchers.ray_data import Work, flow
 from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
+from tests.launchers.items import chunk_item, part_item
 
 PARTS = 3  # of a chunk
 pytestmark = pytest.mark.slow
@@ -53,20 +54,6 @@ def die_once(mark: Path) -> None:
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def chunk(number: int) -> Chunk:
-    return Chunk(f"{number:012x}", "in", f"{number}.txt", "", "text", "", 0, -1, 1000, None, "")
-
-
-def part_item(number: int) -> tuple[str, Item]:
-    ref = PartRef(part=f"{number:012x}-00000", fingerprint="0" * 32)
-    return ref.part, Item({"part": ref.model_dump()}, 10)
-
-
-def chunk_item(number: int) -> tuple[str, Item]:
-    one = chunk(number)
-    return one.id, Item({"chunk": one.to_json()}, 30)
 
 
 @pytest.fixture(scope="module")

@@ -12,51 +12,26 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import ray
 
-from launchers.actors import Segmenting, Visiting
 from launchers.local import ENVIRONMENT, OBJECT_STORE
-from launchers.ray_data import Work, flow, items_of, work_of
+from launchers.ray_data import Work, flow, items_of
 from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
-from pipeline.planning.plan import Plan
 from tests.conftest import MakeConfig, data_digests
+from tests.launchers.items import chunk_item, part_item
+from tests.launchers.made_up_gpus import on_cpu, write_mark
 from tests.launchers.ray_cluster import running_cluster
-from tests.launchers.test_ray_data import chunk_item, part_item
 from tests.support.runs import events_of as run
 from tests.support.runs import planned
 
 WAIT = 300.0  # seconds for all actors to start, on a busy machine
-
-
-class OnCpu:
-    """Makes what `make` makes for the device that Ray's actors were told, and then has it compute on the CPU after all.
-
-    Writes down which GPU they have.
-    """
-
-    def __init__(self, make: partial[Segmenting] | partial[Visiting], marks: Path, kind: str) -> None:
-        self.make, self.marks, self.kind = make, marks, kind
-
-    def __call__(self, device: str) -> Segmenting | Visiting:
-        write_mark(self.marks, self.kind, device)
-        made = self.make(device)
-        made._device = "cpu"  # type: ignore[union-attr]
-        return made
-
-
-def write_mark(marks: Path, kind: str, device: str) -> None:
-    """A file for this process, named after its GPU."""
-    node = ray.get_runtime_context().get_node_id()
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
-    (marks / f"{kind} {device} {node} {gpu} {os.getpid()}").touch()
 
 
 def actors(marks: Path, kind: str) -> Counter[tuple[str, str, str]]:
@@ -121,17 +96,6 @@ def test_each_gpu_has_one_visitor_beside_its_segmenters(gpus: int, tmp_path: Pat
     assert set(segmenters) == set(visitors), "segmenters are where visitors are"
     assert set(segmenters.values()) == {2}
     assert {device for device, _, _ in visitors} == {"cuda"}
-
-
-def on_cpu(plan: Plan, folder: str, marks: Path) -> Work:
-    """What a plan wants to be done, as Ray's launchers do it, with networks that compute on the CPU."""
-    work = work_of(plan, folder)
-    assert work.visit
-    return replace(
-        work,
-        segment=OnCpu(work.segment, marks, "segmenter"),
-        visit=OnCpu(work.visit, marks, "visitor"),
-    )
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from stages.sonar import greedy
 from stages.sonar.greedy import ON_CPU, ON_GPU, Greedy, StepMode, likeliest
 from stages.sonar.ids import END, PAD
 from stages.sonar.networks import SonarTextDecoder
-from tests.stages.test_sonar_generate import DIM, VOCAB, batch, decoder, plain_greedy, rows
+from tests.stages.small_decoder import DIM, VOCAB, batch, decoder, plain_greedy, rows
 
 AS_ON_A_GPU = StepMode(check=2, worth=0.5, blocks=True, captured=False)
 

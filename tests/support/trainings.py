@@ -14,10 +14,16 @@ import yaml
 from rich.console import Console
 
 from pipeline.config.load import load_config
+from pipeline.config.train import TrainSettings
 from pipeline.storage.store import Store
-from pipeline.training.distributed import Processes
+from pipeline.training.distributed import Processes, WrappedModel
 from pipeline.training.run import train
 from pipeline.training.status import read_metrics
+from pipeline.training.step import Stepper, adamw
+from stages.lcm.batch import Batch
+from stages.lcm.build import build
+from stages.lcm.card import LcmCard
+from stages.scaler.robust import RobustScaler
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.corpora import made_once
 from tests.support.runs import run
@@ -119,3 +125,25 @@ def steps_of(corpus: Path, name: str) -> list[tuple[int, float, float]]:
     """(step, loss, norm of the gradient) as they were logged."""
     lines = read_metrics(Store(str(corpus.parent / "out")), f"train/{name}")
     return [(line["step"], line["loss"], line["norm"]) for line in lines if line["kind"] == "train"]
+
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def stepper(**settings: float) -> Stepper:
+    torch.manual_seed(0)
+    card = LcmCard.model_validate(CARD | {"dropout": 0.0})
+    losses = WrappedModel(build(card, RobustScaler(torch.zeros(8), torch.ones(8))))
+    chosen = TrainSettings.model_validate(settings)
+    return Stepper(losses, adamw(losses, chosen), chosen, ALONE, torch.float32)
+
+
+def batch(*lengths: int, seed: int) -> Batch:
+    made = torch.Generator().manual_seed(seed)
+    rows = sum(lengths)
+    return Batch(
+        torch.randn(rows, 8, generator=made).half(),
+        torch.tensor(lengths),
+        torch.rand(rows, generator=made),
+        sequences=torch.arange(len(lengths)) + 10 * seed,
+    )

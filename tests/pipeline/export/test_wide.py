@@ -21,7 +21,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.select.command import SelectOptions
 from pipeline.storage import layout
-from tests.pipeline.export.test_export import WHERE, expected, export
+from tests.pipeline.export.exported import WHERE, expected, export
 from tests.support.cli import pipeline
 from tests.support.corpora import ROW_GROUP_ROWS
 

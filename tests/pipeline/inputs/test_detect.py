@@ -22,8 +22,8 @@ from pipeline.storage.store import Store
 from stages.language import identifier as language
 from stages.sonar.card import load_card
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.stages.test_language import SENTENCES
 from tests.support.inputs import entry
+from tests.support.languages import SENTENCES
 
 DETECT = {"detect": {"threshold": 0.5}}
 SAMPLES = {

@@ -18,9 +18,8 @@ from pipeline.base.errors import CorpusError
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from tests.pipeline.training.test_step import ALONE, batch, stepper
 from tests.support.cli import pipeline, said
-from tests.support.trainings import TRAIN, make_corpus
+from tests.support.trainings import ALONE, TRAIN, batch, make_corpus, stepper
 
 RUN = "train/x"
 

@@ -26,9 +26,8 @@ from stages.lcm.card import LcmCard
 from stages.lcm.contrastive import ContrastiveLcm
 from stages.lcm.model import Sampling
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.training.test_step import ALONE, batch
 from tests.support.cli import pipeline
-from tests.support.trainings import CARD, folder, steps_of, take_back_to, trained, write_card
+from tests.support.trainings import ALONE, CARD, batch, folder, steps_of, take_back_to, trained, write_card
 
 TIED: dict[str, Any] = {"objective": "contrastive", "contrastive": {"keys": "tied", "head": 0.34}}
 

@@ -19,8 +19,7 @@ from pipeline.training.step import Result, Stepper, adamw
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.scaler.robust import RobustScaler
-from tests.pipeline.training.test_step import ALONE, batch
-from tests.support.trainings import CARD, steps_of, trained
+from tests.support.trainings import ALONE, CARD, batch, steps_of, trained
 
 
 @pytest.fixture(scope="module")

@@ -12,43 +12,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pipeline.config.train import TrainSettings
 from pipeline.storage.store import Store
 from pipeline.training import not_finite
-from pipeline.training.distributed import Processes, WrappedModel
+from pipeline.training.distributed import Processes
 from pipeline.training.loop import Interval
 from pipeline.training.not_finite import NotFiniteError
-from pipeline.training.step import Stepper, adamw
 from stages.lcm.batch import Batch
-from stages.lcm.build import build
-from stages.lcm.card import LcmCard
-from stages.scaler.robust import RobustScaler
-from tests.support.trainings import CARD, OneOfTwo
-
-ALONE = Processes(0, 1, torch.device("cpu"))
-
-
-def stepper(**settings: float) -> Stepper:
-    torch.manual_seed(0)
-    card = LcmCard.model_validate(CARD | {"dropout": 0.0})
-    losses = WrappedModel(build(card, RobustScaler(torch.zeros(8), torch.ones(8))))
-    chosen = TrainSettings.model_validate(settings)
-    return Stepper(losses, adamw(losses, chosen), chosen, ALONE, torch.float32)
+from tests.support.trainings import ALONE, OneOfTwo, batch, stepper
 
 
 def named(pieces: Sequence[int]) -> list[str]:
     return [f"piece {piece}" for piece in pieces]
-
-
-def batch(*lengths: int, seed: int) -> Batch:
-    made = torch.Generator().manual_seed(seed)
-    rows = sum(lengths)
-    return Batch(
-        torch.randn(rows, 8, generator=made).half(),
-        torch.tensor(lengths),
-        torch.rand(rows, generator=made),
-        sequences=torch.arange(len(lengths)) + 10 * seed,
-    )
 
 
 def joined(one: Batch, two: Batch) -> Batch:

@@ -17,7 +17,7 @@ from stages.lcm import card
 from stages.lcm.diffusion import Diffusion
 from stages.lcm.model import Sampling
 from stages.lcm.sampler import Denoise, guided, sample, trailing_steps
-from tests.stages.lcm.test_schedule import DDIM, of_steps
+from tests.stages.lcm.schedules import DDIM, of_steps
 
 RUNS: list[dict[str, Any]] = json.loads(str(DDIM["about"]))["runs"]
 PLAIN = Sampling(guidance=1, initial_noise=1, epsilon_scaling=1)

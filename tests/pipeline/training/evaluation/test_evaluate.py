@@ -44,7 +44,7 @@ from stages.sonar.checkpoint import load_decoder
 from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.tokenizer import SonarTokenizer
-from tests.pipeline.training.test_held_out import CONTEXT, make_corpus
+from tests.pipeline.training.evaluation.corpora import CONTEXT, make_corpus
 from tests.support.cli import pipeline
 
 CARDS = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,18 +14,7 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.baselines import Mean, Previous, Truth
 from stages.lcm.batch import of_documents
 from stages.lcm.model import Sampling
-from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.support.runs import run as run_corpus
-
-CONTEXT = 12
-
-
-def make_corpus(folder: Path, split: dict[str, float]) -> Corpus:
-    write_jsonl(
-        folder / "in/all.jsonl", [*sample_documents("libreoffice-eng", 6), *sample_documents("libreoffice-deu", 6)]
-    )
-    run_corpus(path := write_config(folder, split=split, scaler={}, autobleu=None))
-    return Corpus(str(path.parent / "out"))
+from tests.pipeline.training.evaluation.corpora import CONTEXT, make_corpus
 
 
 @pytest.fixture(scope="module")
