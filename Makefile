@@ -28,11 +28,11 @@ test: .venv/tested
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports
 	@.venv/bin/mypy >.venv/mypy.log 2>&1 & types=$$!; \
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"; tests=$$?; \
+	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 -m "$(FAST)"; tests=$$?; \
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 
 test-rest: .venv/tested
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not ($(FAST)) and not gpu"
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --durations=40 -m "not ($(FAST)) and not gpu"
 
 test-all: test test-rest
 
