@@ -62,7 +62,14 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         inspect.compare_segmenters,
         inspect.compare_decoders,
     ),
-    "Train and evaluate": (train.index, train.train, train.evaluate, train.generate, train.compare_objectives),
+    "Train and evaluate": (
+        train.index,
+        train.train,
+        train.evaluate,
+        train.generate,
+        train.compare_objectives,
+        train.ablate,
+    ),
     "Maintain a corpus": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
     "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),
 }

@@ -368,6 +368,35 @@ def compare_objectives(
     compare(out, load_science(science), lambda: devices()[0])
 
 
+def ablate(
+    ablation: Annotated[
+        Path,
+        typer.Argument(metavar="ABLATION.YAML", help="selections to compare, and the corpus, like conf/ablation.yaml"),
+    ],
+) -> None:
+    """Train the same small model on several selections of a corpus, and say which of them pay.
+
+    Every row of the file is a `select` of its own, another section `train` (such as
+    weights by fragility), or another corpus of the same encoder (other segmenting).
+    All are trained with every seed, for as many steps, on this machine, and
+    evaluated on the same held-out documents. Run it again to continue. Results are
+    written after each row and seed, as results.json, results.md and results.svg: the
+    figures, and by how much each row is better or worse than the row of all
+    sentences, with two standard errors.
+
+    The corpus must have been run, with the columns that the selections name.
+
+    Examples:
+
+      pipeline ablate conf/ablation.yaml
+    """
+    from launchers.devices import devices
+    from pipeline.config.science import load_ablation
+    from pipeline.training.comparison.compare import ablate as compare
+
+    compare(out, load_ablation(ablation), lambda: devices()[0])
+
+
 def _sampling(**options: float | None) -> dict[str, float]:
     """Return the options that the command line gives. Raises `ConfigError` for a value that is not allowed."""
     from pydantic import ValidationError

@@ -1,16 +1,17 @@
-"""The file of `pipeline compare-objectives`: which objectives are trained on one corpus, and how they are judged.
+"""The files of `pipeline compare-objectives` and `pipeline ablate`: what is trained, on what, and how it is evaluated.
 
 No heavy imports.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,12 +19,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pipeline.base.errors import ConfigError
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
+from pipeline.config.select import SelectSettings
 from pipeline.config.train import NAME, TrainSettings
 from stages.cards import CardError
 from stages.yaml_text import load_yaml
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _CLAIM = re.compile(r"^(?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\) ([<>]) (?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\)$")
+ALL = "all"  # the row of an ablation that is trained on every sentence
 BASELINES = ("previous sentence", "median vector", "the sentence itself")
 OWN = (
     "parameters",
@@ -87,14 +90,29 @@ class Claim:
         return cls(text, *sides, factors) if sign == "<" else cls(text, *sides[::-1], factors[::-1])
 
 
-class ScienceSettings(BaseModel):
-    """The settings of one comparison of objectives. Paths are relative to the file."""
+class _Comparison(BaseModel):
+    """What comparisons of trainings have in common. Paths are relative to the file."""
 
     model_config = _STRICT
 
     corpus: str = Field(min_length=1, description="the corpus.yaml of a corpus that has been run")
     output: str = Field(min_length=1, description="folder for results.json, results.md and results.svg")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="each row is trained with each")
+    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for all rows")
+    split: str = Field(default="test", description="split whose documents are evaluated")
+    sentences: int = Field(default=1000, ge=1)
+    metrics: tuple[str, ...] = Field(default=("l2", "par", "ca", "nll", "bpc"), min_length=1)
+
+    @model_validator(mode="after")
+    def _seeds_differ(self) -> Self:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds are {list(self.seeds)}; each stands for a training of its own: name it once")
+        return self
+
+
+class ScienceSettings(_Comparison):
+    """The settings of one comparison of objectives."""
+
     minutes: float | None = Field(
         default=None, gt=0, description="length of each training, by its measured speed (default: train.steps decides)"
     )
@@ -104,18 +122,12 @@ class ScienceSettings(BaseModel):
         "work on the machine does not change",
     )
     calibration_steps: int = Field(default=20, ge=2, description="steps of the training that measures the speed")
-    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for all rows")
     objectives: dict[Annotated[str, Field(pattern=NAME)], Objective] = Field(min_length=1)
-    split: str = Field(default="test", description="split whose documents are evaluated")
-    sentences: int = Field(default=1000, ge=1)
-    metrics: tuple[str, ...] = Field(default=("l2", "par", "ca", "nll", "bpc"), min_length=1)
     claims: tuple[str, ...] = Field(default=())
     scaling: tuple[Scaling, ...] = Field(default=(), description="what falls with the parameters of which rows")
 
     @model_validator(mode="after")
     def _rows_exist(self) -> ScienceSettings:
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds are {list(self.seeds)}; each stands for a training of its own: name it once")
         for name, one in self.objectives.items():
             if one.of is not None and (one.of not in self.objectives or self.objectives[one.of].of is not None):
                 raise ValueError(f"{name} is of {one.of}, which is not a row that is trained")
@@ -151,14 +163,79 @@ class ScienceSettings(BaseModel):
         return [name for name, one in self.objectives.items() if one.of is None]
 
 
+class Selection(BaseModel):
+    """One row of an ablation: what it is trained on, and how. The short form is only the condition."""
+
+    model_config = _STRICT
+
+    select: SelectSettings | None = Field(default=None, description="which sentences it is trained on (default: all)")
+    corpus: str | None = Field(
+        default=None,
+        description="another corpus.yaml of the same encoder, for instance segmented in another way",
+    )
+    train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for this row only")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"select": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _differs_fairly(self) -> Selection:
+        if not self.model_fields_set:
+            raise ValueError(f"nothing differs from {ALL!r}: give select, corpus or train")
+        for key in ("steps", "seed", "name"):
+            if key in self.train:
+                raise ValueError(f"train.{key}: all rows are trained alike; set seeds and train.steps for all of them")
+        return self
+
+
+class AblationSettings(_Comparison):
+    """The settings of one ablation: the same model, trained equally long on several selections."""
+
+    metrics: tuple[str, ...] = Field(default=("l2_r", "ca", "nll"), min_length=1)
+    held_out: SelectSettings | None = Field(
+        default=None, description="which sentences of the split are evaluated (default: all)"
+    )
+    selections: dict[Annotated[str, Field(pattern=NAME)], Selection] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _all_is_taken(self) -> Self:
+        if ALL in self.selections:
+            raise ValueError(f"selections.{ALL}: that is the row without a selection, which is there already")
+        return self
+
+    def name_of(self, row: str) -> str:
+        """Return what trainings of a row are called: another selection, or another training, has another name."""
+        asked = [self.train, self.selections[row].model_dump(mode="json") if row in self.selections else None]
+        return f"ablate-{row}-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]}"
+
+    def science(self) -> ScienceSettings:
+        """Return the comparison that it is: every row an objective of its own."""
+        rows = {ALL: Objective()} | {row: Objective(train=one.train) for row, one in self.selections.items()}
+        shared = {name: getattr(self, name) for name in _Comparison.model_fields}
+        return ScienceSettings(**shared, objectives=rows)
+
+
+Kind = TypeVar("Kind", bound=_Comparison)
+
+
 @dataclass(frozen=True)
 class Science:
-    """The settings, and the configuration of the corpus with the section train of every row."""
+    """The settings, and the configuration of the corpus with the section train of every row.
+
+    trained_on: the corpora, with their selections, of rows that are trained on another one than the others. names: of
+    the trainings of rows, without the seed, where these are not the rows' own.
+    """
 
     settings: ScienceSettings
     corpus: RunConfig
     output: str
     folder: Path
+    section: str = "objectives"  # in which the file names rows
+    evaluated: str = "select.where"  # which of its keys says what is evaluated
+    trained_on: Mapping[str, RunConfig] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def config(self, row: str, seed: int, steps: int | None = None, name: str | None = None) -> RunConfig:
         """Return the configuration of one training. Raises `ConfigError` or `CardError` for invalid settings."""
@@ -169,46 +246,91 @@ class Science:
             asked["model"] = str(self.folder / asked["model"])
         if name:  # a short training that is timed
             asked |= {"log_every": 1}
-        asked |= {"name": name or f"{row}-seed-{seed}", "seed": seed} | ({"steps": steps} if steps else {})
+        name = name or f"{self.names.get(row, row)}-seed-{seed}"
+        asked |= {"name": name, "seed": seed} | ({"steps": steps} if steps else {})
         if steps is not None and asked.get("warmup_steps") is not None:
             asked["warmup_steps"] = min(asked["warmup_steps"], steps)
-        return self.corpus.model_copy(update={"train": _train(row, asked)})
+        return self.trained_on.get(row, self.corpus).model_copy(update={"train": self.train_of(row, asked)})
+
+    def train_of(self, row: str, asked: dict[str, Any]) -> TrainSettings:
+        """Check the section train of a row. Raises `ConfigError`."""
+        try:
+            return TrainSettings.model_validate_json(json.dumps(asked))
+        except ValidationError as error:
+            said = "\n".join(f"{self.section}.{row}.train: {_said(one)}" for one in error.errors())
+            raise ConfigError(said) from error
 
 
 def load_science(path: Path) -> Science:
     """Read the file and check all that can be known before anything is trained. Raises `ConfigError`, `CardError`."""
+    settings = _read(path, ScienceSettings, "conf/science.yaml")
+    here = path.resolve().parent
+    corpus = load_config(here / settings.corpus, ["train=null"])
+    return _checked(path, Science(settings, corpus, _output(settings, here), here))
+
+
+def load_ablation(path: Path) -> Science:
+    """Read the file of an ablation, as `load_science` does; the row of all sentences comes first.
+
+    Args:
+        path: a file like `conf/ablation.yaml`.
+
+    Returns:
+        the comparison whose rows are the selections.
+
+    Raises:
+        ConfigError: or `CardError`, for what cannot be.
+    """
+    settings = _read(path, AblationSettings, "conf/ablation.yaml")
+    here = path.resolve().parent
+    corpus = load_config(here / settings.corpus, ["train=null"])
+    trained_on = {ALL: corpus.model_copy(update={"select": None})}
+    for row, one in settings.selections.items():
+        other = load_config(here / one.corpus, ["train=null"]) if one.corpus else corpus
+        trained_on[row] = other.model_copy(update={"select": one.select})
+    science = Science(
+        settings.science(),
+        corpus.model_copy(update={"select": settings.held_out}),
+        _output(settings, here),
+        here,
+        "selections",
+        "held_out",
+        trained_on,
+        {row: settings.name_of(row) for row in trained_on},
+    )
+    return _checked(path, science)
+
+
+def _read(path: Path, kind: type[Kind], example: str) -> Kind:
     try:
         data = load_yaml(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; give a YAML file like conf/science.yaml") from error
+        raise ConfigError(f"{path} cannot be read: {error}; give a YAML file like {example}") from error
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{path} holds {type(data).__name__}; give keys and values like conf/science.yaml")
+        raise ConfigError(f"{path} holds {type(data).__name__}; give keys and values like {example}")
     try:
-        settings = ScienceSettings.model_validate_json(json.dumps(data, default=str))
+        return kind.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {_said(one)}" for one in error.errors())) from error
-    here = path.resolve().parent
-    corpus = load_config(here / settings.corpus, ["train=null"])
-    output = settings.output if "://" in settings.output else str(here / settings.output)
-    science = Science(settings, corpus, output, here)
+
+
+def _output(settings: _Comparison, here: Path) -> str:
+    return settings.output if "://" in settings.output else str(here / settings.output)
+
+
+def _checked(path: Path, science: Science) -> Science:
+    settings = science.settings
     for row in settings.objectives:
         one = settings.objectives[row]
         changed = science.config(one.of or row, settings.seeds[0]).train
         assert changed is not None
         if one.sampling:
-            changed = _train(row, changed.model_dump(mode="json") | {"sampling": one.sampling})
+            changed = science.train_of(row, changed.model_dump(mode="json") | {"sampling": one.sampling})
         try:
             _ = changed.card
         except CardError as error:
-            raise ConfigError(f"{path}: objectives.{row}: {error}") from error
+            raise ConfigError(f"{path}: {science.section}.{row}: {error}") from error
     return science
-
-
-def _train(row: str, asked: dict[str, Any]) -> TrainSettings:
-    try:
-        return TrainSettings.model_validate_json(json.dumps(asked))
-    except ValidationError as error:
-        raise ConfigError("\n".join(f"objectives.{row}.train: {_said(one)}" for one in error.errors())) from error
 
 
 def _said(error: Any) -> str:

@@ -16,16 +16,26 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.run_config import RunConfig
-from pipeline.config.science import Science
+from pipeline.config.science import Science, ScienceSettings
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.store import Store
-from pipeline.training.comparison.results import Found, Measurement, Results, to_markdown, to_svg
-from pipeline.training.data.index import Index, make_index
+from pipeline.training.comparison import ablation
+from pipeline.training.comparison.results import (
+    EPOCHS,
+    SENTENCES,
+    Found,
+    Measurement,
+    Results,
+    to_markdown,
+    to_svg,
+)
+from pipeline.training.data.checks import check_columns
+from pipeline.training.data.index import Index, make_index, read_index
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, held_out
 from pipeline.training.evaluation.table import ResultRow
@@ -47,7 +57,15 @@ POOL_SEED = 0
 
 def compare_objectives(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
     """Do all that is not done yet. Raises `ConfigError` before anything is trained for what cannot be."""
-    comparison = _Comparison(console, science, find_device)
+    return _compared(_Comparison(console, science, find_device, to_markdown, to_svg))
+
+
+def ablate(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
+    """Train the same model on every selection, and show what each gains over all sentences. Raises `ConfigError`."""
+    return _compared(_Comparison(console, science, find_device, ablation.to_markdown, ablation.to_svg))
+
+
+def _compared(comparison: _Comparison) -> Results:
     comparison.check()
     comparison.all()
     return comparison.results
@@ -58,6 +76,8 @@ class _Comparison:
     console: Console
     science: Science
     find_device: Callable[[], str]
+    to_markdown: Callable[[ScienceSettings, Results], str]
+    to_svg: Callable[[ScienceSettings, Results], bytes]
 
     def check(self) -> None:
         settings = self.science.settings
@@ -65,13 +85,32 @@ class _Comparison:
         if settings.split not in SPLITS:
             raise ConfigError(f"split is {settings.split}; splits are {', '.join(SPLITS)}")
         _ = self.held
+        for row in settings.trained:
+            self._check_row(row)
+
+    def _check_row(self, row: str) -> None:
+        """Raise `ConfigError` or `CorpusError` for what a row is to be trained on, and cannot be."""
+        config = self.science.config(row, self.science.settings.seeds[0])
+        assert config.train is not None
+        try:
+            selected = config.select or SelectSettings()
+            index = make_index(Corpus(config.output), selected, answers=config.train.answers, origin="select")
+            check_columns(index, config.train.weights, config.train.card.quantised)
+            if (index.about.encoder, index.dim) != (self.index.about.encoder, self.index.dim):
+                raise ConfigError(
+                    f"{index.url} was encoded by {index.about.model} ({index.dim} dimensions), {self.index.url} by "
+                    f"{self.index.about.model} ({self.index.dim}): what is trained on the one cannot be evaluated on "
+                    "the other; name a corpus of the same encoder"
+                )
+        except (ConfigError, CorpusError) as error:
+            raise type(error)(f"{self.science.section}.{row}: {error}") from error
 
     def all(self) -> None:
         settings = self.science.settings
         for seed in settings.seeds:  # so that all rows are known with one seed before any is with two
             for row in settings.objectives:
                 self._row(row, seed)
-        self.console.print(to_markdown(settings, self.results), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(self.to_markdown(settings, self.results), markup=False, highlight=False, soft_wrap=True)
         for name in (RESULTS, TABLE, PLOT):
             self.console.print(f"{self.store.url}/{name} written", markup=False, highlight=False, soft_wrap=True)
 
@@ -85,7 +124,8 @@ class _Comparison:
 
     @cached_property
     def index(self) -> Index:
-        return make_index(self.corpus, self.science.corpus.select or SelectSettings())
+        selected = self.science.corpus.select or SelectSettings()
+        return make_index(self.corpus, selected, origin=self.science.evaluated)
 
     @cached_property
     def context(self) -> int:
@@ -118,15 +158,15 @@ class _Comparison:
         config = self._config(one.of or row, seed)
         assert config.train is not None
         train(self.console, config)
-        run = config.train.folder
-        asked = self._asked(run, one.sampling)
+        run, store = config.train.folder, Store(config.output)
+        asked = self._asked(store, run, one.sampling)
         done = self.results.rows.get(row, {}).get(str(seed))
         if done and done.asked == asked:
             self.console.print(f"{row}, seed {seed}: is evaluated already", markup=False, highlight=False)
             return
         known = self.results.baselines.values()
         with_baselines = not known or any(one.asked != self._asked_of_baselines for one in known)
-        rows = self._evaluate(run, one.sampling, with_baselines)
+        rows = self._evaluate(f"{store.url.rstrip('/')}/{run}", one.sampling, with_baselines)
         name = run.rpartition("/")[2]
         figures = _figures(rows.pop(name)) | self._of_training(config, run)
         found = Found(asked=asked, steps=config.train.steps, figures=figures)
@@ -141,8 +181,8 @@ class _Comparison:
         judged = [self.index.digest, settings.split, settings.sentences, sorted(settings.metrics), self.context]
         return fingerprint(judged)
 
-    def _asked(self, run: str, sampling: dict[str, Any]) -> str:
-        pinned = read_started(self.corpus.store, run).pinned.digest
+    def _asked(self, store: Store, run: str, sampling: dict[str, Any]) -> str:
+        pinned = read_started(store, run).pinned.digest
         return fingerprint([pinned, sampling, self._asked_of_baselines])
 
     def _config(self, row: str, seed: int) -> RunConfig:
@@ -160,16 +200,16 @@ class _Comparison:
             short = self.science.config(row, seed, settings.calibration_steps, f"{row}-calibration")
             assert short.train is not None
             train(self.console, short)
-            lines = [one for one in read_metrics(self.corpus.store, short.train.folder) if one["kind"] == "train"]
+            lines = [one for one in read_metrics(Store(short.output), short.train.folder) if one["kind"] == "train"]
             each = seconds_of_step(lines, settings.clock, short.train.card.last_share)
             self.results.steps[row] = max(1, round(minutes * 60 / each))
             self._write()
         return self.science.config(row, seed, self.results.steps[row])
 
-    def _evaluate(self, run: str, sampling: dict[str, Any], baselines: bool) -> dict[str, ResultRow]:
+    def _evaluate(self, place: str, sampling: dict[str, Any], baselines: bool) -> dict[str, ResultRow]:
         settings = self.science.settings
         options = EvaluateOptions(
-            (run.rpartition("/")[2],),
+            (place,),
             settings.split,
             settings.sentences,
             ",".join(settings.metrics),
@@ -183,11 +223,15 @@ class _Comparison:
     def _of_training(self, config: RunConfig, run: str) -> dict[str, Measurement]:
         """Return what is known of a training besides metrics of its predictions."""
         assert config.train is not None
-        lines = [one for one in read_metrics(self.corpus.store, run) if one["kind"] == "train"]
+        store = Store(config.output)
+        lines = [one for one in read_metrics(store, run) if one["kind"] == "train"]
         rates = [(one["concepts_per_second"], one["tflops"]) for one in lines]
         each = [1e12 * tflops / rate for rate, tflops in rates if rate and tflops]
-        model, about = load_model(f"{self.corpus.store.url.rstrip('/')}/{run}", self.find_device())
+        model, about = load_model(f"{store.url.rstrip('/')}/{run}", self.find_device())
         found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
+        learned = read_index(Corpus(config.output), about.pinned.indexes[0].digest).about.splits["train"]
+        found[SENTENCES] = Measurement(mean=float(learned[2]))
+        found[EPOCHS] = Measurement(mean=config.train.steps * config.train.batch_concepts / learned[2])
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
         if all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
@@ -210,8 +254,8 @@ class _Comparison:
     def _write(self) -> None:
         settings = self.science.settings
         self.store.write(RESULTS, (self.results.model_dump_json(indent=1) + "\n").encode())
-        self.store.write(TABLE, to_markdown(settings, self.results).encode())
-        self.store.write(PLOT, to_svg(settings, self.results))
+        self.store.write(TABLE, self.to_markdown(settings, self.results).encode())
+        self.store.write(PLOT, self.to_svg(settings, self.results))
 
 
 def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:

@@ -18,6 +18,7 @@ from pipeline.training.comparison.scaling import HIGHEST, LOWEST, Point, alphas,
 from pipeline.training.evaluation.table import TITLES
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured"]
+SENTENCES, EPOCHS = "training_sentences", "epochs"  # figures of a training
 
 
 Influences = Annotated[tuple[float, ...], PlainSerializer(lambda one: tuple(float(f"{each:.5g}") for each in one))]
@@ -74,24 +75,31 @@ class Results(BaseModel):
         return [one.figures[metric] for one in found if metric in one.figures]
 
     def verdict(self, claim: Claim) -> tuple[Verdict, str]:
-        """Say whether, and how, the difference exceeds two standard errors.
+        """Say whether, and how, the difference exceeds two standard errors."""
+        found = self.difference(claim)
+        if found is None:
+            return "not measured", "–"
+        difference, error = found
+        if not error:  # of single seeds and no documents: nothing says how large it is
+            return "undecided", f"{difference:+.4g}, of single figures"
+        verdict: Verdict = "confirmed" if difference > error else "refuted" if difference < -error else "undecided"
+        return verdict, f"{difference:+.4g} ± {error:.2g}"
+
+    def difference(self, claim: Claim) -> tuple[float, float] | None:
+        """Return by how much the larger side of a claim exceeds the smaller one, and two standard errors of that.
 
         The error over documents is that of the difference, document by document, because all rows are evaluated on the
-        same documents. The error over seeds is that of two independent means.
+        same documents. The error over seeds is that of two independent means. None: a side has not been measured.
         """
         sides = [self.of_seeds(*claim.smaller), self.of_seeds(*claim.larger)]
         if not all(sides):
-            return "not measured", "–"
+            return None
         smaller, larger = (
             factor * statistics.mean(one.mean for one in side)
             for factor, side in zip(claim.factors, sides, strict=True)
         )
         seeds = math.hypot(*(factor * _spread(side) for factor, side in zip(claim.factors, sides, strict=True)))
-        difference, error = larger - smaller, 2 * math.hypot(seeds, _paired(claim.factors, *sides))
-        if not error:  # of single seeds and no documents: nothing says how large it is
-            return "undecided", f"{difference:+.4g}, of single figures"
-        verdict: Verdict = "confirmed" if difference > error else "refuted" if difference < -error else "undecided"
-        return verdict, f"{difference:+.4g} ± {error:.2g}"
+        return larger - smaller, 2 * math.hypot(seeds, _paired(claim.factors, *sides))
 
 
 def _spread(values: Sequence[Measurement]) -> float:
@@ -133,21 +141,21 @@ def rows_of(settings: ScienceSettings, results: Results) -> list[str]:
 def to_markdown(settings: ScienceSettings, results: Results) -> str:
     """Return the table of figures, the table of claims, and what the figures mean, as Markdown."""
     columns = [one for one in (*settings.metrics, *OWN) if any(results.figure(one, row) for row in results.rows)]
-    lines = _table(
+    lines = table(
         ["row", "seeds", "steps", *(_TITLES.get(one, one) for one in columns)],
         [
-            [row, *_trained(results, row), *(_said(results, column, row) for column in columns)]
+            [row, *trained(results, row), *(said(results, column, row) for column in columns)]
             for row in rows_of(settings, results)
         ],
     )
-    lines += ["", "± two standard errors: over documents, and over seeds where there are several. " + _about(results)]
+    lines += ["", "± two standard errors: over documents, and over seeds where there are several. " + about(results)]
     if settings.claims:
         judged = [(claim, *results.verdict(claim)) for claim in map(Claim.of, settings.claims)]
-        lines += ["", *_table(["claim", "", "difference"], [[f"`{one.text}`", what, by] for one, what, by in judged])]
+        lines += ["", *table(["claim", "", "difference"], [[f"`{one.text}`", what, by] for one, what, by in judged])]
         lines += ["", "Confirmed or refuted: by more than two standard errors of the difference."]
     fits = [_scaling(results, one) for one in settings.scaling]
     if fits:
-        lines += ["", *_table(["a·N^−α + b through", "N, metric", "a", "α", "95 % of α", "b"], fits)]
+        lines += ["", *table(["a·N^−α + b through", "N, metric", "a", "α", "95 % of α", "b"], fits)]
         lines += ["", _OF_FITS]
     return "\n".join(lines) + "\n"
 
@@ -200,12 +208,14 @@ def to_svg(settings: ScienceSettings, results: Results) -> bytes:
     return file.getvalue()
 
 
-def _trained(results: Results, row: str) -> list[str]:
+def trained(results: Results, row: str) -> list[str]:
+    """Return how many seeds a row was trained with, and in how many steps."""
     seeds = results.rows.get(row, {})
     return [str(len(seeds)), f"{next(iter(seeds.values())).steps:,}"] if seeds else ["–", "–"]
 
 
-def _said(results: Results, metric: str, row: str) -> str:
+def said(results: Results, metric: str, row: str) -> str:
+    """Return a figure with two standard errors, for a table."""
     found = results.figure(metric, row)
     if found is None:
         return "–"
@@ -214,9 +224,11 @@ def _said(results: Results, metric: str, row: str) -> str:
     return f"{found.mean:.4g}" + (f" ± {2 * found.error:.2g}" if found.error else "")
 
 
-def _about(results: Results) -> str:
+def about(results: Results) -> str:
+    """Say on what was measured."""
     return ". ".join(f"{key}: {value}" for key, value in results.about.items())
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
     return [f"| {' | '.join(one)} |" for one in (head, ["---"] * len(head), *rows)]
