@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stages.computing import advance
+
 CALM_PARTS = 8  # without running out of memory, after which a budget is doubled
 Made = TypeVar("Made")
 
@@ -139,6 +141,7 @@ def in_batches(
                 ) from error
         else:
             start, is_second = stop, False
+            advance(float(before[stop] / before[-1]))
             continue
         # here, not in the handler: there the traceback still holds the batch's tensors
         failures += 1

@@ -152,7 +152,7 @@ def _validated(
     return None, mistakes
 
 
-NO_CORPUS = ("science",)  # files in conf/ that are no corpus.yaml
+NO_CORPUS = ("ablation", "science")  # files in conf/ that are no corpus.yaml
 
 
 def _shipped(path: Path) -> Path | None:

@@ -13,10 +13,12 @@ from rich.text import Text
 from pipeline.base.formats import duration, number, plain
 from pipeline.base.messages import warn
 from pipeline.corpus.events import Event
+from stages.computing import current
 
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 3.0  # until the first line says that work has begun
 SILENT_SECONDS = 15.0  # a log has a line at least this often
+STAGE_SECONDS = 3.0  # a stage that computes a part for longer is named
 
 
 class RunProgress:
@@ -66,14 +68,15 @@ class RunProgress:
     def __enter__(self) -> RunProgress:
         if self._bars:
             self._bars.start()
-        else:
-            threading.Thread(target=self._never_silent, daemon=True).start()
+        threading.Thread(target=self._never_silent, daemon=True).start()
         return self
 
     def _never_silent(self) -> None:
         wait = FIRST_SECONDS
         while not self._over.wait(0.5):
-            if time.monotonic() - self._last_line >= wait:
+            if self._bars:
+                self._bars.update(self._visit_bar, note=self._note())
+            elif time.monotonic() - self._last_line >= wait:
                 wait = SILENT_SECONDS
                 self._last_line = time.monotonic()
                 self._console.print(self._line())
@@ -131,10 +134,12 @@ class RunProgress:
         return self._visited / max(1e-9, time.monotonic() - (self._working or self._started))
 
     def _note(self) -> str:
+        stage = _stage()
         if not self._visited:
-            return self._starting or "computing"
+            return self._starting or stage or "computing"
         left = max(0, self._total() - self._visited) / self._rate()
-        return f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
+        note = f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
+        return f"{note}; {stage}" if stage else note
 
     def _line(self) -> str:
         parts = [f"{duration(time.monotonic() - self._started)}:"]
@@ -145,6 +150,15 @@ class RunProgress:
         else:
             parts.append(f"{number(self._segmented)} sentences{', ' * bool(self._starting)}{self._starting}")
         return " ".join(parts) + (f", {self._failed} failed" if self._failed else "")
+
+
+def _stage() -> str:
+    """Return how far a stage of this process is with its part, if that takes long."""
+    now = current()
+    if now is None or time.monotonic() - now.since < STAGE_SECONDS:
+        return ""
+    left = now.left()
+    return f"{now.stage} of a part {now.share:.0%}" + (f", {duration(left)} left of it" if left else "")
 
 
 class RowProgress:

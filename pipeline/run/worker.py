@@ -22,6 +22,7 @@ from pipeline.run.networks import Computes, Networks, Ran
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import table_of
+from stages.computing import computing
 from stages.sonar.card import load_card
 from stages.stage import Further, StageSettings
 
@@ -110,7 +111,8 @@ class PartWorker:
 
     def _ran(self, settings: StageSettings, prepared: Any, clock: _Clock) -> Ran:
         """Return what the device computed, and count its time apart from the time of waiting for it."""
-        ran = self.networks.compute(settings, prepared)
+        with computing(settings.name):
+            ran = self.networks.compute(settings, prepared)
         clock.lap("wait", but=ran.seconds)
         clock.add("compute", ran.seconds)
         return ran

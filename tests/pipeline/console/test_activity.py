@@ -5,10 +5,16 @@ from __future__ import annotations
 import io
 import time
 
+import numpy as np
+import pytest
 from rich.console import Console
 
+from pipeline.console import progress
 from pipeline.console.activity import announced
 from pipeline.console.progress import FIRST_SECONDS, RunProgress
+from pipeline.corpus.events import Event
+from stages.computing import Computing, advance, computing, current
+from stages.device import Budget, in_batches
 
 LONG = 600
 
@@ -35,3 +41,38 @@ def test_a_phase_says_within_five_seconds_what_it_starts_with() -> None:
     shown = io.StringIO()
     with RunProgress(Console(file=shown, width=120), chunks=2, sentences=0, visits=True, starting="starting Ray"):
         until_shown(shown, "0/2 chunks segmented, 0 of 0 sentences done, starting Ray")
+
+
+def test_a_stage_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "STAGE_SECONDS", 0.0)
+    shown = io.StringIO()
+    with RunProgress(Console(file=shown, width=160), chunks=0, sentences=100, visits=True) as one:
+        one.see(Event(kind="chunk", where="a"))
+        with computing("autobleu"):
+            assert "autobleu of a part 0%" in one._note()
+            advance(0.25)
+            assert "autobleu of a part 25%, " in one._note() and "left of it" in one._note()
+            one.see(Event(kind="part", where="a", rows=40))
+            assert "/s, " in one._note() and "; autobleu of a part 25%, " in one._note()
+        assert current() is None and "autobleu" not in one._note()
+
+
+def test_batches_tell_how_many_are_done() -> None:
+    seen: list[float] = []
+
+    def compute(start: int, stop: int) -> None:
+        now = current()
+        assert now and now.stage == "encode"
+        seen.append(now.share)
+
+    with computing("encode"):
+        in_batches(np.array([4, 4, 2, 2, 2]), Budget(4, "batch_tokens", "tokens", "lower it"), compute, mixed=True)
+        assert seen == [0.0, 4 / 14, 8 / 14, 12 / 14] and (current() or Computing("")).share == 1.0
+
+
+def test_whoever_began_last_is_shown() -> None:
+    with computing("encode"):
+        with computing("noise"):
+            assert (current() or Computing("")).stage == "noise"
+        advance(0.5)  # of the first, which nobody sees any more
+        assert current() is None

@@ -1,0 +1,51 @@
+"""What this process computes at the moment: a stage, and how much of a part it has done. Whoever shows progress asks.
+
+A part may take minutes on a CPU, and nothing is known of its rows before all of them are done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Computing:
+    """A stage that computes a part. share: how much of its batches is done, 0 to 1; since: when it began, monotonic."""
+
+    stage: str
+    share: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+
+    def left(self) -> float | None:
+        """Return the seconds until it is done, as it went so far; None before the first batch is done."""
+        return (time.monotonic() - self.since) * (1 - self.share) / self.share if self.share else None
+
+
+_current: Computing | None = None  # where several threads compute, the one that began last
+
+
+@contextmanager
+def computing(stage: str) -> Iterator[None]:
+    """Tell that a stage computes, in the `with` block."""
+    global _current
+    mine = _current = Computing(stage)
+    try:
+        yield
+    finally:
+        if _current is mine:
+            _current = None
+
+
+def advance(share: float) -> None:
+    """Tell how much of its batches the stage has done."""
+    mine = _current  # which another thread may replace
+    if mine:
+        mine.share = share
+
+
+def current() -> Computing | None:
+    """Return what this process computes; None: nothing, or another process does."""
+    return _current
