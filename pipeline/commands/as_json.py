@@ -55,8 +55,9 @@ def plain(value: Any) -> Any:
 
 
 def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
-    """Return the run, the accounting and the trainings; and whether all is well."""
+    """Return the run, the accounting, the trainings and the exports; and whether all is well."""
     from pipeline.corpus.accounting import compute_accounting
+    from pipeline.monitor.exports import export_states
     from pipeline.monitor.run_status import RunWatcher
     from pipeline.training.status import training_statuses
 
@@ -90,9 +91,11 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
         }
     fine = not accounting.problems and (not run or run["under_way"] or run["done"] or not (state and state.failures))
     fine = bool(fine) and not any(one["damaged"] or (one["failed"] and not one["finished"]) for one in trainings)
+    exports = export_states(corpus)
+    fine = fine and not any(one.damaged for one in exports)
     counted = plain(accounting) | {"complete": accounting.complete}
     named: dict[str, Any] = {"corpus": corpus.url, "name": corpus.view.name}
-    return named | {"fine": fine, "run": run, "accounting": counted, "trainings": trainings}, fine
+    return named | {"fine": fine, "run": run, "accounting": counted, "trainings": trainings, "exports": exports}, fine
 
 
 def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> dict[str, Any]:

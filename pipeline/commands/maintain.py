@@ -79,7 +79,9 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="delete without asking, as scripts must")] = False,
     older_views: Annotated[
         bool,
-        typer.Option("--older-views", help="also delete what runs of the last 30 days with other settings need"),
+        typer.Option(
+            "--older-views", help="also delete what exports and runs of the last 30 days with other settings need"
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -87,9 +89,10 @@ def gc(
 
     A corpus keeps results of older settings, so that going back to them costs
     nothing, and a killed fit may leave its file: these can be deleted. Files that
-    a model was trained on stay, and so do files that another run of the last 30
-    days needs, such as the whole corpus after a trial with fewer documents;
-    --older-views deletes the latter as well. --delete asks first; without a
+    a model was trained on stay. So do files that an export was made from, that an
+    interrupted fine-tuning of a decoder goes on from, or that another run of the
+    last 30 days needs, such as the whole corpus after a trial with fewer documents;
+    --older-views deletes these as well. --delete asks first; without a
     terminal, give --yes. Refused while a run is under way.
 
     Examples:
@@ -146,7 +149,8 @@ def purge(
     purged. Documents that arrive later under such an id are left out too.
 
     Input files, exports, copies, older versions that a bucket may keep, and
-    models that were trained on those documents are not touched. Ids that no
+    models that were trained on those documents are not touched; models and
+    exports that the corpus knows are named, to be made again. Ids that no
     document has are named. To list ids, use
     pipeline inspect --columns doc_id,text --to FILE.
 

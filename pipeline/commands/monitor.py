@@ -22,7 +22,8 @@ def status(
     While a run is under way: its phases; shards and workers, where several work on
     it; parts, sentences per second and time left; stragglers, recent failures, and
     what was set aside. Afterwards: what failed or was set aside. For training: how
-    far each model is, and its SLURM job.
+    far each model is, and its SLURM job. For exports: which are older than the
+    corpus, or hold documents that were purged since.
 
     --watch refreshes in place, or prints a line every few seconds if the output
     is not a terminal. Ctrl-C only stops the watching.
@@ -39,6 +40,7 @@ def status(
     from pipeline.console.tables import show_accounting, show_unfinished
     from pipeline.corpus.accounting import compute_accounting
     from pipeline.maintenance.purge import show_unpurged
+    from pipeline.monitor.exports import show_exports
     from pipeline.monitor.follow import show_run
     from pipeline.monitor.trainings import show_trainings
 
@@ -60,7 +62,8 @@ def status(
     show_unpurged(out, corpus)
     show_unfinished(out, accounting)
     trained = show_trainings(out, corpus.store, slurm_cluster())
-    if accounting.problems or not fine or not trained:
+    exported = show_exports(out, corpus)
+    if accounting.problems or not fine or not trained or not exported:
         raise typer.Exit(1)
 
 

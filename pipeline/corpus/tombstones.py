@@ -30,7 +30,7 @@ from pipeline.storage.store import Store
 
 FOLDER = "tombstones"
 ERASED = ".erased"  # ends the name of a record that all documents of a tombstone are erased
-_INDEXES = "indexes"
+_INDEXES, _EXPORTS = "indexes", "exports"
 NONE: frozenset[str] = frozenset()
 _REMEDY = "it says which documents were purged: restore it from a copy, or delete it and purge the same ids again"
 _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("chunk", pa.string())])
@@ -76,6 +76,7 @@ def create_tombstone(
     by_chunk: Mapping[str, Collection[str]],
     source: str,
     indexes: Collection[str] = (),
+    exports: Collection[str] = (),
 ) -> str:
     """Record a purge, and return the path of the record.
 
@@ -85,6 +86,7 @@ def create_tombstone(
         by_chunk: the ids that each chunk held.
         source: where the ids came from.
         indexes: the training indexes that hold such documents.
+        exports: the names of records of exports that hold such documents.
     """
     rows: list[tuple[str, str | None]] = [
         (doc_id, chunk) for chunk, found in sorted(by_chunk.items()) for doc_id in sorted(found)
@@ -93,7 +95,9 @@ def create_tombstone(
     rows += [(doc_id, None) for doc_id in sorted(set(ids) - found)]
     table = pa.table(
         {"doc_id": [doc_id for doc_id, _ in rows], "chunk": [chunk for _, chunk in rows]},
-        schema=_SCHEMA.with_metadata({"source": source, _INDEXES: ",".join(sorted(indexes))}),
+        schema=_SCHEMA.with_metadata(
+            {"source": source, _INDEXES: ",".join(sorted(indexes)), _EXPORTS: ",".join(sorted(exports))}
+        ),
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
@@ -102,13 +106,18 @@ def create_tombstone(
     return path
 
 
+def tombstone_paths(store: Store) -> frozenset[str]:
+    """Return the paths of all tombstones."""
+    return frozenset(path for path in store.find(FOLDER) if path.endswith(".parquet"))
+
+
 def purged_from(store: Store) -> frozenset[str]:
-    """Return the indexes (twelve digits each) that hold documents which were purged later."""
+    """Return the indexes (twelve digits each) and records of exports that hold documents which were purged later."""
     found: set[str] = set()
-    for path in store.find(FOLDER):
-        if path.endswith(".parquet"):
-            metadata = _table(store, path).schema.metadata or {}
-            found.update(metadata.get(_INDEXES.encode(), b"").decode("utf-8", "replace").split(","))
+    for path in tombstone_paths(store):
+        metadata = _table(store, path).schema.metadata or {}
+        for key in (_INDEXES, _EXPORTS):
+            found.update(metadata.get(key.encode(), b"").decode("utf-8", "replace").split(","))
     return frozenset(found - {""})
 
 

@@ -1,7 +1,8 @@
 """Implements `pipeline export`: the selected sentences of a corpus in layouts that other programs load.
 
 Sequences are written part by part, each file as a whole, and `export.json` last: an export without it is unfinished.
-The number of sentences written must equal the number selected. Cost: one pass over the small columns to count, and one
+Then the corpus records it (`pipeline/corpus/exports.py`). The number of sentences written must equal the number
+selected. Cost: one pass over the small columns to count, and one
 over the selected text and embeddings.
 """
 
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError, StorageError
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
+from pipeline.corpus.exports import record_export
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
+from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.lcm import write_lcm
 from pipeline.export.pieces import Written
 from pipeline.export.target import ExportTarget
@@ -48,7 +51,7 @@ def export_corpus(
     """Write the selection of a corpus. `scaler` is for the format lcm, whose release calls it a normalizer.
 
     Raises `ConfigError` for a format, a place or a condition that is not possible, `CorpusError` for a corpus that is
-    not finished or of which nothing is selected.
+    not finished, of which nothing is selected, or from which documents were purged meanwhile.
     """
     if options.format not in FORMATS:
         raise ConfigError(f"--format {options.format}: allowed are {', '.join(FORMATS)}")
@@ -56,6 +59,7 @@ def export_corpus(
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
     target = ExportTarget(options.to, corpus.url)
+    purged = tombstone_paths(corpus.store)
     selection = selection_of(place, corpus, options.rules)
     _whole(corpus)
     with RowProgress(console, corpus.rows) as progress:
@@ -82,6 +86,12 @@ def export_corpus(
         soft_wrap=True,
     )
     console.print(written.next_step, markup=False, highlight=False, soft_wrap=True)
+    _record(console, options.format, selection, target, counts)
+    if tombstone_paths(corpus.store) - purged:
+        raise CorpusError(
+            f"documents were purged from {corpus.url} during this export, which may hold them: delete {target.url} and "
+            "export again"
+        )
 
 
 def _vectors(options: ExportOptions) -> Vectors:
@@ -112,6 +122,21 @@ def _balance(counts: Counts, written: Written) -> None:
             f"{written.sentences} in {written.pieces} written; "
             "the corpus changed during the export: export again, to another folder"
         )
+
+
+def _record(console: Console, kind: str, selection: Selection, target: ExportTarget, counts: Counts) -> None:
+    """Record the export in its corpus; say so if the corpus cannot be written to."""
+    corpus = selection.corpus
+    try:
+        record_export(
+            corpus.store, corpus.view, target.url, corpus.rows, selection.settings.model_dump(mode="json"),
+            selection.digest, format=kind, sentences=counts.kept, sequences=counts.pieces,
+        )  # fmt: skip
+    except StorageError as error:
+        console.print(
+            f"The corpus does not record this export, so purge and gc do not know it: {error}",
+            style="yellow", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def _about(kind: str, selection: Selection, counts: Counts, written: Written) -> dict[str, object]:

@@ -3,9 +3,10 @@ attempts.
 
 A corpus keeps the results of older settings, so that going back costs nothing; this deletes them. Files are kept if the
 view of the newest run names them (its receipts, their files, its fits, training indexes that name no others), if a view
-of the last 30 days does, or if they are the index of a model. Files that people put beside them are not touched. What a
-killed process had written of any other file is deleted a day later, since another process may be writing it now. Cost:
-one listing per folder (by pieces, if there are many parts), and every receipt of the view.
+of the last 30 days or of an export does, if they are the index of a model, or if an interrupted fine-tuning of a
+decoder goes on from them. Files that people put beside them are not touched. What a killed process had written of any
+other file is deleted a day later, since another process may be writing it now. Cost: one listing per folder (by pieces,
+if there are many parts), and every receipt of the view.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError, MissingError
 from pipeline.base.formats import counted, size
 from pipeline.corpus.counters import CHUNK
+from pipeline.corpus.exports import FOLDER as EXPORTS
+from pipeline.corpus.exports import exports_of, view_digest, view_of
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.leftovers import ATTEMPT, live_files, prefixes
 from pipeline.corpus.reader import Corpus
@@ -38,10 +41,14 @@ from pipeline.training.data.index import FAMILIES, read_index, unusable
 VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _UNFINISHED_SECONDS = 24 * 3600.0
-_RECORDS = ("ids", "ledger", "lock", "recipes", "report", layout.RUNS, "tombstones", "train")
+_RECORDS = (EXPORTS, "ids", "ledger", "lock", "recipes", "report", layout.RUNS, "tombstones", "train")
 _FIT = re.compile(
     rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.(safetensors|yaml)|checkpoint\.safetensors)"
 )
+_CHECKPOINT = "-checkpoint.safetensors"  # ends the name of the checkpoint of a fit
+_RECENT = f"a run of the last {VIEW_DAYS} days, with other settings or inputs, needs them"
+_EXPORTED = "an export was made from them"
+_GOES_ON = "an interrupted fine-tuning of a decoder goes on from it"
 
 
 @dataclass(frozen=True)
@@ -63,16 +70,17 @@ class Garbage:
 
 
 def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = None) -> Garbage:
-    """Return what neither the newest run needs, nor, unless `older_views` is set, another view of the last 30 days.
+    """Return what neither the newest run needs, nor, unless `older_views` is set, another view of the last 30 days or
+    of an export, or an interrupted fit.
 
-    Raises `CorpusError` if the newest run is under way or was interrupted.
+    Raises `CorpusError` if the newest run is under way or was interrupted, or if it is not known what an export needs.
     """
     now = time.time() if now is None else now
     paths, unfinished = garbage(corpus), set(_unfinished(corpus.store, now))
     for path in sorted(unfinished.difference(*paths.values())):
         paths.setdefault(path.partition("/")[0], []).append(path)
-    others = [] if older_views else list(_recent(corpus, now))
-    named = {path for other in others for path in _named(other)}
+    others = [] if older_views else [*_recent(corpus, now), *_exported(corpus)]
+    named = {path: reason for reason, other in reversed(others) for path in _named(other)}
     needed = {digest for _, digests in models_of(corpus.store) for digest in digests}
     learned = {path for digest in needed for path in _files_of(corpus, digest)}
     why: dict[str, str] = {}
@@ -80,11 +88,17 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
     for folder, files in paths.items():
         for path in files:
             if path in named:
-                kept[f"a run of the last {VIEW_DAYS} days, with other settings or inputs, needs them"] += 1
+                kept[named[path]] += 1
             elif path in learned:
                 kept["a model was trained on them"] += 1
-            else:
+            elif not path.endswith(_CHECKPOINT):
                 why[path] = "left by a killed write" if path in unfinished else _why(folder)
+            elif _is_done(corpus.store, path):
+                why[path] = "the fine-tuning of a decoder that went on from it is done"
+            elif older_views:
+                why[path] = _why(folder)
+            else:
+                kept[_GOES_ON] += 1
     for path in [path for path in why if path.startswith(f"{layout.INDEXES}/")]:
         if path.rpartition("/")[2].split(".")[0] in needed:
             del why[path]
@@ -95,12 +109,14 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
 def show_garbage(console: Console, found: Garbage) -> None:
     """Show how many files of each folder may be deleted, their bytes, and why; and which files stay, and why."""
     for folder, paths in found.by_folder.items():
-        total = size(sum(found.bytes[path] for path in paths))
-        console.print(Text(f"{folder}: {counted(len(paths), 'file')}, {total}: {found.why[paths[0]]}"), soft_wrap=True)
+        for why in dict.fromkeys(found.why[path] for path in paths):
+            some = [path for path in paths if found.why[path] == why]
+            total = size(sum(found.bytes[path] for path in some))
+            console.print(Text(f"{folder}: {counted(len(some), 'file')}, {total}: {why}"), soft_wrap=True)
     for why, files in found.kept.items():
         console.print(Text(f"kept: {counted(files, 'file')}: {why}"), soft_wrap=True)
     if not found.why:
-        kept = ", another run or a model" if found.kept else ""
+        kept = ", another run, an export or a model" if found.kept else ""
         console.print(f"The newest run{kept} needs every file.")
 
 
@@ -134,8 +150,28 @@ def _why(folder: str) -> str:
     return "made with settings or inputs that the newest run does not have, or left by a killed attempt"
 
 
-def _recent(corpus: Corpus, now: float) -> Iterator[Corpus]:
-    """Yield the corpus as seen by each other run that began in the last 30 days."""
+def _is_done(store: Store, checkpoint: str) -> bool:
+    """Return whether a fit from this checkpoint was recorded after it was written, and only its deletion is missing."""
+    records = store.find(layout.FITS, checkpoint.removeprefix(f"{layout.FITS}/").removesuffix("checkpoint.safetensors"))
+    written = store.modified(checkpoint)
+    return any(store.modified(path) > written for path in records if path.endswith(".json"))
+
+
+def _exported(corpus: Corpus) -> Iterator[tuple[str, Corpus]]:
+    """Yield the corpus as seen by each export, with the reason to keep it. Raises `CorpusError` for damaged records."""
+    exports = exports_of(corpus.store)
+    for error in exports.damaged.values():
+        raise CorpusError(f"it is not known what an export was made from: {error}") from error
+    seen = {view_digest(corpus.view)}
+    for record in exports.records:
+        view = view_of(corpus.store, record)
+        if (digest := view_digest(view)) not in seen:
+            seen.add(digest)
+            yield _EXPORTED, Corpus(corpus.url, view, corpus.store)
+
+
+def _recent(corpus: Corpus, now: float) -> Iterator[tuple[str, Corpus]]:
+    """Yield the corpus as seen by each other run that began in the last 30 days, with the reason to keep it."""
     oldest = datetime.fromtimestamp(now, UTC) - timedelta(days=VIEW_DAYS)
     seen = {corpus.view.header()}
     for name in corpus.store.folders(layout.RUNS)[:-1]:
@@ -144,7 +180,7 @@ def _recent(corpus: Corpus, now: float) -> Iterator[Corpus]:
                 view = View.read(corpus.store, f"{layout.RUNS}/{name}")
                 if view.header() not in seen:
                     seen.add(view.header())
-                    yield Corpus(corpus.url, view)
+                    yield _RECENT, Corpus(corpus.url, view)
 
 
 def _named(corpus: Corpus) -> set[str]:

@@ -1,4 +1,4 @@
-"""What was made with the files of a corpus and does not change with it: indexes, and the models trained on them."""
+"""What was made with the files of a corpus and does not change with it: indexes, models trained on them, exports."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.errors import CorpusError
+from pipeline.corpus.exports import ExportRecord, exports_of, view_of
+from pipeline.corpus.leftovers import live_files
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -48,3 +50,19 @@ def models_made_with(store: Store, indexes: Collection[str]) -> list[str]:
     """Return trainings that are pinned to one of these indexes, or to one that is gone, so that it might have been."""
     known = set(indexes_of(store))
     return [run for run, pinned in models_of(store) if any(one in indexes or one not in known for one in pinned)]
+
+
+def exports_made_with(corpus: Corpus, chunks: Collection[str], files: Collection[str]) -> Iterator[ExportRecord]:
+    """Yield exports that hold rows of one of these data files; also those of which that is not known.
+
+    chunks: the ids of the chunks that the files belong to.
+    """
+    for record in exports_of(corpus.store).records:
+        try:
+            seen = Corpus(corpus.url, view_of(corpus.store, record), corpus.store).chunks
+        except CorpusError:
+            yield record
+            continue
+        there = [seen[seen.by_id[chunk]] for chunk in chunks if chunk in seen.by_id]
+        if any(not chunk.receipt or not set(live_files(chunk)).isdisjoint(files) for chunk in there):
+            yield record

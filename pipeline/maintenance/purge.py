@@ -25,10 +25,11 @@ from pipeline.base.errors import ConfigError, CorpusError, visible
 from pipeline.base.formats import counted
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
+from pipeline.corpus.exports import ExportRecord, exports_of
 from pipeline.corpus.leftovers import ATTEMPT
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import create_tombstone
-from pipeline.maintenance.made_with import indexes_made_with, models_made_with
+from pipeline.maintenance.made_with import exports_made_with, indexes_made_with, models_made_with
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
@@ -85,11 +86,13 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     if len(missing) > NAMED:
         console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
     indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
+    exports = list(exports_made_with(corpus, found.hits, found.files)) if found.files else []
     _say_made_with(console, corpus, indexes)
+    _say_exports(console, corpus, exports)
     if dry_run:
         console.print("Nothing was changed; without --dry-run they are purged.")
         return
-    path = create_tombstone(corpus.store, ids, found.hits, file, indexes)
+    path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
     corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes a new one
     for one in corpus.store.find("documents", prefix="."):  # of killed writes
         corpus.store.delete(one)
@@ -119,6 +122,19 @@ def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> 
             ),
             soft_wrap=True,
         )
+
+
+def _say_exports(console: Console, corpus: Corpus, exports: Sequence[ExportRecord]) -> None:
+    """Say which exports hold purged documents, and which records of exports cannot be read."""
+    for one in exports:
+        console.print(Text(f"made with them, and not changed: export {one}", style="yellow"), soft_wrap=True)
+    if exports:
+        console.print(
+            Text("Delete these exports, and make them again after the next run: pipeline export", "yellow"),
+            soft_wrap=True,
+        )
+    for error in exports_of(corpus.store).damaged.values():
+        console.print(Text(f"an export may hold them: {error}", style="red"), soft_wrap=True)
 
 
 def show_unpurged(console: Console, corpus: Corpus) -> None:

@@ -24,6 +24,7 @@ from pipeline.coordination.lock import FOLDER as LOCK
 from pipeline.corpus.document_ids import FOLDER as IDS
 from pipeline.corpus.document_ids import check_ids
 from pipeline.corpus.events import read_events
+from pipeline.corpus.exports import exports_of, read_export, record_paths, view_of
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import Rate, read_record
 from pipeline.corpus.ledger import FOLDER as LEDGERS
@@ -99,9 +100,10 @@ def check_records(store: Store, config: RunConfig | None = None) -> list[Finding
 
     `config` is the configuration of the corpus, if it is given. Raises `CorpusError` for a folder that is not a corpus.
     """
+    newest = [*_header(store, config), *_newest(store, config)]
     return [
-        *_header(store, config), *_newest(store, config), *_ends_of_runs(store), *_recipes(store), *_ledgers(store),
-        *_leases(store), *_receipts(store), *_fits(store), *_tombstones(store), *_ids(store),
+        *newest, *_ends_of_runs(store), *_recipes(store), *_ledgers(store), *_leases(store), *_receipts(store),
+        *_fits(store), *_tombstones(store), *_ids(store), *_exports(store, views=not newest),
     ]  # fmt: skip
 
 
@@ -264,6 +266,14 @@ def _ids(store: Store) -> Iterator[Finding]:
     for path in store.find(IDS):
         if path.endswith(".parquet"):
             yield from _tried(path, partial(check_ids, store, path), path)
+
+
+def _exports(store: Store, views: bool) -> Iterator[Finding]:
+    """Check the records of exports, and the views that they name unless the newest one has to be repaired first."""
+    for path in record_paths(store):
+        yield from _tried(path, partial(read_export, store, path), path)
+    for record in exports_of(store).records if views else ():
+        yield from _tried(record.path, partial(view_of, store, record), None)
 
 
 def _tombstones(store: Store) -> Iterator[Finding]:

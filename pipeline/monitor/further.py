@@ -1,4 +1,6 @@
-"""Lists what a run does besides the row-wise stages: fits, training, report; for `pipeline plan`, with reasons."""
+"""Lists what a run does besides the row-wise stages: fits, training, report, and which exports it leaves behind; for
+`pipeline plan`, with reasons.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
 from pipeline.corpus.runs import newest_is
 from pipeline.monitor.trainings import training_in_words
@@ -30,7 +33,9 @@ class FurtherWork:
 
 
 def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
-    """Return missing fits and why, the training and what was changed since it began, and the report."""
+    """Return missing fits and why, the training and what was changed since it began, the report, and the exports that
+    are older than what the run makes.
+    """
     store = Store(plan.config.output)
     found = [
         FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(fit_reasons(store, plan.config, name))}", left=True)
@@ -41,7 +46,11 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     if plan.config.report is not None:
         whole = plan.nothing_to_do and newest_is(store, plan.view, plan.config) and store.exists(REPORT)
         found.append(FurtherWork("report", f"{REPORT} is up to date" if whole else f"{REPORT} is written", not whole))
-    return found
+    digest = view_digest(plan.view) if plan.nothing_to_do else ""
+    exports = exports_of(store)
+    older = [record for record in exports.records if record.view != digest]
+    found += [FurtherWork("export", f"{record} is not made again; it is of an older corpus") for record in older]
+    return found + [FurtherWork("export", str(error)) for error in exports.damaged.values()]
 
 
 def _training(store: Store, plan: Plan) -> FurtherWork:

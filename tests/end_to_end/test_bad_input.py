@@ -5,7 +5,6 @@ each with its reason and its place.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gzip
 import io
 import os
@@ -13,7 +12,6 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +42,7 @@ from tests.end_to_end.bad_corpus import (
     write_bad,
     write_good,
 )
+from tests.support.rights import without_rights_of_root
 
 AUTOBLEU = {"length_extra": 1, "length_factor": 1.0, "sample": 0.1}
 
@@ -247,25 +246,6 @@ def test_files_that_change_after_planning_fail_alone_and_are_read_by_the_next_ru
     assert [event.where for event in events if event.kind == "chunk"] == ["good.jsonl"]
     code, shown = type_in("run", path)
     assert code == 0 and "15 in = 15 kept" in shown, shown
-
-
-@contextlib.contextmanager
-def without_rights_of_root() -> Iterator[None]:
-    """While this thread and those that it starts may pass over no permissions (other users may not anyhow)."""
-    libc = ctypes.CDLL(None)
-    this_thread = (ctypes.c_uint32 * 2)(0x20080522, 0)  # after the version of the sets
-    sets = (ctypes.c_uint32 * 6)()  # the first: what it may do now
-    assert libc.capget(this_thread, sets) == 0
-    may, bits = sets[0], libc.prctl(27)  # PR_GET_SECUREBITS
-    libc.prctl(28, bits | 4)  # SECBIT_NO_SETUID_FIXUP: access(2) asks for what root may do now, not what it might
-    sets[0] = may & ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-    assert libc.capset(this_thread, sets) == 0
-    try:
-        yield
-    finally:
-        sets[0] = may
-        assert libc.capset(this_thread, sets) == 0
-        libc.prctl(28, bits)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="permissions of root are dropped the Linux way")

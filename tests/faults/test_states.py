@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from pipeline.base.errors import CorpusError
+from pipeline.corpus.exports import exports_of
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import interrupted, markers
 from pipeline.training.model_file import load_model
@@ -216,30 +217,49 @@ def tree(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("format", "changes"), [("parquet", 2), ("lcm", 4), ("sonar-llm", 6)])
 def test_an_export_killed_before_every_change(finished: Path, tmp_path: Path, format: str, changes: int) -> None:
-    """What is there has no export.json and is not written over; the corpus is not touched."""
-    path = finished / "corpus.yaml"
+    """What is there has no export.json and is not written over, or is whole; nothing of the corpus changes but its
+    record.
+    """
+    place, to = tmp_path / "place", tmp_path / "place/export"
+    path = at(place, finished)
     assert pipeline("run", path).returncode == 0
-    corpus = tree(finished / "out")
-    to = tmp_path / "export"
+    corpus = tree(place / "out")
+
+    def recorded() -> list[tuple[str, str]]:
+        return [(one.place, one.format) for one in exports_of(Store(str(place / "out"))).records]
+
     done = pipeline("export", path, "--format", format, "--to", to)
     assert done.returncode == 0, said(done)
     expected = tree(to)
-    tried = 0
+    assert recorded() == [("../export", format)]
+    tried = whole = 0
     for change in kills(changes):
         shutil.rmtree(to)
-        process = start("export", path, "--format", format, "--to", to, die_before=(change, to))
+        shutil.rmtree(place / "out/exports")
+        process = start("export", path, "--format", format, "--to", to, die_before=(change, place))
         if process.wait() != -signal.SIGKILL:
             break
         tried += 1
-        assert not (to / "export.json").exists()
+        look(path)
+        assert recorded() in ([], [("../export", format)]) and pipeline("verify", path).returncode == 0
+        if (to / "export.json").exists():  # only its record may be missing, with which it would be another's
+            assert tree(to) == expected
+            whole += 1
+            again = pipeline("export", path, "--format", format, "--to", to)
+            assert again.returncode == 2 and "is not empty" in " ".join(said(again).split()), said(again)
+            shutil.rmtree(to)
+        left = list(to.rglob("*"))
         again = pipeline("export", path, "--format", format, "--to", to)
-        if list(to.rglob("*")):
+        if left:
             assert again.returncode == 2 and "was not finished" in " ".join(said(again).split()), said(again)
             shutil.rmtree(to)
             again = pipeline("export", path, "--format", format, "--to", to)
         assert again.returncode == 0, said(again)
         assert tree(to) == expected, f"killed before change {change} of export"
-        assert tree(finished / "out") == corpus
+        assert recorded() == [("../export", format)]
+        others = {name: one for name, one in tree(place / "out").items() if not name.startswith("exports/")}
+        assert others == corpus
+    assert whole == (2 if EVERY else 0), "before the record is linked, and before its temporary file goes"
     assert tried >= (changes if EVERY else 1), f"only {tried} changes of export were seen"
 
 

@@ -13,7 +13,7 @@ from tests.conftest import ROOT, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
 
 KEYS = {
-    "status": "corpus name fine run accounting trainings",
+    "status": "corpus name fine run accounting trainings exports",
     "plan": "corpus name nothing_to_do stages chunks_to_segment same_files further view",
     "doctor": "fine checks",
     "models": "sonar sat lcm",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -101,12 +102,24 @@ def test_an_interrupted_fit_goes_on_with_the_same_bits(
         run(path, "decoder.checkpoint_seconds=1e-9")
     (checkpoint,) = (tmp_path / "out/fits").glob("decoder.*-checkpoint.safetensors")
     monkeypatch.undo()
+    without = make_config(**SECTIONS | {"decoder": None})
+    run(without)  # so that the newest run does not know it
+    garbage = find_garbage(Corpus(str(tmp_path / "out")))
+    assert not garbage.why and garbage.kept == {"an interrupted fine-tuning of a decoder goes on from it": 1}
+    older = find_garbage(Corpus(str(tmp_path / "out")), older_views=True)
+    assert list(older.why) == [f"fits/{checkpoint.name}"]
+    path = make_config(**SECTIONS)
+    half = checkpoint.read_bytes()
     run(path)
     assert not checkpoint.exists()
+    checkpoint.write_bytes(half)  # as if it had been killed before it deleted it
+    (record,) = (tmp_path / "out/fits").glob("decoder.*.json")
+    os.utime(checkpoint, (record.stat().st_mtime - 1,) * 2)
+    garbage = find_garbage(Corpus(str(tmp_path / "out")))
+    assert garbage.why == {f"fits/{checkpoint.name}": "the fine-tuning of a decoder that went on from it is done"}
     files = [card_in(tmp_path / name).with_suffix(".safetensors") for name in ("whole", "out")]
     ours, theirs = (load_decoder(load_card(str(one.with_suffix(".yaml")))).state_dict() for one in files)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    (record,) = (tmp_path / "out/fits").glob("decoder.*.json")
     assert json.loads(record.read_text())["numbers"]["resumed_at"] == 4
     assert StoredCheckpoint(Store(str(tmp_path / "out")), "0" * 32).read() is None
 

@@ -1,0 +1,160 @@
+"""The record of exports: `exports/<time>-<id>.json`, written when an export is complete.
+
+An export does not change with its corpus. Its record says from which view it was made, so that `purge` can name exports
+that hold purged documents, `gc` keeps the files that they were made from, and `status` and `plan` say which are older
+than the corpus. The place of an export is shown to people and never opened. An export to the place of an earlier one
+replaces it, because exports are written to empty folders only. Cost: one small file per export.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.base.errors import CorpusError, DamagedError, visible
+from pipeline.corpus.fingerprint import column_digest, fingerprint
+from pipeline.corpus.runs import newest_folder
+from pipeline.corpus.view import View
+from pipeline.storage import layout
+from pipeline.storage.records import read_json, sealed
+from pipeline.storage.remote import is_remote, without_credentials
+from pipeline.storage.store import Store, named
+
+FOLDER = "exports"
+_RUN = r"[0-9A-Za-z.-]+"
+REMEDY = (
+    "pipeline verify --repair deletes this record; the export itself stays, but no command will name it until it is "
+    "made again"
+)
+
+
+class ExportRecord(BaseModel):
+    """A finished export.
+
+    name: of this record, without `.json`. place: of the export, relative to the corpus if both lie in one folder.
+    run: the run whose view was exported. view: the digest of that view. rows: sentences of the corpus. select,
+    selection: the rules and the digest of the rows that they leave. sentences, sequences: how many were written.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: str
+    place: str
+    format: str
+    run: str
+    view: str
+    rows: int
+    select: dict[str, Any]
+    selection: str
+    sentences: int
+    sequences: int
+    made: str
+
+    @property
+    def path(self) -> str:
+        """The path of this record in the corpus."""
+        return f"{FOLDER}/{self.name}.json"
+
+    def __str__(self) -> str:
+        return f"{visible(self.place)} ({visible(self.format)}, {visible(self.made[:10])})"
+
+
+@dataclass(frozen=True)
+class Exports:
+    """The exports of a corpus, oldest first, without replaced ones. damaged: path of another record → what is wrong."""
+
+    records: tuple[ExportRecord, ...]
+    damaged: dict[str, CorpusError]
+
+
+def view_digest(view: View) -> str:
+    """Return a digest of everything that decides on the rows of a view, but not of where its inputs lie."""
+    chunks = pa.table({"id": view.listed.chunks.table["id"], "print": view.listed.fingerprints}).sort_by("id")
+    return fingerprint([view.stages, view.fits, *(column_digest(chunks[name]) for name in ("id", "print"))])
+
+
+def record_export(
+    store: Store, view: View, place: str, rows: int, select: dict[str, Any], selection: str, *, format: str,
+    sentences: int, sequences: int,
+) -> ExportRecord:  # fmt: skip
+    """Record a finished export; `ExportRecord` explains the arguments. Raises `StorageError` if the corpus cannot be
+    written to.
+    """
+    now = datetime.now(UTC)
+    record = ExportRecord(
+        name=f"{now:%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}", place=_relative(place, store.url), format=format,
+        run=_run_of(store, view), view=view_digest(view), rows=rows, select=select, selection=selection,
+        sentences=sentences, sequences=sequences, made=now.isoformat(timespec="seconds"),
+    )  # fmt: skip
+    store.create(record.path, sealed(record.model_dump_json(indent=1)))
+    return record
+
+
+def read_export(store: Store, path: str) -> ExportRecord:
+    """Read the record of an export. Raises `CorpusError` if it is missing or damaged."""
+    record = read_json(store, path, ExportRecord, REMEDY)
+    if record.path != path:
+        raise DamagedError(f"{store.url}/{path}", f"it is the record {visible(record.name)}", REMEDY)
+    named(record.run, layout.RUNS, _RUN, by=f"{store.url}/{path}", remedy=REMEDY)
+    return record
+
+
+def exports_of(store: Store) -> Exports:
+    """Read the records of all exports; a damaged one hides no other."""
+    found: dict[str, ExportRecord] = {}
+    damaged: dict[str, CorpusError] = {}
+    for path in record_paths(store):
+        try:
+            record = read_export(store, path)
+        except CorpusError as error:
+            damaged[path] = error
+            continue
+        found.pop(record.place, None)
+        found[record.place] = record
+    return Exports(tuple(found.values()), damaged)
+
+
+def record_paths(store: Store) -> list[str]:
+    """Return the paths of all records, oldest first."""
+    return [path for path in store.find(FOLDER) if path.endswith(".json")]
+
+
+def view_of(store: Store, record: ExportRecord) -> View:
+    """Return the view that was exported. Raises `CorpusError` if no run has it any more."""
+    try:
+        return View.read(store, record.run)
+    except CorpusError as error:
+        view = View.read(store, newest_folder(store))  # made again by `verify --repair`, say
+        if view_digest(view) == record.view:
+            return view
+        raise CorpusError(
+            f"the view from which the export {record} was made is lost ({error}); restore it from a copy, or delete "
+            f"{store.url}/{record.path} if that export is gone or was made again"
+        ) from error
+
+
+def _run_of(store: Store, view: View) -> str:
+    """Return the run that has this view: the newest one, unless another was begun meanwhile."""
+    digest = view_digest(view)
+    for name in reversed(store.folders(layout.RUNS)):
+        folder = f"{layout.RUNS}/{name}"
+        try:
+            if view_digest(View.read(store, folder)) == digest:
+                return folder
+        except CorpusError:  # of a run that has just begun, or of an older version
+            continue
+    return newest_folder(store)
+
+
+def _relative(place: str, corpus: str) -> str:
+    """Return where an export lies, relative to the corpus if it is in the same folder or below that."""
+    remote = is_remote(corpus) or "://" in corpus
+    here = corpus.rstrip("/") if remote else os.path.realpath(corpus)
+    beside = here.rpartition("/")[0]
+    return f"../{place.removeprefix(f'{beside}/')}" if place.startswith(f"{beside}/") else without_credentials(place)

@@ -1,0 +1,60 @@
+"""Exports of a corpus, for `status`: what each holds, and whether it is as new as the corpus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.formats import counted, plain
+from pipeline.corpus.exports import exports_of, view_digest
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.tombstones import purged_from
+
+
+@dataclass(frozen=True)
+class ExportState:
+    """The state of an export. `older`: the corpus has changed since; `purged`: it holds documents that were purged
+    since; `damaged`: what is wrong with its record; then nothing else is known.
+    """
+
+    place: str
+    format: str
+    made: str
+    sentences: int
+    older: bool
+    purged: bool
+    damaged: str | None = None
+
+
+def export_states(corpus: Corpus) -> list[ExportState]:
+    """Return the state of all exports, oldest first; one with a damaged record says so and hides no other."""
+    exports = exports_of(corpus.store)
+    if not exports.records and not exports.damaged:
+        return []
+    now, purged = (view_digest(corpus.view), corpus.rows), purged_from(corpus.store)
+    found = [
+        ExportState(one.place, one.format, one.made, one.sentences, (one.view, one.rows) != now, one.name in purged)
+        for one in exports.records
+    ]
+    return found + [ExportState(path, "", "", 0, True, False, str(error)) for path, error in exports.damaged.items()]
+
+
+def show_exports(console: Console, corpus: Corpus) -> bool:
+    """Print a line per export. Returns False if the record of one is damaged."""
+    states = export_states(corpus)
+    for one in states:
+        if one.damaged:
+            console.print(Text(one.damaged, style="red"), soft_wrap=True)
+            continue
+        state = (
+            "holds documents that were purged since: delete it, and export again"
+            if one.purged
+            else "the corpus has changed since: pipeline export makes another"
+            if one.older
+            else "up to date"
+        )
+        line = f"export {one.place} ({one.format}, {one.made[:10]}): {counted(one.sentences, 'sentence')}, {state}"
+        console.print(Text(plain(line, 500), style="yellow" if one.older or one.purged else ""), soft_wrap=True)
+    return not any(one.damaged for one in states)

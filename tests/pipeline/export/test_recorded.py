@@ -1,0 +1,206 @@
+"""Finished exports are recorded: purge, gc, verify, status and plan know them; damaged records spoil nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+import pipeline.export as exporting
+from pipeline import Corpus
+from pipeline.base.errors import CorpusError
+from pipeline.corpus.exports import exports_of, read_export
+from pipeline.export import ExportOptions, export_corpus
+from pipeline.maintenance.gc import VIEW_DAYS, find_garbage
+from pipeline.maintenance.records import check_records, repair
+from pipeline.storage.store import Store
+from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline, said
+from tests.support.corpora import made_once
+from tests.support.records import change_record
+from tests.support.rights import without_rights_of_root
+from tests.support.runs import run
+
+MUCH_LATER = (VIEW_DAYS + 10) * 24 * 3600.0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def make(folder: Path) -> None:
+        write_jsonl(folder / "in/eng.jsonl", sample_documents("libreoffice-eng", 3))
+        run(write_config(folder, autobleu=None))
+
+    return made_once(tmp_path_factory, "recorded", make)
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    """A folder with a corpus, which lies in `out`."""
+    shutil.copytree(made, tmp_path / "place")
+    return tmp_path / "place"
+
+
+def export(place: Path, to: Path, kind: str = "parquet") -> str:
+    shown = io.StringIO()
+    corpus = Corpus(str(place / "out"))
+    export_corpus(Console(file=shown, width=300), corpus.url, corpus, ExportOptions(kind, str(to)))
+    return " ".join(shown.getvalue().split())
+
+
+def first_id(place: Path) -> str:
+    return str(json.loads((place / "in/eng.jsonl").read_text("utf-8").split("\n")[0])["id"])
+
+
+def purge(place: Path, doc_id: str) -> str:
+    (place / "ids.txt").write_text(f"{doc_id}\n", "utf-8")
+    done = pipeline("purge", place / "out", "--ids", place / "ids.txt")
+    assert done.returncode == 0, said(done)
+    return " ".join(said(done).split())
+
+
+def states(place: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(pipeline("status", place / "out", "--json").stdout)["exports"]
+    return found
+
+
+def plans(place: Path, *more: str) -> list[str]:
+    shown = json.loads(pipeline("plan", place / "corpus.yaml", "--json", *more).stdout)
+    return [one["text"] for one in shown["further"] if one["subject"] == "export"]
+
+
+def test_purge_names_it_and_status_and_plan_until_it_is_made_again(place: Path, tmp_path: Path) -> None:
+    export(place, place / "beside", "lcm")
+    export(place, tmp_path / "far/away")
+    records = exports_of(Store(str(place / "out"))).records
+    assert [(one.place, one.format) for one in records] == [
+        ("../beside", "lcm"), (str(tmp_path / "far/away"), "parquet"),
+    ]  # fmt: skip
+    assert {one.sentences for one in records} == {Corpus(str(place / "out")).rows}
+    assert not [one for one in states(place) if one["older"] or one["purged"]] and not plans(place)
+    assert len(plans(place, "--set", "segment.max_chars=90")) == 2
+    shown = purge(place, first_id(place))
+    assert "made with them, and not changed: export ../beside (lcm, 20" in shown and "/far/away (parquet, 20" in shown
+    assert "make them again after the next run" in shown
+    assert [one["purged"] for one in states(place)] == [True, True]
+    run(place / "corpus.yaml")
+    assert [(one["older"], one["purged"]) for one in states(place)] == [(True, True)] * 2 and len(plans(place)) == 2
+    shutil.rmtree(place / "beside")
+    export(place, place / "beside", "lcm")
+    found = {one["place"]: (one["older"], one["purged"]) for one in states(place)}
+    assert found == {"../beside": (False, False), str(tmp_path / "far/away"): (True, True)}
+    shown = " ".join(said(pipeline("status", place / "out")).split())
+    assert "export ../beside (lcm, 20" in shown and "holds documents that were purged since" in shown
+    assert "export" not in purge(place, "nobody").partition("Now run")[0]
+
+
+def test_purge_names_an_export_of_older_settings_even_when_its_files_are_gone(place: Path) -> None:
+    run(place / "corpus.yaml", "segment.max_chars=90")
+    export(place, place / "old")
+    run(place / "corpus.yaml")
+    doc_id = first_id(place)
+    (place / "ids.txt").write_text(f"{doc_id}\n", "utf-8")
+    asked = ("purge", place / "out", "--ids", place / "ids.txt", "--dry-run")
+    assert "export ../old" in said(pipeline(*asked))
+    assert pipeline("gc", place / "out", "--delete", "--yes", "--older-views").returncode == 0
+    assert "export ../old" in said(pipeline(*asked))
+
+
+def test_gc_keeps_what_it_was_made_from(place: Path) -> None:
+    run(place / "corpus.yaml", "segment.max_chars=90")
+    export(place, place / "old")
+    run(place / "corpus.yaml")
+    corpus, later = Corpus(str(place / "out")), time.time() + MUCH_LATER
+    found = find_garbage(corpus, now=later)
+    assert not found.why and set(found.kept) == {"an export was made from them"}
+    assert len(find_garbage(corpus, older_views=True, now=later).why) == sum(found.kept.values()) > 0
+    (path,) = (place / "out/exports").iterdir()
+    path.unlink()  # as a person does it when the export is gone
+    assert len(find_garbage(corpus, now=later).why) == sum(found.kept.values())
+
+
+def test_a_damaged_record_hides_nothing_and_is_repaired(place: Path) -> None:
+    export(place, place / "one")
+    export(place, place / "other")
+    store = Store(str(place / "out"))
+    bad, good = (place / "out" / one.path for one in exports_of(store).records)
+    whole = bad.read_bytes()
+    for content in (b"", b"{", whole.replace(b"../one", b"../two"), good.read_bytes(), b'{"a": 1}'):
+        bad.write_bytes(content)
+        (found,) = check_records(store)
+        assert found.path == found.receipt == f"exports/{bad.name}"
+        status = pipeline("status", place / "out")
+        assert status.returncode == 1 and "export ../other" in said(status) and bad.name in said(status), said(status)
+        refused = pipeline("gc", place / "out")
+        assert refused.returncode == 1 and "not known what an export was made from" in said(refused), said(refused)
+        (place / "ids.txt").write_text(f"{first_id(place)}\n", "utf-8")
+        shown = said(pipeline("purge", place / "out", "--ids", place / "ids.txt", "--dry-run"))
+        assert "export ../other" in shown and "an export may hold them" in shown, shown
+    bad.write_bytes(whole)
+    change_record(bad, run="runs/../../..")
+    with pytest.raises(CorpusError, match="nothing in runs/"):
+        read_export(store, f"exports/{bad.name}")
+    assert repair(store, check_records(store)) == (1, 0, []) and not bad.exists()
+    assert check_records(store) == [] and pipeline("status", place / "out").returncode == 0
+
+
+def test_a_lost_view_is_told_until_it_is_restored_or_the_record_deleted(place: Path) -> None:
+    run(place / "corpus.yaml", "segment.max_chars=90")
+    export(place, place / "old")
+    run(place / "corpus.yaml")
+    store = Store(str(place / "out"))
+    (record,) = exports_of(store).records
+    (place / "out" / record.run / "view.json").write_bytes(b"{")
+    (found,) = check_records(store)
+    assert found.path == record.path and "is lost" in found.what and f"delete {store.url}/{record.path}" in found.what
+    assert repair(store, [found])[0] == 0 and "cannot be made again" in repair(store, [found])[2][0]
+    refused = pipeline("gc", place / "out")
+    assert refused.returncode == 1 and f"delete {store.url}/{record.path}" in said(refused), said(refused)
+    (place / "ids.txt").write_text(f"{first_id(place)}\n", "utf-8")
+    assert "export ../old" in said(pipeline("purge", place / "out", "--ids", place / "ids.txt", "--dry-run"))
+
+
+def test_the_newest_view_that_is_made_again_is_the_one_that_was_exported(place: Path) -> None:
+    export(place, place / "one")
+    store = Store(str(place / "out"))
+    (record,) = exports_of(store).records
+    (place / "out" / record.run / "view.json").write_bytes(b"{")
+    done = pipeline("verify", place / "corpus.yaml", "--repair")
+    assert "cannot be made again" not in said(done)
+    assert pipeline("verify", place / "corpus.yaml").returncode == 0 and pipeline("gc", place / "out").returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="permissions of root are dropped the Linux way")
+def test_a_corpus_that_cannot_be_written_to_is_exported_all_the_same(place: Path) -> None:
+    (place / "out").chmod(0o555)
+    with without_rights_of_root():
+        try:
+            (place / "out/try").write_text("")
+            pytest.skip("this user may write everywhere and cannot give up that right")
+        except PermissionError:
+            shown = export(place, place / "to")
+    (place / "out").chmod(0o755)
+    assert "does not record this export, so purge and gc do not know it" in shown and "cannot write" in shown
+    assert (place / "to/export.json").exists() and not (place / "out/exports").exists()
+
+
+def test_documents_that_are_purged_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = exporting.write_wide
+
+    def meanwhile(*arguments: Any) -> Any:
+        written = writes(*arguments)
+        purge(place, first_id(place))
+        return written
+
+    monkeypatch.setattr(exporting, "write_wide", meanwhile)
+    with pytest.raises(CorpusError, match=r"purged from .* during this export, which may hold them: delete .*/to and"):
+        export(place, place / "to")
+    found = pq.ParquetDataset(place / "to/data").read(columns=["doc_id"])["doc_id"].to_pylist()
+    assert first_id(place) in found
