@@ -22,8 +22,8 @@ BESIDE_SENTENCES = 5000  # to segment, about, from which on a process for it is 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Visit waiting parts, segment chunks and visit their parts; a fatal event is the last."""
-    visits = any(stage != SEGMENT for stage in plan.stages)
-    visit = PartTask(plan.config, folder, devices()[0], plan.stages) if visits else None
+    visits = any(stage != SEGMENT for stage in plan.visits)
+    visit = PartTask(plan.config, folder, devices()[0], plan.visits) if visits else None
     events = _beside(plan, folder, visit) if visit and _much_to_segment(plan) else _in_turn(plan, folder, visit)
     for event in events:
         yield event

@@ -79,7 +79,7 @@ def work_of(plan: Plan, folder: str) -> Work:
     ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that were not checked
     return Work(
         segment=partial(_segment_task, config, folder, ordered),
-        visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.stages) else None,
+        visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.visits) else None,
         settings=config.launcher,
         sat=config.segment.uses_sat,
     )
@@ -88,7 +88,7 @@ def work_of(plan: Plan, folder: str) -> Work:
 def items_of(plan: Plan) -> Iterator[tuple[str, Item]]:
     """Yield the items of `flow` lazily: of millions of parts only a wave is in memory."""
     for one in plan.chunks_to_work_on():
-        waiting = list(one.waiting(plan.stages))
+        waiting = list(one.waiting(plan.visits))
         rows = {part.ref.part: part.rows for part in one.parts} if waiting else {}
         yield from ((ref.part, _part_item(ref, rows[ref.part])) for ref in waiting)
     for chunk in plan.chunks_to_segment():
@@ -100,7 +100,7 @@ def _segment_task(config: RunConfig, folder: str, ordered: Identity | None, devi
 
 
 def _part_task(plan: Plan, folder: str, ordered: Identity | None, device: str) -> PartTask:
-    return PartTask(plan.config, folder, device, plan.stages, ordered, hosted=device != "cpu")
+    return PartTask(plan.config, folder, device, plan.visits, ordered, hosted=device != "cpu")
 
 
 def _part_item(ref: PartRef, rows: int) -> Item:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stages.autobleu.settings import AutobleuSettings
+from stages.duplicates.settings import HashSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
@@ -33,6 +34,10 @@ def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
             from stages.noise.signals import Noise
 
             return Noise(settings)
+        case HashSettings():
+            from stages.duplicates.hashing import Hash
+
+            return Hash(settings)
         case EncodeSettings():
             from stages.encode.encoder import Encode
 

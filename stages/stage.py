@@ -112,6 +112,7 @@ class StageSettings(Settings, ABC):
     reads: ClassVar[tuple[str, ...]]  # columns as "family.column"
     writes: ClassVar[tuple[str, ...]]  # families
     fits: ClassVar[tuple[str, ...]] = ()  # fitted artifacts that it needs, by name
+    corpus_wide: ClassVar[bool] = False  # of all parts at once: no worker's visit computes it
     applied: ClassVar[tuple[str, ...] | None] = None  # settings that rows depend on, not only the fit; None: all
 
     @abstractmethod

@@ -120,4 +120,4 @@ def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tupl
         failures += [*errors, f"{lost} of {specs[-1].ranges} claims of phase {number - 1} were not finished"]
     last = specs[-1].todo
     died = lost and not errors and [spec.todo for spec in specs[-DEATHS:]] != [last] * DEATHS
-    return "" if specs[-1].kind == "fit" or died else last, refit, failures
+    return "" if specs[-1].kind in ("fit", "compare") or died else last, refit, failures

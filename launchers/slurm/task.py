@@ -39,7 +39,7 @@ from pipeline.corpus.runs import SUMMARY, newest_view
 from pipeline.corpus.states import fold, read_state
 from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_phase, read_worker
 from pipeline.run.run import plan_run
-from pipeline.run.steps import decide, next_step
+from pipeline.run.steps import compare, decide, next_step
 from pipeline.run.tasks import attempts_at, clear_attempts
 from pipeline.storage.store import Store
 
@@ -105,7 +105,7 @@ class Task:
 
     def _engine(self) -> contextlib.AbstractContextManager[None]:
         """Keep what stays up over all shards."""
-        if self.spec.kind == "fit" or self.config.launcher.inside == "inline":
+        if self.spec.kind in ("fit", "compare") or self.config.launcher.inside == "inline":
             return contextlib.nullcontext()
         from launchers.local import ray_on_this_machine
 
@@ -138,7 +138,7 @@ class Task:
         failures: list[dict[str, str]] = []
         fitted: list[str] = []
         chunks = parts = sentences = 0
-        if self.spec.kind == "fit":
+        if self.spec.kind in ("fit", "compare"):
             fitted = self._fit()
         else:
             with contextlib.closing(self._events_of(int(lease.name), lease.generation)) as events:
@@ -195,6 +195,8 @@ class Task:
         chunks = newest_view(self.store).listed.chunks
         plan, _ = plan_run(self.config, read_options(self.store, self.run, self.config), self.spec.refit, chunks)
         step = next_step(plan, "")
+        if step.kind == "compare":
+            compare(self.console, plan)
         return decide(self.console, step, self.spec.refit, lambda: devices()[0]) if step.kind == "fit" else []
 
     def _beat(self) -> str | None:

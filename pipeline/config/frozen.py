@@ -28,12 +28,14 @@ class Frozen:
     """The decisions of a corpus.
 
     `fits`: by name (`scaler`). `rates`: the share of rows that a stage samples, by stage. `duplicates`: the record of
-    documents that are left out because earlier ones have their ids; empty if there is none.
+    documents that are left out because earlier ones have their ids; empty if there is none. `compared`: a digest of all
+    chunks in order, for stages that compare the whole corpus; empty if there are no such stages.
     """
 
     fits: Mapping[str, FitRef] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     duplicates: str = ""
+    compared: str = ""
 
 
 class Places(dict[tuple[str, ...], str]):

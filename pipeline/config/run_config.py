@@ -19,6 +19,7 @@ from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
 from stages.autobleu.settings import AutobleuSettings
 from stages.decoder.settings import DecoderSettings
+from stages.duplicates.settings import DuplicatesSettings, HashSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
@@ -31,7 +32,10 @@ from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
 
 # as data goes through them
-STAGES = ("segment", "language", "noise", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq", "decoder")
+STAGES = (
+    "segment", "language", "noise", "hashes", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq",
+    "decoder", "duplicates",
+)  # fmt: skip
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",), "decoder": ("encode",),
@@ -72,6 +76,9 @@ class RunConfig(Settings):
         None, description="the language of each sentence, against the stated one"
     )
     noise: NoiseSettings | None = meaning(None, description="shares of digits, markup, repetitions, … of each sentence")
+    duplicates: DuplicatesSettings | None = meaning(
+        None, description="which sentences and documents repeat others of the corpus"
+    )
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
     fit: PilotSettings = meaning(PilotSettings(), description="the pilot, for scaler, predictor, rvq and decoder")
@@ -163,9 +170,17 @@ class RunConfig(Settings):
         """
         return self._places.nearest(keys)
 
+    @property
+    def hashes(self) -> HashSettings | None:
+        """The stage that hashes what the section `duplicates` compares."""
+        return self.duplicates.hashes if self.duplicates else None
+
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """Return the row-wise stages that the file asks for, in order."""
-        stages = (self.language, self.noise, self.encode, self.autobleu, self.fragility, self.predictor, self.rvq)
+        stages = (
+            self.language, self.noise, self.hashes, self.encode, self.autobleu, self.fragility, self.predictor,
+            self.rvq, self.duplicates,
+        )  # fmt: skip
         return tuple(stage for stage in stages if stage)
 
     def row_stages(self) -> tuple[StageSettings, ...]:
@@ -175,7 +190,7 @@ class RunConfig(Settings):
         return tuple(ready for stage in self.asked_stages() if (ready := self._ready(stage)))
 
     def _ready(self, stage: StageSettings) -> StageSettings | None:
-        if not self.frozen.fits.keys() >= set(stage.fits):
+        if not self.frozen.fits.keys() >= set(stage.fits) or (stage.corpus_wide and not self.frozen.compared):
             return None
         if not isinstance(getattr(stage, "sample", None), Rows):
             return stage

@@ -57,6 +57,8 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
             f"{number(differ)} of {counted(int(judged), 'judged sentence')} are in another language than stated"
             + (f" ({differ / judged:.1%})" if judged else ""),
         )
+    if accounting.duplicates:
+        table.add_row("duplicates", accounting.duplicates)
     score = accounting.counts.get("autobleu")
     if score and score["scored"]:
         table.add_row(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.base.formats import number
 from pipeline.config.run_config import STAGES
 from pipeline.corpus.counters import CHUNK, MISFITS, Counters, busy_seconds, by_detail, stages_of, whole_counts
 from pipeline.corpus.receipts import REPEATED
@@ -43,6 +44,19 @@ class Accounting:
     warnings: Counter[str] = field(default_factory=Counter)  # text → parts of a stage that it was raised for
     kept_types: dict[str, ColumnType] = field(default_factory=dict)  # of metadata columns, in all parts
     misfits: Counter[str] = field(default_factory=Counter)  # metadata column → values that did not fit its type
+
+    @property
+    def duplicates(self) -> str:
+        """How many sentences and documents repeat earlier ones, in words; empty if they were not compared."""
+        found = self.counts.get("duplicates")
+        if not found:
+            return ""
+        of = {"sentences": self.rows["duplicates"], "documents": int(self.counts[SEGMENT]["documents"])}
+        told = [
+            f"{number(found[unit])} of {number(all_)} {unit} ({found[unit] / all_:.1%})" for unit, all_ in of.items()
+        ]
+        return f"{' and '.join(told)} repeat earlier ones"
+
     problems: list[str] = field(default_factory=list)
 
     @property

@@ -11,6 +11,8 @@ from pipeline.corpus.tombstones import mark_erased, read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
+NAMING = "duplicates"  # the stage and family whose columns name other documents
+
 
 def live_files(chunk: ChunkState) -> Iterator[str]:
     """Yield the receipts of a chunk and its parts, and the files that they name."""
@@ -45,8 +47,19 @@ def erase(store: Store, chunks: Collection[ChunkState]) -> int:
             if path not in live:
                 store.delete(path)
                 gone += 1
+    gone += _erase_names(store, chunks) if ready else 0
     mark_erased(store, waiting)
     return gone
+
+
+def _erase_names(store: Store, chunks: Collection[ChunkState]) -> int:
+    """Delete what older comparisons of the corpus left of any chunk: it may name a purged document."""
+    old = [path for folder in (f"receipts/{NAMING}", NAMING) for path in store.find(folder)]
+    live = {path for chunk in chunks for path in live_files(chunk)} if old else set()
+    for path in old:
+        if path not in live:
+            store.delete(path)
+    return sum(path not in live for path in old)
 
 
 def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str]:

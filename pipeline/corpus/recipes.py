@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -120,6 +121,8 @@ def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
         stage.name: settings,
         "artifacts": stage.artifacts(),
     }
+    if stage.corpus_wide:
+        recipe["corpus"] = frozen.compared
     return recipe | ({"fits": {name: frozen.fits[name].content for name in stage.fits}} if stage.fits else {})
 
 
@@ -145,13 +148,34 @@ def compares_ids(config: RunConfig) -> bool:
 
 def compared_chunks(config: RunConfig, chunks: ChunkTable) -> ChunkTable:
     """Return the chunks of inputs that name an id column, ordered by input, path and record."""
-    order = {str(one.name): number for number, one in enumerate(config.input) if one.id}
+    order, ranks = in_input_order(config, chunks)
+    named = np.asarray([one.id is not None for one in config.input])
+    return chunks.take(order[named[ranks[order]]])
+
+
+def in_input_order(config: RunConfig, chunks: ChunkTable) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the numbers of chunks in the order of their inputs, paths and records, and the input of each chunk."""
+    numbers = {str(one.name): number for number, one in enumerate(config.input)}
     inputs = chunks.table["input"].combine_chunks()
-    rank_of = np.asarray([order.get(name, -1) for name in inputs.dictionary.to_pylist()], np.int64)
-    ranks = rank_of[inputs.indices.to_numpy()]
+    number_of = np.asarray([numbers[name] for name in inputs.dictionary.to_pylist()], np.int64)
+    ranks = number_of[inputs.indices.to_numpy()]
     keys = pa.table({"input": ranks, "path": chunks.table["path"].cast(pa.string()), "start": chunks.table["start"]})
-    sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]).to_numpy()
-    return chunks.take(sorted_[ranks[sorted_] >= 0])
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+    return order.to_numpy().astype(np.int64), ranks
+
+
+def with_comparison(config: RunConfig, chunks: Sequence[Chunk]) -> RunConfig:
+    """Return the configuration with a digest of all chunks in order, if some stage compares the whole corpus.
+
+    Their fingerprints cover every text, so a comparison of other chunks never passes for one of these.
+    """
+    if not any(stage.corpus_wide for stage in config.asked_stages()):
+        return config
+    table = ChunkTable.of(chunks)
+    order, _ = in_input_order(config, table)
+    prints = Recipes.of(config).chunk_fingerprints(table).take(pa.array(order))
+    digest = hashlib.blake2b(b"".join(prints.to_pylist()), digest_size=16).hexdigest()
+    return config.with_frozen(replace(config.frozen, compared=digest))
 
 
 def compared_digest(config: RunConfig, ordered: ChunkTable) -> tuple[list[str], str]:

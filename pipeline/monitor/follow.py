@@ -134,6 +134,8 @@ def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
     if phase.kind == "fit":
         fitted = ", ".join(phase.fitted)
         return [("", f"{'fitted ' + fitted if fitted else 'done' if phase.over else 'fitting'}, {took}")]
+    if phase.kind == "compare":
+        return [("", f"{'compared' if phase.over else 'comparing'} the whole corpus, {took}")]
     done = f"{counted(phase.parts, 'part')}, {counted(phase.sentences, 'sentence')}"
     if phase.over:
         failed = f", {phase.failed} failed" if phase.failed else ""

@@ -18,7 +18,7 @@ from pipeline.config.run_config import FITS, ONLY_FITS, STAGES, RunConfig
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.receipts import PartRef
-from pipeline.corpus.recipes import SEGMENT, with_known_duplicates
+from pipeline.corpus.recipes import SEGMENT, with_comparison, with_known_duplicates
 from pipeline.corpus.runs import packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
@@ -68,13 +68,34 @@ class Plan:
     missing_fits: tuple[str, ...]  # of this run
     same_files: int = 0  # that have another time or version than when they were segmented, and hold the same
 
+    @property
+    def visits(self) -> tuple[str, ...]:
+        """Return the stages that workers do, chunk by chunk and part by part."""
+        return tuple(stage for stage in self.stages if stage not in self._corpus_wide)
+
+    @property
+    def compares(self) -> tuple[str, ...]:
+        """Return the stages that compare the whole corpus, and that some part lacks."""
+        wide = tuple(stage for stage in self.stages if stage in self._corpus_wide)
+        return tuple(stage for stage in wide if any(one.count_waiting((stage,))[0] for one in self.chunks))
+
+    @property
+    def compares_later(self) -> bool:
+        """Return whether a stage of this run compares the whole corpus, when everything else is done."""
+        return not self._corpus_wide.isdisjoint(self.stages)
+
+    @property
+    def _corpus_wide(self) -> set[str]:
+        return {stage.name for stage in self.config.asked_stages() if stage.corpus_wide}
+
     def over(self, chunks: Sequence[ChunkState]) -> Plan:
         """Return the same plan for these chunks only."""
         return replace(self, chunks=chunks)
 
     def chunks_to_work_on(self) -> Iterator[ChunkState]:
         """Yield the chunks that lack a stage of this run, in its order."""
-        return (one for one in self.chunks if one.lacks(self.stages))
+        visits = self.visits
+        return (one for one in self.chunks if one.lacks(visits))
 
     def chunks_to_segment(self) -> Sequence[Chunk]:
         """Return the chunks without a receipt, in the run's order."""
@@ -86,16 +107,17 @@ class Plan:
 
     def parts_to_visit(self) -> Sequence[PartRef]:
         """Yield the parts that are segmented and lack a stage of this run, created during iteration."""
-        return Refs(self.chunks, self.stages)
+        return Refs(self.chunks, self.visits)
 
     def sentences_to_visit(self) -> int:
         """Return the number of sentences in the parts to visit."""
-        return sum(one.count_waiting(self.stages)[1] for one in self.chunks)
+        visits = self.visits
+        return sum(one.count_waiting(visits)[1] for one in self.chunks)
 
     @property
     def nothing_to_do(self) -> bool:
         """Whether everything that this run may do is done."""
-        return not (self.missing_fits or self.waiting or self.launches)
+        return not (self.missing_fits or self.waiting or self.launches or self.compares)
 
     @property
     def launches(self) -> bool:
@@ -162,12 +184,12 @@ def make_plan(
         found = plan_inputs(config.input, config.chunk_bytes, packs(Store(config.output)))
         chunks = order_chunks(found, seed=config.seed)
     store = Store(config.output)
-    config = with_known_duplicates(store, config, chunks)
+    config = with_comparison(with_known_duplicates(store, config, chunks), chunks)
     view = View.of(config, chunks)
     state = read_state(store, view)
     recognised = recognise(state, config)
     if recognised:
-        config = with_known_duplicates(store, config, recognised.chunks)
+        config = with_comparison(with_known_duplicates(store, config, recognised.chunks), recognised.chunks)
         view = View.of(config, recognised.chunks)
         state = read_state(store, view)
     work = {stage: _work(state.total, stage) for stage in stages}

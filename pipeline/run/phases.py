@@ -49,12 +49,13 @@ class PhaseSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["pilot", "fit", "main"]
+    kind: Literal["pilot", "fit", "main", "compare"]
     stages: tuple[str, ...]
     config: dict[str, Any]
     fits: dict[str, dict[str, str]]
     rates: dict[str, float]
     duplicates: str = ""  # the record of documents that are left out
+    compared: str = ""  # of what the whole corpus is compared
     identity: dict[str, str]  # of the machine that ordered it, so that a worker with other code or models is refused
     ranges: int
     chunks: int
@@ -78,7 +79,7 @@ class PhaseSpec(BaseModel):
         """Return the configuration with what the corpus has decided."""
         fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
         config = RunConfig.model_validate_json(json.dumps(self.config))
-        return config.with_frozen(Frozen(fits=fits, rates=self.rates, duplicates=self.duplicates))
+        return config.with_frozen(Frozen(fits, self.rates, self.duplicates, self.compared))
 
 
 class ShardResult(BaseModel):
@@ -132,13 +133,14 @@ def shards_of(chunks: int, most: int, workers: int) -> list[tuple[int, int]]:
 
 
 def write_phase(
-    store: Store, folder: str, plan: Plan, kind: Literal["pilot", "fit", "main"], refit: Collection[str]
+    store: Store, folder: str, plan: Plan, kind: Literal["pilot", "fit", "main", "compare"], refit: Collection[str]
 ) -> PhaseSpec:
     """Write what workers need to know; the specification comes last."""
     count = sum(1 for _ in plan.chunks_to_work_on())
     settings = plan.config.launcher
-    cuts = [(0, 0)] if kind == "fit" else shards_of(count, settings.chunks_per_claim, settings.tasks)
-    if kind != "fit":
+    alone = kind in ("fit", "compare")  # one task does it, and no chunks are shared out
+    cuts = [(0, 0)] if alone else shards_of(count, settings.chunks_per_claim, settings.tasks)
+    if not alone:
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, _WORK, compression="zstd", write_page_checksum=True) as writer:
             chunks = plan.chunks_to_work_on()
@@ -154,6 +156,7 @@ def write_phase(
         fits={name: dataclasses.asdict(ref) for name, ref in plan.config.frozen.fits.items()},
         rates=dict(plan.config.frozen.rates),
         duplicates=plan.config.frozen.duplicates,
+        compared=plan.config.frozen.compared,
         identity=identity(plan.config),
         ranges=len(cuts),
         chunks=count,

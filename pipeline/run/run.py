@@ -49,7 +49,7 @@ from pipeline.planning.tables import show_same
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
-from pipeline.run.steps import decide, next_step
+from pipeline.run.steps import compare, decide, next_step
 from pipeline.storage.store import Store
 from pipeline.training.record import RECORD as TRAINING
 from pipeline.training.record import changed_since, refuse
@@ -319,10 +319,18 @@ class _Run:
                 self.console.print(f"pilot: {of} {counted(len(plan.chunks), 'chunk')}", highlight=False)
                 self._work_on(step.plan, step.kind)
                 last = step.todo
+            elif step.kind == "compare":
+                with (
+                    self._phase("compare"),
+                    announced(self.console, f"comparing the corpus: {', '.join(plan.compares)}"),
+                ):
+                    compare(self.console, plan)
             else:
                 if step.kind == "main":
                     self._work_on(step.plan, step.kind)
-                break
+                    last = step.todo
+                if step.kind == "finish" or not plan.compares_later:
+                    break
             with announced(self.console, "reading receipts"):
                 plan = make_plan(self.config, self.options.only, self.options.until, self.refit, _chunks(plan))
             if not self.refit:
@@ -357,7 +365,7 @@ def _progress_of(console: Console, plan: Plan) -> RunProgress:
         console,
         chunks=len(plan.chunks_to_segment()),
         sentences=plan.sentences_to_visit(),
-        visits=any(stage != SEGMENT for stage in plan.stages),
+        visits=any(stage != SEGMENT for stage in plan.visits),
         starting=f"{_STARTED.get(plan.config.launcher.kind, '')}loading the models{first}",
     )
 

@@ -20,6 +20,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.fits import FitRecord
 from pipeline.planning.plan import Plan
+from pipeline.run.duplicates import find_duplicates
 from pipeline.run.fitting import fit, freeze_rates
 from pipeline.run.phases import todo_of
 from pipeline.run.pilot import Pilot, pilot_of
@@ -31,10 +32,10 @@ FEW_SCORED = 2000  # rows that the predictor needs to learn well
 @dataclass(frozen=True)
 class Step:
     """The next step. `pilot`, `main`: launch the plan, over the pilot's chunks or over all; `fit`: make the
-    decisions.
+    decisions; `compare`: do the stages that compare the whole corpus.
     """
 
-    kind: Literal["pilot", "fit", "main", "finish"]
+    kind: Literal["pilot", "fit", "main", "compare", "finish"]
     plan: Plan
     pilot: Pilot | None = None
 
@@ -61,8 +62,17 @@ def next_step(plan: Plan, last: str) -> Step:
             if todo or not pilot.enough:
                 raise _stuck(plan)
             return Step("fit", plan, pilot)
-    main = Step("main", plan)
-    return main if plan.launches and main.todo != last else Step("finish", plan)
+    if plan.launches:
+        main = Step("main", plan)
+        return main if main.todo != last else Step("finish", plan)
+    return Step("compare" if plan.compares else "finish", plan)
+
+
+def compare(console: Console, plan: Plan) -> None:
+    """Do the stages that compare the whole corpus. Raises `CorpusError` if what they compare is not all there."""
+    for stage in plan.compares:
+        parts = find_duplicates(plan)
+        console.print(f"{stage}: {counted(parts, 'part')} compared", highlight=False)
 
 
 def _stuck(plan: Plan) -> CorpusError:

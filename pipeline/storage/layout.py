@@ -26,7 +26,8 @@ CORPUS_FILE = "corpus.json"
 RUNS = "runs"
 
 ROW_FAMILIES = (
-    "sentences", "language", "noise", "embeddings", "status", "autobleu", "fragility", "fragility-predicted", "codes",
+    "sentences", "language", "noise", "hashes", "embeddings", "status", "autobleu", "fragility", "fragility-predicted",
+    "codes", "duplicates",
 )  # fmt: skip
 FITS = "fits"
 INDEXES = "train/index"
@@ -62,6 +63,14 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("lang_differs", pa.bool_()),  # from the stated language, with confidence
     ],
     "noise": [(name, pa.float32()) for name in (*SENTENCE_COLUMNS, *NOISE_OF_DOCUMENTS)],
+    "hashes": [("sentence_hash", pa.uint64()), ("doc_hash", pa.uint64())],
+    "duplicates": [
+        ("duplicate_of", pa.string()),  # id of the document with the first such sentence; null: this is the first
+        ("duplicate_of_position", pa.int32()),
+        ("duplicate_count", pa.int32()),  # sentences that are equal, with this one
+        ("doc_duplicate_of", pa.string()),
+        ("doc_duplicate_count", pa.int32()),
+    ],
     "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
     "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
@@ -92,6 +101,9 @@ _NULLABLE = {
     "documents.lang_confidence",
     "language.lang_detected",
     "language.lang_confidence_detected",
+    "duplicates.duplicate_of",
+    "duplicates.duplicate_of_position",
+    "duplicates.doc_duplicate_of",
 } | {
     f"{family}.{name}"  # not sampled, or the embedding is not finite
     for family in ("autobleu", "fragility", "fragility-predicted")

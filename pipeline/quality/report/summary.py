@@ -94,6 +94,8 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         whole = Note("Every embedding is finite and of a whole sentence.", "good")
         notes.append(Note(what) if truncated or broken else whole)
     notes += [Note(text, "look") for text in _cut_by_tokens(found)]
+    if accounting.duplicates:
+        notes.append(Note(f"{accounting.duplicates[0].upper()}{accounting.duplicates[1:]}.", "plain"))
     if rows.has("autobleu"):
         values = finite(rows.scores["autobleu"])
         poor = f"{share(int((values < POOR).sum()), len(values))} of the scored sentences are below {POOR}"

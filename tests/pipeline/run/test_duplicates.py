@@ -1,0 +1,229 @@
+"""The section `duplicates` of whole corpora: against a plain Python count, in every order of work, after kills."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline import Corpus
+from pipeline.base.errors import CorpusError
+from pipeline.config.load import load_config
+from pipeline.planning.plan import make_plan
+from pipeline.run import duplicates
+from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline, said
+from tests.support.runs import run
+
+TEXT = {"encode": None, "autobleu": None, "duplicates": {}}
+COLUMNS = ("duplicate_of", "duplicate_of_position", "duplicate_count", "doc_duplicate_of", "doc_duplicate_count")
+WHERE = ("part", "row", "doc_id", "position", "text")
+
+
+def documents() -> list[dict[str, Any]]:
+    """Twelve documents with sentences in common; the last repeats the second in capitals with other white space."""
+    found = [one | {"id": f"doc {at}"} for at, one in enumerate(sample_documents("postgresql-eng", 3))]
+    found += [one | {"id": f"help {at}"} for at, one in enumerate(sample_documents("libreoffice-eng", 8))]
+    return [*found, found[1] | {"id": "again", "text": found[1]["text"].upper().replace(" ", "  ")}]
+
+
+def plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+
+
+def expected(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    """The columns by dictionaries, of rows in the order of the corpus."""
+    sentences = Counter(plain(row["text"]) for row in rows)
+    of_document: dict[str, list[str]] = {}
+    for row in rows:
+        of_document.setdefault(row["doc_id"], []).append(plain(row["text"]))
+    texts = {name: tuple(several) for name, several in of_document.items()}
+    copies = Counter(texts.values())
+    first: dict[str, tuple[str, int]] = {}
+    first_document: dict[tuple[str, ...], str] = {}
+    found = []
+    for row in rows:
+        here, text, name = (row["doc_id"], row["position"]), plain(row["text"]), row["doc_id"]
+        of = first.setdefault(text, here)
+        of_doc = first_document.setdefault(texts[name], name)
+        found.append(
+            (
+                *((None, None) if of == here else of),
+                sentences[text],
+                None if of_doc == name else of_doc,
+                copies[texts[name]],
+            )
+        )
+    return found
+
+
+def columns(out: Path) -> pa.Table:
+    """The columns of all rows, in the order of the inputs."""
+    corpus = Corpus(str(out))
+    table = corpus.to_arrow(*WHERE, "source", *COLUMNS)
+    return table.sort_by([("source", "ascending"), ("part", "ascending"), ("row", "ascending")])
+
+
+def found(table: pa.Table) -> list[tuple[object, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in COLUMNS), strict=True))
+
+
+def words_of(table: pa.Table) -> str:
+    """What summary and report say of these columns."""
+    repeated = table.num_rows - table["duplicate_of"].null_count
+    share = f"{repeated} of {table.num_rows} sentences ({repeated / table.num_rows:.1%})"
+    return f"{share} and 1 of 12 documents (8.3%) repeat earlier ones"
+
+
+def write(folder: Path, some: list[dict[str, Any]]) -> None:
+    for number in range(0, len(some), 4):
+        write_jsonl(folder / f"in/{number:02d}.jsonl", some[number : number + 4])
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Path:
+    write(tmp_path, documents())
+    path = write_config(tmp_path, **TEXT)
+    run(path)
+    return path
+
+
+def test_columns_summary_plan_select_and_inspect(tmp_path: Path) -> None:
+    write(tmp_path, documents())
+    path = write_config(tmp_path, **TEXT, select={"where": "duplicate_of is null"})
+    planned = pipeline("plan", path)
+    assert re.search(r"^duplicates +0 parts", planned.stdout, re.MULTILINE), said(planned)
+    done = pipeline("run", path)
+    assert done.returncode == 0, said(done)
+    table = columns(tmp_path / "out")
+    assert found(table) == expected(table.to_pylist())
+    assert set(table.filter(pa.compute.is_valid(table["doc_duplicate_of"]))["doc_id"].to_pylist()) == {"again"}
+    repeated = table.num_rows - table["duplicate_of"].null_count
+    assert words_of(table) in " ".join(done.stdout.split())
+    assert "Nothing to do." in pipeline("run", path).stdout
+    selected = pipeline("select", path)
+    assert f"{table.num_rows - repeated}" in selected.stdout, said(selected)
+    shown = pipeline("inspect", tmp_path / "out", "--where", "doc_duplicate_of == 'doc 1'", "--json")
+    copied = table.filter(pa.compute.equal(table["doc_id"], "again")).num_rows
+    assert shown.returncode == 0 and f'"sentences": {copied},' in shown.stdout, said(shown)
+    types = {field.name: str(field.type) for field in table.schema}
+    assert [types[name] for name in COLUMNS] == ["string", "int32", "int32", "string", "int32"]
+
+
+@pytest.mark.parametrize("at_once", [1, 60, 10_000])
+def test_pieces_do_not_change_the_result(compared: Path, at_once: int) -> None:
+    before = data_digests(compared.parent / "out")
+    for receipt in (compared.parent / "out/receipts/duplicates").rglob("*.json"):
+        receipt.unlink()
+    plan = make_plan(load_config(compared))
+    assert plan.compares == ("duplicates",) and not plan.launches
+    parts = len(Corpus(str(compared.parent / "out")).parts)
+    assert duplicates.find_duplicates(plan, at_once) == parts > 3
+    run(compared)
+    assert data_digests(compared.parent / "out") == before
+
+
+def test_a_comparison_that_was_stopped_goes_on(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = data_digests(compared.parent / "out")
+    receipts = sorted((compared.parent / "out/receipts/duplicates").rglob("*.json"))
+    kept, *lost = receipts
+    for one in lost:
+        one.unlink()
+    stamp, commit, left = kept.stat().st_mtime_ns, duplicates.commit, iter([True])
+
+    def stopped(*arguments: Any, **named: Any) -> Any:
+        if next(left, False):
+            return commit(*arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(duplicates, "commit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(compared)
+    monkeypatch.undo()
+    with pytest.raises(CorpusError, match="duplicate_of"):
+        Corpus(str(compared.parent / "out")).to_arrow("duplicate_of")
+    shown = run(compared)
+    assert "Corpus done" in shown and kept.stat().st_mtime_ns == stamp
+    assert data_digests(compared.parent / "out") == before
+
+
+def test_more_documents_compare_the_corpus_again_and_hash_only_themselves(compared: Path, tmp_path: Path) -> None:
+    hashes = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/receipts/hashes").rglob("*.json")}
+    copy = documents()[4]
+    write_jsonl(tmp_path / "in/-first.jsonl", [copy | {"id": "now first"}])
+    shown = run(compared)
+    assert "Corpus done" in shown
+    table = columns(tmp_path / "out")
+    assert found(table) == expected(table.to_pylist())
+    rows = table.filter(pa.compute.equal(table["doc_id"], copy["id"]))
+    assert set(rows["doc_duplicate_of"].to_pylist()) == {"now first"}
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in hashes.items())
+    fresh = tmp_path / "fresh"
+    write(fresh, documents())
+    write_jsonl(fresh / "in/-first.jsonl", [copy | {"id": "now first"}])
+    run(write_config(fresh, **TEXT))
+    assert found(columns(fresh / "out")) == found(table)
+
+
+def test_nothing_names_a_purged_document(compared: Path, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("doc 1\n")
+    assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids.txt").returncode == 0
+    run(compared)
+    table = columns(tmp_path / "out")
+    assert found(table) == expected(table.to_pylist()) and "again" in table["doc_id"].to_pylist()
+    assert all(
+        "doc 1" not in str(pa.parquet.read_table(one)) for one in (tmp_path / "out/duplicates").rglob("*.parquet")
+    )
+
+
+def test_other_normalisation_and_parts_without_hashes(compared: Path, tmp_path: Path) -> None:
+    run(compared, "duplicates.normalise=none")
+    table = columns(tmp_path / "out")
+    assert set(table["doc_duplicate_of"].to_pylist()) == {None}
+    with pytest.raises(CorpusError, match=r"is not segmented; run without --only|has no hashes; run without --only"):
+        write_jsonl(tmp_path / "in/more.jsonl", documents()[:1])
+        done = pipeline("run", compared, "--only", "duplicates")
+        assert done.returncode != 0
+        raise CorpusError(said(done))
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentences"),
+    [
+        (["The same sentence."] * 30, 30),  # documents of one sentence
+        (["The same sentence again.\n\n" * 500], 500),  # one document of many equal sentences
+        (["One document, with one sentence."], 1),
+        ([], 0),
+    ],
+    ids=["all equal", "many sentences", "one document", "empty"],
+)
+def test_hostile_corpora(tmp_path: Path, texts: list[str], sentences: int) -> None:
+    some = [{"id": f"<b>{at}</b>", "lang": "eng_Latn", "title": "", "text": text} for at, text in enumerate(texts)]
+    write_jsonl(tmp_path / "in/a.jsonl", some)
+    path = write_config(tmp_path, **TEXT)
+    run(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    assert corpus.rows == sentences
+    if sentences:
+        table = columns(tmp_path / "out")
+        assert found(table) == expected(table.to_pylist())
+
+
+@pytest.mark.slow
+def test_the_report_says_how_many(compared: Path, tmp_path: Path) -> None:
+    done = pipeline("report", tmp_path / "out")
+    assert done.returncode == 0, said(done)
+    assert words_of(columns(tmp_path / "out")) in (tmp_path / "out/report/index.html").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes(compared: Path, tmp_path: Path) -> None:
+    (other := tmp_path / "other").mkdir()
+    done = pipeline("run", compared, "--set", f"output={other / 'out'}", "--set", "launcher.kind=local")
+    assert done.returncode == 0, said(done)
+    assert data_digests(other / "out") == data_digests(tmp_path / "out")

@@ -1,0 +1,124 @@
+"""Hashes of normalised texts and groups of equal ones, against Python's own dictionaries."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.duplicates.groups import MEMBERS, Lookup, groups, members
+from stages.duplicates.hashing import SLICE, Hash, folded, hash_texts, normalised
+from stages.duplicates.settings import HashSettings, Normalise
+from stages.stage import whole
+
+ODD = [
+    *(
+        "",
+        "a",
+        "A",
+        "ａ",
+        "ﬁn",
+        "fin",
+        "a b",
+        "a  b",
+        "a\tb",
+        " a b ",
+        "a\u00a0b",
+        "a\u3000b",
+        "Straße",
+        "STRASSE",
+        "é",
+    ),
+    *("e\u0301", "12345678", "123456789", "12345678\0", "\0", "\0\0", "語", "中文 句子", "👩\u200d👧"),
+]
+
+
+def column(texts: list[str]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def by_python(text: str) -> str:
+    """Unicode NFKC, lower case, each run of white space as one space."""
+    return " ".join(unicodedata.normalize("NFKC", text).lower().split(None))
+
+
+def test_light_normalisation_is_that_of_python() -> None:
+    plain = [one for one in ODD if "\0" not in one]
+    assert normalised(pa.array(plain)).to_pylist() == [by_python(one) for one in plain]
+
+
+@given(st.lists(st.one_of(st.sampled_from(ODD), st.text(max_size=40)), max_size=60), st.sampled_from(["light", "none"]))
+def test_texts_have_one_hash_exactly_if_they_are_equal(texts: list[str], how: Normalise) -> None:
+    texts = [one for one in texts if not any("\ud800" <= sign <= "\udfff" for sign in one)]
+    equal = normalised(pa.array(texts, pa.string())).to_pylist() if how == "light" else texts
+    hashes = hash_texts(column(texts), how).tolist()
+    assert len(dict(zip(equal, hashes, strict=True))) == len(set(hashes)) == len(set(zip(equal, hashes, strict=True)))
+
+
+def test_a_hash_does_not_depend_on_where_the_text_stands() -> None:
+    texts = [f"sentence {number} {'x' * (number % 40)}" for number in range(SLICE + 50)]
+    hashes = hash_texts(column(texts), "light")
+    assert len(set(hashes.tolist())) == len(texts)
+    other = pa.chunked_array([pa.array(["first", *texts]).slice(1, 10), pa.array(texts[10:])])
+    np.testing.assert_array_equal(hash_texts(other, "light"), hashes)
+    assert hash_texts(column([]), "light").shape == (0,)
+
+
+def test_known_hashes_stay() -> None:
+    """Columns of corpora on disk hold these: another value needs another version of the stage."""
+    assert hash_texts(column(["", "The ship arrived.", "x" * 100]), "none").tolist() == [
+        10681125515907561725,
+        5777293727113038714,
+        13159467451638486976,
+    ]
+
+
+def test_folding_sees_order_lengths_and_repetitions() -> None:
+    values = np.asarray([1, 2, 2, 1, 1, 2, 1, 1, 2, 2], np.uint64)
+    edges = np.asarray([0, 2, 4, 6, 7, 9, 10])
+    groups_of = [tuple(values[a:b].tolist()) for a, b in pairwise(edges.tolist())]
+    hashes = folded(values, edges).tolist()
+    assert len(set(hashes)) == len(set(groups_of)) == len(set(zip(hashes, groups_of, strict=True)))
+
+
+def test_documents_are_equal_where_their_sentences_are() -> None:
+    text = ["One.", "Two.", "one.", "TWO.", "Two.", "One.", "One."]
+    doc = pa.array([0, 0, 1, 1, 2, 2, 3], pa.int32())
+    table = pa.table({"sentences.text": text, "sentences.doc": doc})
+    hashes = whole(Hash(HashSettings()), table).families["hashes"]["doc_hash"].to_pylist()
+    assert hashes[0] == hashes[1] == hashes[2] == hashes[3] and len({hashes[0], hashes[4], hashes[6]}) == 3
+    exact = whole(Hash(HashSettings(normalise="none")), table).families["hashes"]["doc_hash"].to_pylist()
+    assert len(set(exact)) == 4
+
+
+@given(st.lists(st.lists(st.integers(0, 6), max_size=12), max_size=6))
+def test_groups_are_those_of_a_dictionary(parts: list[list[int]]) -> None:
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    tables = [MEMBERS.empty_table()]
+    for number, keys in enumerate(parts):
+        for row, key in enumerate(keys):
+            places[key].append((number, row))
+        tables.append(members(np.asarray(keys, np.uint64), np.arange(len(keys)), number))
+    found = groups(pa.concat_tables(tables)).to_pylist()
+    expected = {
+        (key, part): (*several[0], len(several))
+        for key, several in places.items()
+        if len(several) > 1
+        for part, _ in several
+    }
+    assert {(one["key"], one["part"]): (one["first_part"], one["first_row"], one["count"]) for one in found} == expected
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("known", [[], [3], [1, 3, 2**64 - 1]])
+def test_lookups_find_what_is_known(known: list[int]) -> None:
+    keys = np.asarray([0, 1, 3, 3, 4, 2**64 - 1], np.uint64)
+    lookup = Lookup.of(keys, np.asarray(known, np.uint64))
+    values = lookup.take(pa.chunked_array([pa.array(known, pa.uint64())])).to_pylist()
+    assert values == [one if one in known else None for one in keys.tolist()]
