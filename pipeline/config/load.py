@@ -21,13 +21,13 @@ from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
 from pipeline.config.causes import causes, key_of, without
 from pipeline.config.frozen import Places
-from pipeline.config.run_config import STAGES, RunConfig
+from pipeline.config.run_config import SECTIONS, RunConfig
 from pipeline.config.train import MICRO_CONCEPTS
 from pipeline.inputs import InputError, resolve_inputs
 from pipeline.storage.remote import holds_credentials
 from stages.yaml_text import load_yaml
 
-MAY_BE_EMPTY = (*STAGES, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
+MAY_BE_EMPTY = (*SECTIONS, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
 _SHOWN = 80  # characters of a value in messages
 SALVAGES = 5  # rounds of removing wrong values
 
@@ -200,7 +200,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
     for name in MAY_BE_EMPTY:
         if name in data and data[name] is None:
             data[name] = {}
-    for name in STAGES:
+    for name in SECTIONS:
         section = data.get(name)
         if not isinstance(section, dict):
             continue

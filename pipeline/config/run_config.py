@@ -36,6 +36,7 @@ STAGES = (
     "segment", "language", "noise", "hashes", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq",
     "decoder", "duplicates",
 )  # fmt: skip
+SECTIONS = tuple(name for name in STAGES if name != "hashes")  # a stage of the section `duplicates`
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",), "decoder": ("encode",),

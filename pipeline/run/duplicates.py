@@ -46,11 +46,14 @@ def find_duplicates(plan: Plan, at_once: int = AT_ONCE) -> int:
 
     Raises `CorpusError` if a chunk is not segmented, or a part has no hashes.
     """
-    config, store = plan.config, Store(plan.config.output)
+    return compare_parts(Store(plan.config.output), plan.config, _parts_in_order(plan), at_once)
+
+
+def compare_parts(store: Store, config: RunConfig, parts: Sequence[PartState], at_once: int = AT_ONCE) -> int:
+    """Do it for parts in the order of the corpus, which all have hashes."""
     settings = config.duplicates
     assert settings
     started = time.perf_counter()
-    parts = _parts_in_order(plan)
     rows = np.asarray([part.rows for part in parts], np.int64)
     total = int(rows.sum())
     pieces = min(MOST_PIECES, max(1, -(-total // at_once)))

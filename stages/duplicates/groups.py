@@ -22,29 +22,39 @@ def members(keys: Hashes, rows: Ints, part: int) -> pa.Table:
 
     So a part adds one row for each key, however often it repeats it.
     """
-    distinct, places, counts = np.unique(keys, return_index=True, return_counts=True)
-    columns = [distinct, np.full(len(distinct), part, np.int32), rows[places].astype(np.int32), counts.astype(np.int32)]
-    return pa.table(columns, schema=MEMBERS)
+    order, starts = _sorted(keys)
+    first = np.minimum.reduceat(rows[order], starts) if len(starts) else rows[:0]
+    counts = np.diff(np.append(starts, len(keys)))
+    columns = [keys[order[starts]], np.full(len(starts), part), first, counts]
+    return pa.table([pa.array(one, kind) for one, kind in zip(columns, MEMBERS.types, strict=True)], schema=MEMBERS)
+
+
+def _sorted(keys: Hashes) -> tuple[Ints, Ints]:
+    """Return an order in which equal keys follow each other, and where each key begins in it."""
+    order = np.argsort(keys)  # not a stable one, which takes twice as long
+    new = np.ones(len(order), np.bool_)
+    new[1:] = keys[order[1:]] != keys[order[:-1]]
+    return order, np.flatnonzero(new)
 
 
 def groups(table: pa.Table) -> pa.Table:
     """Return the members of all keys that occur more than once (`FOUND`), each with its group's first row and size.
 
-    `table`: `MEMBERS` of several parts in the order of the parts.
+    `table`: `MEMBERS` of several parts; parts are numbered in order.
     """
     keys, counts = table["key"].to_numpy(), table["count"].to_numpy()
-    order = np.argsort(keys, kind="stable")  # members of a group stay in the order of their parts
-    new = np.ones(len(order), np.bool_)
-    new[1:] = keys[order[1:]] != keys[order[:-1]]
-    starts = np.flatnonzero(new)
-    totals = np.add.reduceat(counts[order], starts) if len(starts) else np.zeros(0, np.int64)
-    group = np.cumsum(new) - 1
-    several = totals[group] > 1
-    rows, group = order[several], group[several]
-    first = order[starts][group]
     part, row = table["part"].to_numpy(), table["row"].to_numpy()
-    columns = [keys[rows], part[rows], part[first], row[first], totals[group].astype(np.int32)]
-    return pa.table(columns, schema=FOUND)
+    order, starts = _sorted(keys)
+    sizes = np.diff(np.append(starts, len(keys)))
+    totals = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
+    several = totals > 1
+    in_several = np.repeat(several, sizes)
+    order, sizes, totals = order[in_several], sizes[several], totals[several]
+    starts = np.cumsum(sizes) - sizes
+    places = (part[order].astype(np.int64) << 32) + row[order]
+    first = np.repeat(np.minimum.reduceat(places, starts) if len(starts) else places, sizes)
+    columns = [keys[order], part[order], first >> 32, first & 0xFFFFFFFF, np.repeat(totals, sizes)]
+    return pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,33 @@ def hash_texts(text: pa.ChunkedArray, normalise: Normalise) -> Hashes:
 
 def normalised(text: pa.Array) -> pa.Array:
     """Return texts in Unicode NFKC and lower case, with one space for each run of white space."""
-    text = pc.utf8_lower(pc.utf8_normalize(text, form="NFKC"))
-    uneven = pc.match_substring_regex(text, r"\s\s|[^\S ]|^ | $")
-    if not pc.any(uneven).as_py():
+    data, _ = _bytes_of(text)
+    if len(data) and data.max() < 128:  # ASCII is in NFKC already, and its lower case is quickly found
+        text = pc.ascii_lower(text)
+    else:
+        text = pc.utf8_lower(pc.utf8_normalize(text, form="NFKC"))
+    rows = _uneven(text)
+    if not len(rows):
         return text
-    even = pc.utf8_trim_whitespace(pc.replace_substring_regex(text.filter(uneven), r"\s+", " "))
-    return pc.replace_with_mask(text, uneven, even)
+    even = pc.utf8_trim_whitespace(pc.replace_substring_regex(text.take(pa.array(rows)), r"\s+", " "))
+    mask = np.zeros(len(text), np.bool_)
+    mask[rows] = True
+    return pc.replace_with_mask(text, pa.array(mask), even)
+
+
+def _uneven(text: pa.Array) -> Ints:
+    """Return the rows with other white space than single spaces between words, or with control characters."""
+    data, edges = _bytes_of(text)
+    if not len(data):
+        return np.zeros(0, np.int64)
+    space = data == 32
+    odd = data < 32
+    odd[1:] |= space[1:] & space[:-1]
+    places = np.flatnonzero(odd)
+    filled = np.flatnonzero(np.diff(edges))  # rows that are not empty
+    ends = space[edges[filled]] | space[edges[filled + 1] - 1]
+    found: Ints = np.union1d(np.searchsorted(edges, places, "right") - 1, filled[ends])
+    return found
 
 
 def folded(values: Hashes, edges: Ints) -> Hashes:
@@ -75,24 +96,24 @@ def folded(values: Hashes, edges: Ints) -> Hashes:
     lengths = np.diff(edges)
     if not len(lengths):
         return np.zeros(0, np.uint64)
-    places = np.arange(1, len(values) + 1) - np.repeat(edges[:-1], lengths)
-    mixed = _mixed(values + places.astype(np.uint64) * _STEP)
-    return _mixed(np.add.reduceat(mixed, edges[:-1]) + lengths.astype(np.uint64))
+    places = np.arange(len(values), dtype=np.uint64)
+    places -= np.repeat(edges[:-1].astype(np.uint64), lengths)
+    places += np.uint64(1)
+    places *= _STEP
+    places += values
+    return _mixed(np.add.reduceat(_mixed(places), edges[:-1]) + lengths.astype(np.uint64))
 
 
 def _hash_bytes(text: pa.Array) -> Hashes:
     """Return (rows,) the hashes of the UTF-8 bytes of texts. A last word is filled up with zeros."""
-    _, offsets, data = text.buffers()
-    edges = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1].astype(np.int64)
-    padded = np.zeros(int(edges[-1] - edges[0]) + 8, np.uint8)
-    if data is not None:
-        padded[:-8] = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]]
-    starts, lengths = edges[:-1] - edges[0], np.diff(edges)
+    data, edges = _bytes_of(text)
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[:-8] = data
+    starts, lengths = edges[:-1], np.diff(edges)
     counts = np.maximum(1, -(-lengths // 8))  # an empty text is a word of zeros
     groups = np.append(0, np.cumsum(counts))
     words = np.lib.stride_tricks.as_strided(padded[:8].view(np.uint64), (len(padded) - 7,), (1,))
-    within = np.arange(groups[-1]) - np.repeat(groups[:-1], counts)
-    found = words[np.repeat(starts, counts) + 8 * within]
+    found = words[8 * np.arange(groups[-1]) + np.repeat(starts - 8 * groups[:-1], counts)]
     unused = (8 * counts - lengths).astype(np.uint64) * np.uint64(8)  # bits of each last word
     whole = unused < 64
     last = groups[1:] - 1
@@ -101,10 +122,20 @@ def _hash_bytes(text: pa.Array) -> Hashes:
     return _mixed(folded(found, groups) + lengths.astype(np.uint64))
 
 
+def _bytes_of(text: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the UTF-8 bytes of all rows, and where each row begins in them and the last ends."""
+    _, offsets, data = text.buffers()
+    if not len(text) or data is None:
+        return np.zeros(0, np.uint8), np.zeros(len(text) + 1, np.int64)
+    edges = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1].astype(np.int64)
+    return np.frombuffer(data, np.uint8)[edges[0] : edges[-1]], edges - edges[0]
+
+
 def _mixed(values: Hashes) -> Hashes:
-    """Return well-mixed hashes: the finaliser of SplitMix64."""
-    values = values ^ (values >> np.uint64(30))
+    """Mix hashes in place (the finaliser of SplitMix64), and return them."""
+    values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
     values *= np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    values ^= values >> np.uint64(31)
+    return values
