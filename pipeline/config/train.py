@@ -13,6 +13,7 @@ from pipeline.config.select import SelectSettings
 from stages.cards import CardError
 from stages.lcm.card import (
     ContrastiveSettings,
+    DiffusionSettings,
     LcmCard,
     NgramSettings,
     Objective,
@@ -29,7 +30,8 @@ MICRO_CONCEPTS = 2048
 LANES = 8
 TAKEN = "index"  # a folder of train/
 OF_GENERATION = ("end_cosine", "previous_cosine", "reencode")  # of `SamplingSettings`
-OF_CARD = ("model", "objective", "contrastive", "sonar_llm", "token_lm", "ngram")  # settings that say which card it is
+# settings that say which card it is
+OF_CARD = ("model", "objective", "contrastive", "sonar_llm", "token_lm", "ngram", "diffusion")
 
 
 class OtherCorpus(Settings):
@@ -132,6 +134,9 @@ class TrainSettings(Settings):
         None,
         description="heads that predict further tokens or sentences after the next one, for token language models and "
         "for models of the kind base with objective mse (default: those of the card)",
+    )
+    diffusion: DiffusionSettings | None = meaning(
+        None, description="noise schedule and loss weights of a diffusion model (default: those of the card)"
     )
     name: str | None = execution(
         None,
@@ -270,7 +275,13 @@ class TrainSettings(Settings):
         Raises CardError if there is no such card, or if its model does not read something that `sampling` sets.
         """
         card = with_objective(
-            load_lcm_card(self.model), self.objective, self.contrastive, self.sonar_llm, self.token_lm, self.ngram
+            load_lcm_card(self.model),
+            self.objective,
+            self.contrastive,
+            self.sonar_llm,
+            self.token_lm,
+            self.ngram,
+            self.diffusion,
         )
         for name in self.sampling.given() if self.sampling else ():
             if name not in (*options_of(card), *(() if card.kind == "token-lm" else OF_GENERATION)):

@@ -136,7 +136,7 @@ class RunProgress:
     def _note(self) -> str:
         stage = _stage()
         if not self._visited:
-            return self._starting or stage or "computing"
+            return stage or self._starting or "computing"
         left = max(0, self._total() - self._visited) / self._rate()
         note = f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
         return f"{note}; {stage}" if stage else note

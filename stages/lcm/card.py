@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from stages.cards import Card, CardError, read_card, shipped
 from stages.stage import Settings, meaning
@@ -30,19 +30,19 @@ LEFT_OUT: dict[str, Any] = {  # of what trainings are pinned to, where they have
 PREFIX = "lcm-"  # of their files, which lie among those of SONAR
 
 
-class DiffusionSettings(BaseModel):
+class DiffusionSettings(Settings):
     """The noise schedule and the loss weights of a diffusion model, LCM 2.3.2."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-    schedule: Literal["cosine", "quadratic", "sigmoid"] = "cosine"
-    steps: int = Field(default=100, ge=2, description="T, the number of timesteps")
-    beta_first: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β0 of eq. 13")
-    beta_last: float | None = Field(default=None, gt=0, lt=1, description="quadratic: β1 of eq. 13")
-    scale: float | None = Field(default=None, gt=0, description="sigmoid: scale of the log-SNR, 1.5 in Table 5")
-    shift: float | None = Field(default=None, description="sigmoid: centre of the log-SNR, -1 in Table 5")
-    snr_min: float | None = Field(default=None, ge=0, description="clamped SNR weights: λmin of eq. 17")
-    snr_max: float | None = Field(default=None, gt=0, description="clamped SNR weights: λmax of eq. 17")
+    schedule: Literal["cosine", "quadratic", "sigmoid"] = meaning(
+        "cosine", description="the noise schedule, LCM eq. 12 to 14"
+    )
+    steps: int = meaning(100, ge=2, description="T, the number of timesteps")
+    beta_first: float | None = meaning(None, gt=0, lt=1, description="quadratic: β0 of eq. 13")
+    beta_last: float | None = meaning(None, gt=0, lt=1, description="quadratic: β1 of eq. 13")
+    scale: float | None = meaning(None, gt=0, description="sigmoid: scale of the log-SNR, 1.5 in Table 5")
+    shift: float | None = meaning(None, description="sigmoid: centre of the log-SNR, -1 in Table 5")
+    snr_min: float | None = meaning(None, ge=0, description="clamped SNR weights: λmin of eq. 17")
+    snr_max: float | None = meaning(None, gt=0, description="clamped SNR weights: λmax of eq. 17")
 
     @model_validator(mode="after")
     def _complete(self) -> DiffusionSettings:
@@ -320,15 +320,22 @@ def with_objective(
     sonar_llm: SonarLlmSettings | None = None,
     token_lm: TokenLmSettings | None = None,
     ngram: NgramSettings | None = None,
+    diffusion: DiffusionSettings | None = None,
 ) -> LcmCard:
-    """Return a card that learns by another objective; None: as the card says. Raises CardError if a model of its kind
-    cannot.
+    """Return a card that learns by another objective or noise schedule; None: as the card says. Raises CardError if a
+    model of its kind cannot.
     """
     fields: dict[str, Any] = {}
     if objective is not None:
         others = {"contrastive": "contrastive", "sonar-llm": "sonar_llm"}
         fields = {"objective": objective, **{key: None for name, key in others.items() if name != objective}}
-    sections = {"contrastive": contrastive, "sonar_llm": sonar_llm, "token_lm": token_lm, "ngram": ngram}
+    sections = {
+        "contrastive": contrastive,
+        "sonar_llm": sonar_llm,
+        "token_lm": token_lm,
+        "ngram": ngram,
+        "diffusion": diffusion,
+    }
     fields |= {name: given.model_dump() for name, given in sections.items() if given is not None}
     if not fields:
         return card

@@ -230,3 +230,20 @@ def test_sampling_that_a_model_does_not_read(training_corpus: Path) -> None:
     with pytest.raises(ConfigError, match=r"objectives\.ensemble: train\.sampling\.guidance: models of the kind base"):
         load_science(written(training_corpus, settings))
     assert CARD["kind"] == "base"
+
+
+def test_the_schedules_of_the_paper_differ_in_the_card_alone() -> None:
+    science = load_science(ROOT / "conf/science/schedules.yaml")
+    configs = {row: science.config(row, 0, 10).train for row in science.settings.trained}
+    assert len(configs) == 10 and len({one.card.diffusion for one in configs.values() if one}) == 9  # and weights
+    wide, weighted = configs["sigmoid-wide"], configs["fragility"]
+    assert wide and weighted and wide.card.diffusion and weighted.weights == "fragility"
+    assert (wide.card.diffusion.scale, wide.card.diffusion.shift) == (3.5, 0.0)
+    assert "diffusion" not in wide.pinned() and wide.card.recorded() != weighted.card.recorded()
+
+
+def test_a_model_without_noise_has_no_schedule(training_corpus: Path) -> None:
+    settings = science_of(training_corpus)
+    settings["objectives"]["base"]["train"] |= {"diffusion": {"schedule": "cosine"}}
+    with pytest.raises(ConfigError, match=r"objectives\.base: small: kind base has no diffusion"):
+        load_science(written(training_corpus, settings))
