@@ -201,6 +201,10 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="OPTION=A,B,…", help="evaluate with each of these values; may be repeated"),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="also for each lang, source, or value of another column of documents"),
+    ] = None,
 ) -> None:
     """Measure how well models predict the next sentence of held-out documents, as in Table 3 of the LCM paper.
 
@@ -217,7 +221,9 @@ def evaluate(
 
     The table is written to train/NAME/evaluation for every model. With --sweep,
     one option of sampling after the other takes several values (Figure 10 of the
-    paper); a long table and a plot are written beside the table.
+    paper); a long table and a plot are written beside the table. With --by lang, the
+    figures are also given for the documents of each language (Figure 16), with
+    --by source for those of each input file, and so on.
 
     Examples:
 
@@ -243,8 +249,9 @@ def evaluate(
     )  # fmt: skip
     asked, sweeps = tuple(models or ()), sweeps_of(sweep or (), sampling)
     options = EvaluateOptions(
-        asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling, _of_file(place), sweeps=sweeps
-    )
+        asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling, _of_file(place), sweeps=sweeps,
+        by=by,
+    )  # fmt: skip
     corpus = open_corpus(place)
     evaluate_models(out, corpus, options, lambda: devices()[0], lambda: index_of(place, corpus))
 

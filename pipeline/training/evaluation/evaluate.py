@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -41,7 +42,7 @@ from pipeline.training.evaluation.measure import (
     predictions,
 )
 from pipeline.training.evaluation.sweep import to_long_csv, to_svg
-from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_json
+from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model, located
 from pipeline.training.record import RECORD, Pinned, read_started
@@ -75,6 +76,7 @@ class EvaluateOptions:
     context: int | None = None  # sentences that documents are wrapped at, if that is less than the models' contexts
     baselines: bool = True
     sweeps: Mapping[str, Sequence[float]] = field(default_factory=dict)  # option of sampling → values, one at a time
+    by: str | None = None  # column of documents by which figures are also given
 
 
 class _TrainedSteps(BaseModel):
@@ -143,7 +145,7 @@ def evaluate(
         wanted += ("nll", "bpc")  # a token model has no other metrics
     contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
     context = min(contexts, default=CONTEXT)
-    held = held_out(index, options.split, max_sentences=context, sentences=options.sentences)
+    held = held_out(index, options.split, max_sentences=context, sentences=options.sentences, by=options.by)
     words = TextCodec(corpus, device)
     if (DECODED | LIKELIHOOD) & set(wanted):
         words.check_dimension(index.dim)
@@ -183,6 +185,8 @@ def evaluate(
     files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
     if options.sweeps:  # beside the table of the usual values, which stays
         files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
+    if options.by:
+        files[f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"] = to_groups_csv(rows, options.by).encode()
     for place in dict.fromkeys(one.place for one in evaluated):
         url, folder = place.rstrip("/").rsplit("/", 1)
         for ending, data in files.items():
@@ -382,8 +386,10 @@ def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) 
         f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
         f"{options.split}; contrastive accuracy against {number(len(judge.pool))} sentences"
     )
+    by = {"by": options.by} if options.by else {}
     return {
         "said": said,
+        **by,
         "corpus": index.about.corpus,
         "index": index.digest,
         "split": options.split,

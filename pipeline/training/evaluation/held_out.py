@@ -7,7 +7,7 @@ text of a sentence; of files, the row groups that hold what is taken.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +33,8 @@ MICRO = 1024  # sentences that are predicted together
 class HeldOut:
     """embeddings: (sentences, dim) float16; lengths: (documents,); texts: (sentences,); langs, ids: (documents,).
 
-    A document that was wrapped is several here.
+    A document that was wrapped is several here. groups: (documents,) values of the column by which they are grouped,
+    if there is one.
     """
 
     embeddings: Tensor
@@ -41,6 +42,7 @@ class HeldOut:
     texts: tuple[str, ...]
     langs: tuple[str, ...]
     ids: tuple[str, ...]
+    groups: tuple[str, ...] = ()
 
     @cached_property
     def document(self) -> Tensor:
@@ -100,11 +102,19 @@ class _Document:
     number: int
 
 
-def held_out(index: Index, split: str, *, max_sentences: int, sentences: int) -> HeldOut:
+def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by: str | None = None) -> HeldOut:
     """Return the first documents of a split that together have so many sentences to predict, or all.
 
-    max_sentences: where documents are wrapped. Raises `ConfigError` for a split without documents, or where every
-    document has a single sentence.
+    Args:
+        index: the index of the corpus.
+        split: the split.
+        max_sentences: where documents are wrapped.
+        sentences: how many are to be predicted.
+        by: the column of documents by which they are grouped.
+
+    Raises:
+        ConfigError: for a split without documents, where every document has a single sentence, or for a column that
+            documents do not have.
     """
     found: list[_Document] = []
     wanted = sentences
@@ -118,7 +128,7 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int) ->
         raise ConfigError(
             f"{index.url}: every document of the split {split} has one sentence, so none has a context to predict from"
         )
-    return _held(index, split, found)
+    return _held(index, split, found, by)
 
 
 def beginnings(index: Index, split: str, *, documents: int, least: int, most: int) -> HeldOut:
@@ -159,11 +169,13 @@ def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Docum
             start += length
 
 
-def _held(index: Index, split: str, found: list[_Document]) -> HeldOut:
-    ids, langs = _described(index, split, [one.number for one in found])
+def _held(index: Index, split: str, found: list[_Document], by: str | None = None) -> HeldOut:
+    names = dict.fromkeys(["doc_id", "lang", *([by] if by else [])])
+    ids, langs, *more = _described(index, split, [one.number for one in found], tuple(names))
+    groups = () if by is None else {"doc_id": ids, "lang": langs}.get(by) or more[0]
     lengths = torch.tensor([len(one.texts) for one in found])
     texts = tuple(text for one in found for text in one.texts)
-    return HeldOut(torch.cat([one.embeddings for one in found]), lengths, texts, langs, ids)
+    return HeldOut(torch.cat([one.embeddings for one in found]), lengths, texts, langs, ids, groups)
 
 
 def _closes(embedding: Tensor, index: Index) -> bool:
@@ -171,16 +183,26 @@ def _closes(embedding: Tensor, index: Index) -> bool:
     return any(np.array_equal(embedding.numpy(), ending) for ending in index.endings)
 
 
-def _described(index: Index, split: str, sequences: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return ids and languages of the documents that sequences of a split are of."""
+def _described(index: Index, split: str, sequences: list[int], columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return columns of the documents that sequences of a split are of, as text."""
     runs = Sequences.of(index, split).runs_at(sequences)
     part, doc = runs["part"], runs["doc"]
-    ids, langs = np.empty(len(sequences), object), np.empty(len(sequences), object)
+    found = [np.empty(len(sequences), object) for _ in columns]
     store = Store(index.url)
     for number in sorted(set(part.tolist())):
         with store.open(index.parts["documents"][number].as_py()) as handle:
-            table = pq.read_table(handle, columns=["doc_id", "lang"])
+            file = pq.ParquetFile(handle)
+            lacking = [name for name in columns if name not in file.schema_arrow.names]
+            if lacking:
+                raise ConfigError(
+                    f"--by {lacking[0]}: documents have no such column; they have {', '.join(file.schema_arrow.names)}"
+                )
+            table = file.read(columns=list(columns))
         here = np.flatnonzero(part == number)
-        ids[here] = table["doc_id"].to_numpy()[doc[here]]
-        langs[here] = table["lang"].to_numpy()[doc[here]]
-    return tuple(ids.tolist()), tuple(langs.tolist())
+        for values, name in zip(found, columns, strict=True):
+            values[here] = np.asarray([_text(one) for one in table[name].to_pylist()], object)[doc[here]]
+    return [tuple(values.tolist()) for values in found]
+
+
+def _text(value: object) -> str:
+    return "–" if value is None else value if isinstance(value, str) else str(value)

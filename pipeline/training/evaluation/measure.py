@@ -8,9 +8,12 @@ true sentences.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -39,12 +42,14 @@ class MetricValue:
     """A mean over sentences, its standard error (documents are what was drawn), and of how many sentences it is.
 
     documents: how much each moves the mean (`metrics.influences`), so that means over the same ones can be compared.
+    groups: the same of the sentences of each group of documents, where these are grouped.
     """
 
     mean: float
     error: float
     sentences: int
     documents: tuple[float, ...] = ()
+    groups: Mapping[str, MetricValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,12 +145,27 @@ def measure_words(judge: Judge, model: TokenLm, tokenizer: ModelCard, sampling: 
 
 
 def _means(judge: Judge, values: dict[str, Tensor], weights: dict[str, Tensor]) -> dict[str, MetricValue]:
-    document = judge.held.origin[judge.held.judged]
+    held = judge.held
+    document = held.origin[held.judged]
+    group = np.asarray(held.groups, object)[held.document[held.judged]] if held.groups else np.empty(0, object)
     found = {}
     for name in METRICS:
         if name in values and name in judge.wanted:
             of = values[name], document[: len(values[name])], weights.get(name)
-            found[name] = MetricValue(*metrics.mean_of(*of), tuple(metrics.influences(*of)[1].tolist()))
+            each = tuple(metrics.influences(*of)[1].tolist())
+            found[name] = MetricValue(*metrics.mean_of(*of), each, _by_group(group[: len(values[name])], *of))
+    return found
+
+
+def _by_group(
+    groups: npt.NDArray[np.object_], values: Tensor, documents: Tensor, weights: Tensor | None
+) -> dict[str, MetricValue]:
+    """Return a metric of each group, the largest first."""
+    found = {}
+    for name, _ in Counter(groups.tolist()).most_common():
+        mine = torch.from_numpy(groups == name)
+        of = values[mine], documents[mine], None if weights is None else weights[mine]
+        found[name] = MetricValue(*metrics.mean_of(*of))
     return found
 
 

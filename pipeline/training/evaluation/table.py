@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.base.formats import counted
+from pipeline.base.formats import counted, plain
 from pipeline.training.evaluation.measure import METRICS, MetricValue
 
 TITLES = {
@@ -30,6 +31,7 @@ TITLES = {
     "rouge_l": "ROUGE-L",
 }
 SHARES = ("ca", "ca_cosine", "top1", "rouge_l")
+SHOWN_GROUPS = 20  # on a terminal
 UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a token model predicts no embeddings
 
 
@@ -77,6 +79,36 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         if count < about["sentences"]
     ]
     console.print("; ".join(notes), style="dim", highlight=False)
+    if about.get("by"):
+        _show_groups(console, rows, names, about["by"])
+
+
+def _show_groups(console: Console, rows: dict[str, ResultRow], names: list[str], by: str) -> None:
+    """Print a table of every group of documents, the largest first: its sentences, and the figures of all rows."""
+    found = dict.fromkeys(group for row in rows.values() for name in names for group in _groups(row, name))
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(escape(by), overflow="fold")
+    table.add_column("sentences", justify="right", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    for name in names:
+        table.add_column(TITLES[name], justify="right", no_wrap=True)
+    for group in list(found)[:SHOWN_GROUPS]:
+        first = True
+        for model, row in rows.items():
+            figures = [_groups(row, name).get(group) for name in names]
+            count = max((one.sentences for one in figures if one), default=0)
+            heads = [escape(plain(group, 60)), f"{count:,}".replace(",", "\u202f")] if first else ["", ""]
+            values = [_said(name, figure) for name, figure in zip(names, figures, strict=True)]
+            table.add_row(*heads, escape(model), *values, style="dim" if row.steps is None else None)
+            first = False
+    console.print()
+    console.print(table)
+    if len(found) > SHOWN_GROUPS:
+        console.print(f"the {SHOWN_GROUPS} largest of {len(found)}; the files have all", style="dim", highlight=False)
+
+
+def _groups(row: ResultRow, name: str) -> Mapping[str, MetricValue]:
+    return row.figures[name].groups if name in row.figures else {}
 
 
 def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
@@ -85,9 +117,32 @@ def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
         model: {"steps": row.steps, "sampling": row.sampling}
         | ({"swept": asdict(row.swept)} if row.swept else {})
         | {"metrics": {name: _finite(asdict(figure)) for name, figure in row.figures.items()}}
+        | ({"groups": groups} if (groups := _groups_of(row)) else {})
         for model, row in rows.items()
     }
     return json.dumps({**about, "models": models}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _groups_of(row: ResultRow) -> dict[str, dict[str, Any]]:
+    """Return group → metric → figure."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, figure in row.figures.items():
+        for group, value in figure.groups.items():
+            found.setdefault(group, {})[name] = _finite(asdict(value))
+    return found
+
+
+def to_groups_csv(rows: dict[str, ResultRow], by: str) -> str:
+    """Return a line for each predictor, group and metric."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["model", by, "metric", "mean", "error", "sentences"])
+    for model, row in rows.items():
+        for name, figure in row.figures.items():
+            for group, one in figure.groups.items():
+                numbers = (None if math.isnan(value) else f"{value:.6g}" for value in (one.mean, one.error))
+                writer.writerow([model, group, name, *numbers, one.sentences])
+    return file.getvalue()
 
 
 def to_csv(rows: dict[str, ResultRow]) -> str:
@@ -120,5 +175,5 @@ def _finite(figure: dict[str, Any]) -> dict[str, Any]:
     return {
         key: None if isinstance(value, float) and math.isnan(value) else value
         for key, value in figure.items()
-        if key != "documents"
+        if key not in ("documents", "groups")
     }

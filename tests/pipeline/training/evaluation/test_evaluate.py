@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,30 @@ def test_the_table_lies_beside_every_model(corpus: Corpus) -> None:
         assert said["models"]["two-tower"]["metrics"]["ca"]["mean"] == rows["two-tower"].figures["ca"].mean
         lines = list(csv.reader(io.StringIO(corpus.store.read(f"train/{name}/evaluation/validation.csv").decode())))
         assert lines[0] == ["model", "steps", "l2", "l2_error", "ca", "ca_error"] and len(lines) == 6
+
+
+def test_figures_of_each_language_are_those_of_its_documents(corpus: Corpus, index: Index) -> None:
+    shown = io.StringIO()
+    options = EvaluateOptions(models=("base",), sentences=60, metrics="l2,ca,nll", by="lang")
+    rows = evaluate(Console(file=shown, width=200), corpus, options, lambda: "cpu", lambda: index)
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=60)
+    figure = rows["previous sentence"].figures["l2"]
+    assert set(figure.groups) == set(held.langs) == {"eng_Latn", "deu_Latn"}
+    for lang, found in figure.groups.items():
+        places = [place for place in held.judged.tolist() if held.lang(place) == lang]
+        vectors = held.embeddings.double()
+        expected = [float((vectors[place] - vectors[place - 1]).norm()) for place in places]
+        assert found.sentences == len(places)
+        assert found.mean == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+    assert sum(one.sentences for one in figure.groups.values()) == figure.sentences
+    assert "lang" in shown.getvalue() and "eng_Latn" in shown.getvalue() and "deu_Latn" in shown.getvalue()
+    lines = list(csv.reader(io.StringIO(corpus.store.read("train/base/evaluation/test-by-lang.csv").decode())))
+    assert lines[0] == ["model", "lang", "metric", "mean", "error", "sentences"]
+    assert len(lines) == 1 + 2 * sum(len(row.figures) for row in rows.values())
+    said = json.loads(corpus.store.read("train/base/evaluation/test.json"))
+    assert said["by"] == "lang" and said["models"]["base"]["groups"]["eng_Latn"]["nll"]["sentences"] > 0
+    with pytest.raises(ConfigError, match=r"--by titel: documents have no such column; they have doc_id, .*title"):
+        evaluate(Console(file=shown), corpus, replace(options, by="titel"), lambda: "cpu", lambda: index)
 
 
 def test_metrics_of_a_model_trained_on_answers_say_that_prompts_count(corpus: Corpus) -> None:
