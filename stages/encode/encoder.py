@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from stages.arrow import embedding_array
 from stages.batching import Distinct, Tokens, distinct_rows
 from stages.cards import CardError
-from stages.device import Budget, compute_dtype, prepare_cuda
+from stages.device import Budget, batch_limit, compute_dtype, prepare_cuda
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import ModelCard, load_card
 from stages.sonar.checkpoint import load_encoder
@@ -65,7 +65,7 @@ class Encode:
         prepare_cuda(device)
         limit = self.settings.batch_tokens or (GPU_TOKENS if device.startswith("cuda") else CPU_TOKENS)
         remedy = "lower segment.max_tokens, or set encode.precision to float16"
-        self._budget = Budget(limit, "batch_tokens", "tokens", remedy)
+        self._budget = Budget(batch_limit(limit, device, self.card.ffn_dim), "batch_tokens", "tokens", remedy)
         load = load_encoder if self.settings.backend == "native" else load_official_encoder
         self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 

@@ -30,7 +30,8 @@ class EncodeSettings(StageSettings):
     batch_tokens: int | None = execution(
         None,
         ge=1,
-        description="tokens per batch; left out: 16 384 on CPUs, 32 768 on GPUs; halved if a GPU runs out of memory",
+        description="tokens per batch at most; left out: 32 768 on GPUs, halved if one runs out of memory; CPUs take "
+        "no more than stay in their cache, at least 512",
     )
 
     def meaningful(self) -> dict[str, Any]:

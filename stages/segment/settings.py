@@ -54,7 +54,7 @@ class SegmentSettings(Settings):
     max_document_sentences: int = meaning(
         100_000, ge=1, description="a document with more sentences becomes numbered sub-documents"
     )
-    batch_tokens: int = execution(16_384, ge=512, description="tokens that SaT computes at once")
+    batch_tokens: int = execution(16_384, ge=512, description="tokens that SaT computes at once, at most")
 
     @property
     def uses_sat(self) -> bool:

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from stages.arrow import embedding_matrix
 from stages.autobleu.scorer import Autobleu
 from stages.autobleu.settings import AutobleuSettings
-from stages.device import CALM_PARTS, Budget, DeviceMemoryError, in_batches, with_room
+from stages.device import CALM_PARTS, LEAST_TOKENS, Budget, DeviceMemoryError, batch_limit, in_batches, with_room
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import load_card
@@ -61,6 +61,13 @@ def test_every_row_is_computed_once_in_batches_that_fit(lengths: list[int], limi
     assert failed[::2] == failed[1::2]  # each was tried twice
     assert ours.limit == max(1, limit >> len(failed) // 2)
     assert all(after <= before // 2 for before, after in itertools.pairwise(failed[::2]))
+
+
+def test_batches_on_cpus_are_small_enough_for_the_cache() -> None:
+    assert batch_limit(16_384, "cuda:0", 1024) == 16_384
+    assert batch_limit(16_384, "cpu", 1024) == 2048
+    assert batch_limit(600, "cpu", 1024) == 600
+    assert batch_limit(16_384, "cpu", 8192) == LEAST_TOKENS  # the weights of a wide network are read for more tokens
 
 
 def test_a_passing_failure_of_a_small_batch_changes_nothing() -> None:

@@ -6,6 +6,7 @@ Cost: 2 · parameters without the table FLOP a token, and the attention.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -69,7 +70,10 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, runs: Runs) -> Tensor:
         x = self.attention["output"](self.attention["self"](x, runs), x)
-        found: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
+        inner = self.intermediate["dense"](x)
+        # in place without gradients: the widest tensor exists once
+        inner = F.gelu(inner) if torch.is_grad_enabled() else torch.ops.aten.gelu_(inner)
+        found: Tensor = self.output(inner, x)
         return found
 
 
@@ -114,6 +118,7 @@ class SatNetwork(nn.Module):
         super().__init__()
         self.roberta = Roberta(vocab_size, dim, layers, heads, ffn_dim, max_positions, eps)
         self.classifier = nn.Linear(dim, 1)
+        self.width = ffn_dim  # numbers of a token in the widest tensor
         self.block = max_positions - FIRST_POSITION - 2  # tokens of the longest row, without <s> and </s>
 
     def forward(self, ids: Tensor) -> Tensor:

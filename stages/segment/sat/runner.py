@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from stages.device import Budget, in_batches, to_host, with_room
+from stages.device import Budget, batch_limit, in_batches, to_host, with_room
 from stages.packed import in_order, runs_of
 from stages.segment.sat.networks import BEGIN, END, SatNetwork
 
@@ -64,8 +64,8 @@ def mean_of_windows(
 class SatRunner:
     """Runs a SaT network on windows of documents.
 
-    batch_tokens: the most tokens in a batch. stride: tokens from one window's beginning to the next; None: three
-    quarters of a window.
+    batch_tokens: the most tokens in a batch, on CPUs fewer (`batch_limit`). stride: tokens from one window's beginning
+    to the next; None: three quarters of a window.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class SatRunner:
     ) -> None:
         self.network, self.tokenizer, self.device = network, tokenizer, device
         self.stride = min(stride or network.block * 3 // 4, network.block)
-        self.budget = Budget(batch_tokens, "batch_tokens", "tokens", "use a smaller SaT model")
+        limit = batch_limit(batch_tokens, device, network.width)
+        self.budget = Budget(limit, "batch_tokens", "tokens", "use a smaller SaT model")
 
     @torch.inference_mode()
     def logits(self, texts: Sequence[str], begins: Indices) -> tuple[Indices, NDArray[np.float32]]:
