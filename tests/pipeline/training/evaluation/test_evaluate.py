@@ -240,7 +240,7 @@ def test_figures_of_each_language_are_those_of_its_documents(corpus: Corpus, ind
     assert len(lines) == 1 + 2 * sum(len(row.figures) for row in rows.values())
     said = json.loads(corpus.store.read("train/base/evaluation/test.json"))
     assert said["by"] == "lang" and said["models"]["base"]["groups"]["eng_Latn"]["nll"]["sentences"] > 0
-    with pytest.raises(ConfigError, match=r"--by titel: documents have no such column; they have doc_id, .*title"):
+    with pytest.raises(ConfigError, match=r"--by titel: documents have no such column; they have doc, doc_id, .*title"):
         evaluate(Console(file=shown), corpus, replace(options, by="titel"), lambda: "cpu", lambda: index)
 
 
