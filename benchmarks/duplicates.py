@@ -133,10 +133,12 @@ def hash_parts(folder: str, count: int) -> tuple[float, float, float]:
 def compare(folder: str, count: int) -> tuple[float, float, float]:
     """Compare all parts."""
     config = load_config(Path(folder, "corpus.yaml"))
+    assert config.duplicates
+    settings = config.duplicates
     worker = PartWorker(config, "cpu", ())
     visits = [worker.visit(_ref(number)) for number in range(count)]
     parts = [PartState(_ref(number), "0" * 12, one.receipts, ("duplicates",)) for number, one in enumerate(visits)]
-    return _measured(lambda: compare_parts(Store(config.output), config, parts))
+    return _measured(lambda: compare_parts(Store(config.output), config, settings, parts))
 
 
 def _measured(work: object) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stages.autobleu.settings import AutobleuSettings
-from stages.duplicates.settings import HashSettings
+from stages.duplicates.settings import HashSettings, MinhashSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
@@ -38,6 +38,10 @@ def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
             from stages.duplicates.hashing import Hash
 
             return Hash(settings)
+        case MinhashSettings():
+            from stages.duplicates.minhash import Minhash
+
+            return Minhash(settings)
         case EncodeSettings():
             from stages.encode.encoder import Encode
 

@@ -19,7 +19,7 @@ from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
 from stages.autobleu.settings import AutobleuSettings
 from stages.decoder.settings import DecoderSettings
-from stages.duplicates.settings import DuplicatesSettings, HashSettings
+from stages.duplicates.settings import DuplicatesSettings, HashSettings, MinhashSettings, NearDuplicatesSettings
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
@@ -33,10 +33,11 @@ from stages.stage import Settings, StageSettings, execution, meaning
 
 # as data goes through them
 STAGES = (
-    "segment", "language", "noise", "hashes", "encode", "autobleu", "scaler", "fragility", "predictor", "rvq",
-    "decoder", "duplicates",
+    "segment", "language", "noise", "hashes", "minhash", "encode", "autobleu", "scaler", "fragility", "predictor",
+    "rvq", "decoder", "duplicates", "near",
 )  # fmt: skip
-SECTIONS = tuple(name for name in STAGES if name != "hashes")  # a stage of the section `duplicates`
+OF_DUPLICATES = ("hashes", "minhash", "near")  # stages of the section `duplicates`, without one of their own
+SECTIONS = tuple(name for name in STAGES if name not in OF_DUPLICATES)
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",), "decoder": ("encode",),
@@ -176,11 +177,21 @@ class RunConfig(Settings):
         """The stage that hashes what the section `duplicates` compares."""
         return self.duplicates.hashes if self.duplicates else None
 
+    @property
+    def minhash(self) -> MinhashSettings | None:
+        """The stage that makes the keys by which nearly equal documents are found."""
+        return self.duplicates.minhash if self.duplicates else None
+
+    @property
+    def near(self) -> NearDuplicatesSettings | None:
+        """The stage that finds nearly equal documents."""
+        return self.duplicates.near_duplicates if self.duplicates else None
+
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """Return the row-wise stages that the file asks for, in order."""
         stages = (
-            self.language, self.noise, self.hashes, self.encode, self.autobleu, self.fragility, self.predictor,
-            self.rvq, self.duplicates,
+            self.language, self.noise, self.hashes, self.minhash, self.encode, self.autobleu, self.fragility,
+            self.predictor, self.rvq, self.duplicates, self.near,
         )  # fmt: skip
         return tuple(stage for stage in stages if stage)
 

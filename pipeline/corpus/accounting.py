@@ -45,19 +45,21 @@ class Accounting:
     kept_types: dict[str, ColumnType] = field(default_factory=dict)  # of metadata columns, in all parts
     misfits: Counter[str] = field(default_factory=Counter)  # metadata column → values that did not fit its type
 
+    problems: list[str] = field(default_factory=list)
+
     @property
     def duplicates(self) -> str:
         """How many sentences and documents repeat earlier ones, in words; empty if they were not compared."""
-        found = self.counts.get("duplicates")
-        if not found:
-            return ""
-        of = {"sentences": self.rows["duplicates"], "documents": int(self.counts[SEGMENT]["documents"])}
-        told = [
-            f"{number(found[unit])} of {number(all_)} {unit} ({found[unit] / all_:.1%})" for unit, all_ in of.items()
-        ]
-        return f"{' and '.join(told)} repeat earlier ones"
+        of = {"sentences": self.sentences, "documents": int(self.counts.get(SEGMENT, {}).get("documents", 0))}
 
-    problems: list[str] = field(default_factory=list)
+        def told(stage: str) -> str:
+            found = self.counts[stage]
+            shares = [f"{number(found[unit])} of {number(of[unit])} {unit} ({found[unit] / of[unit]:.1%})"
+                      for unit in of if unit in found]  # fmt: skip
+            return " and ".join(shares)
+
+        verbs = {"duplicates": "repeat earlier ones", "near": "nearly do"}
+        return "; ".join(f"{told(stage)} {verb}" for stage, verb in verbs.items() if stage in self.counts)
 
     @property
     def complete(self) -> bool:

@@ -11,7 +11,7 @@ from pipeline.corpus.tombstones import mark_erased, read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
-NAMING = "duplicates"  # the stage and family whose columns name other documents
+NAMING = {"duplicates": "duplicates", "near": "near-duplicates"}  # stages whose family names other documents
 
 
 def live_files(chunk: ChunkState) -> Iterator[str]:
@@ -54,7 +54,8 @@ def erase(store: Store, chunks: Collection[ChunkState]) -> int:
 
 def _erase_names(store: Store, chunks: Collection[ChunkState]) -> int:
     """Delete what older comparisons of the corpus left of any chunk: it may name a purged document."""
-    old = [path for folder in (f"receipts/{NAMING}", NAMING) for path in store.find(folder)]
+    folders = [*(f"receipts/{stage}" for stage in NAMING), *NAMING.values()]
+    old = [path for folder in folders for path in store.find(folder)]
     live = {path for chunk in chunks for path in live_files(chunk)} if old else set()
     for path in old:
         if path not in live:

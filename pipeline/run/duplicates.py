@@ -1,18 +1,19 @@
-"""Compares all sentences and all documents of a corpus by their hashes, and writes the columns of `duplicates`.
+"""Compares all sentences and all documents of a corpus, and writes the columns of `duplicates` and `near`.
 
-Every part has hashes already. They are distributed by range of hash to files of a temporary folder, and each range is
-compared alone; what is found is distributed by part in the same way. So memory holds some million hashes (more beyond
-800 million sentences). A part counts each hash once, so that a sentence that is everywhere does not fill a range. The
-result depends on the parts and their order alone. Parts whose receipt exists are not written again. One process does it
-with every launcher. Cost: see `benchmarks/duplicates.py`; 20 bytes per distinct sentence of a part in the temporary
-folder.
+Every part has hashes, or keys of MinHash, already. They are distributed by range to files of a temporary folder, and
+each range is compared alone; what is found is distributed by part in the same way. So memory holds some million hashes
+(more beyond 800 million sentences). A part counts each hash once, so that a sentence that is everywhere does not fill a
+range. The result depends on the parts and their order alone. Parts whose receipt exists are not written again. One
+process does it with every launcher. Cost: see `benchmarks/duplicates.py`; 20 bytes per distinct key of a part in the
+temporary folder.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,8 +33,8 @@ from pipeline.corpus.states import PartState
 from pipeline.planning.plan import Plan
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from stages.duplicates.groups import FOUND, MEMBERS, Lookup, groups, members
-from stages.duplicates.settings import DuplicatesSettings
+from stages.duplicates.groups import FOUND, MEMBERS, Lookup, clusters, edges_of, groups, members
+from stages.stage import StageSettings
 
 AT_ONCE = 4_000_000  # hashes in memory
 MOST_PIECES = 200  # files open at a time, of three kinds; so beyond 800 million sentences, more hashes are in memory
@@ -41,73 +42,157 @@ _NAMED = pa.schema([*FOUND, pa.field("doc_id", pa.string()), pa.field("position"
 Ints = npt.NDArray[np.int64]
 
 
-def find_duplicates(plan: Plan, at_once: int = AT_ONCE) -> int:
-    """Write the family `duplicates` of all parts that lack it, and return how many these are.
+def find_duplicates(plan: Plan, stage: str, at_once: int = AT_ONCE) -> int:
+    """Write the family of a stage for all parts that lack it, and return how many these are.
 
-    Raises `CorpusError` if a chunk is not segmented, or a part has no hashes.
+    Raises `CorpusError` if a chunk is not segmented, or a part lacks what is compared.
     """
-    return compare_parts(Store(plan.config.output), plan.config, _parts_in_order(plan), at_once)
+    settings = next(one for one in plan.config.row_stages() if one.name == stage)
+    return compare_parts(Store(plan.config.output), plan.config, settings, _parts_in_order(plan, settings), at_once)
 
 
-def compare_parts(store: Store, config: RunConfig, parts: Sequence[PartState], at_once: int = AT_ONCE) -> int:
-    """Do it for parts in the order of the corpus, which all have hashes."""
-    settings = config.duplicates
-    assert settings
+def compare_parts(
+    store: Store, config: RunConfig, settings: StageSettings, parts: Sequence[PartState], at_once: int = AT_ONCE
+) -> int:
+    """Do it for parts in the order of the corpus, which all have what is compared."""
     started = time.perf_counter()
     rows = np.asarray([part.rows for part in parts], np.int64)
-    total = int(rows.sum())
-    pieces = min(MOST_PIECES, max(1, -(-total // at_once)))
-    batch = (np.cumsum(rows) - 1) * pieces // max(1, total)  # of each part: parts of one batch are written together
+    total = max(1, int(rows.sum()))
+    pieces = min(MOST_PIECES, -(-total // at_once))
+    batch = (np.cumsum(rows) - 1) * pieces // total  # of each part: parts of one batch are written together
+    work = Work(store, parts, batch, pieces)
     with tempfile.TemporaryDirectory() as folder:
-        of_sentences, of_documents = (
-            _Distributed(Path(folder, f"{unit}-members"), MEMBERS, pieces) for unit in ("sentence", "document")
-        )
-        for number, (_, sentences, starts, documents) in enumerate(prefetch(partial(_hashes, store), parts)):
-            of_sentences.add_by_hash(members(sentences, np.arange(len(sentences)), number))
-            of_documents.add_by_hash(members(documents[starts], starts, number))
-        named = []
-        for unit, hashed in (("sentence", of_sentences), ("document", of_documents)):
-            found = _Distributed(Path(folder, f"{unit}-found"), FOUND, pieces)
-            for table in hashed.read():
-                some = groups(table)
-                found.add(some, batch[some["first_part"].to_numpy()])
-            named.append(_Distributed(Path(folder, f"{unit}-named"), _NAMED, pieces))
-            for table in found.read():
-                some = _with_names(store, parts, table)
-                named[-1].add(some, batch[some["part"].to_numpy()])
-        shared = (time.perf_counter() - started) / max(1, total)
+        units = UNITS[settings.name]
+        named = [work.named(unit, Path(folder, str(number))) for number, unit in enumerate(units)]
+        shared = (time.perf_counter() - started) / total
         written = 0
-        for number, (sentences, documents) in enumerate(zip(named[0].read(), named[1].read(), strict=True)):
+        for number, tables in enumerate(zip(*(one.read() for one in named), strict=True)):
             inside = [one for one in np.flatnonzero(batch == number).tolist() if settings.name in parts[one].missing]
-            write = partial(_write, store, config, settings, parts, (sentences, documents), shared)
+            write = partial(_write, store, config, settings, parts, list(zip(units, tables, strict=True)), shared)
             written += sum(1 for _ in prefetch(write, inside))
     return written
 
 
-def _parts_in_order(plan: Plan) -> list[PartState]:
+def _parts_in_order(plan: Plan, settings: StageSettings) -> list[PartState]:
     order, _ = in_input_order(plan.config, plan.view.listed.chunks)
     found: list[PartState] = []
     for number in order.tolist():
         chunk = plan.chunks[number]
         if not chunk.segmented:
-            raise CorpusError(f"duplicates: {chunk.chunk.source} is not segmented; run without --only")
+            raise CorpusError(f"{settings.name}: {chunk.chunk.source} is not segmented; run without --only")
         found += sorted(chunk.parts, key=lambda part: part.ref.part)
     for part in found:
-        if "hashes" not in part.receipts:
-            raise CorpusError(f"duplicates: part {part.ref.part} has no hashes; run without --only")
+        there = {column for receipt in part.receipts.values() for column in receipt.columns}
+        for column in settings.reads:
+            if column not in there:
+                raise CorpusError(f"{settings.name}: part {part.ref.part} has no {column}; run without --only")
     return found
 
 
-def _reader(store: Store, part: PartState) -> PartReader:
-    return PartReader(store, part.ref.part, part.receipts, frozenset())
+class PartRows:
+    """The rows of a part, as they are compared: read on first access, except for where documents begin."""
+
+    def __init__(self, store: Store, part: PartState, columns: Sequence[str]) -> None:
+        with PartReader(store, part.ref.part, part.receipts, frozenset()) as reader:
+            self.table = reader.read(["doc", *columns])
+        self.rows = np.arange(self.table.num_rows)
+        self.starts = np.flatnonzero(np.diff(self.table["doc"].to_numpy(), prepend=-1))
+
+    @property
+    def begins(self) -> Ints:
+        """Return (rows,) the first row of each one's document."""
+        return np.repeat(self.starts, np.diff(np.append(self.starts, len(self.rows))))
 
 
-def _hashes(store: Store, part: PartState) -> tuple[PartReader, npt.NDArray[np.uint64], Ints, npt.NDArray[np.uint64]]:
-    """Return a part's hashes of sentences, the first rows of its documents, and for each row its document's hash."""
-    with _reader(store, part) as reader:
-        table = reader.read(["sentence_hash", "doc_hash", "doc"])
-    starts = np.flatnonzero(np.diff(table["doc"].to_numpy(), prepend=-1))
-    return reader, table["sentence_hash"].to_numpy(), starts, table["doc_hash"].to_numpy()
+@dataclass(frozen=True)
+class Unit:
+    """What is compared, and the columns that say so: `<prefix>duplicate_of` and `<prefix>duplicate_count`.
+
+    `column`: that of the keys; `documents`: whether those of documents are compared; `position`: whether the columns
+    say where in a document the first one is; `found`: yields `FOUND` tables; `by_row`: whether their key is a row.
+    """
+
+    prefix: str
+    column: str
+    documents: bool
+    found: Callable[[Unit, Work, Path], Iterator[pa.Table]]
+    by_row: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is counted."""
+        return "documents" if self.documents else "sentences"
+
+    def keys(self, part: PartRows) -> npt.NDArray[np.uint64]:
+        """Return (rows,) the keys by which rows are looked up in what was found."""
+        if self.by_row:
+            return (part.begins if self.documents else part.rows).astype(np.uint64)
+        return np.asarray(part.table[self.column].to_numpy())
+
+
+@dataclass(frozen=True)
+class Work:
+    """The parts, in order, the batch of each, and how many batches and ranges of keys there are."""
+
+    store: Store
+    parts: Sequence[PartState]
+    batch: Ints
+    pieces: int
+
+    def scan(self, *columns: str) -> Iterator[tuple[int, PartRows]]:
+        """Yield the number and the rows of one part after the other."""
+        return enumerate(prefetch(lambda part: PartRows(self.store, part, columns), self.parts))
+
+    def named(self, unit: Unit, folder: Path) -> _Distributed:
+        """Find a unit's duplicates, and where the first of each is; distributed by part."""
+        folder.mkdir()
+        found = _Distributed(folder / "found", FOUND, self.pieces)
+        for table in unit.found(unit, self, folder):
+            found.add(table, self.batch[table["first_part"].to_numpy()])
+        named = _Distributed(folder / "named", _NAMED, self.pieces)
+        for table in found.read():
+            some = _with_names(self.store, self.parts, table)
+            named.add(some, self.batch[some["part"].to_numpy()])
+        return named
+
+
+def _equal(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
+    """Yield the groups of equal keys, one range of keys after the other."""
+    hashed = _Distributed(folder / "members", MEMBERS, work.pieces)
+    for number, part in work.scan(unit.column):
+        keys, rows = unit.keys(part), part.rows
+        if unit.documents:
+            keys, rows = keys[part.starts], part.starts
+        hashed.add_by_hash(members(keys, rows, number))
+    return (groups(table) for table in hashed.read())
+
+
+def _linked(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
+    """Yield the clusters of documents that are linked by common keys; memory holds the links, 16 bytes each."""
+    hashed = _Distributed(folder / "members", MEMBERS, work.pieces)
+    links = [np.zeros((0, 2), np.int64)]
+    for number, part in work.scan(unit.column):
+        lists = part.table[unit.column].combine_chunks()
+        keys = lists.flatten().to_numpy()
+        rows = part.starts.repeat(len(keys) // max(1, len(part.starts)))
+        links.append(np.unique(edges_of(keys, (number << 32) + rows), axis=0))
+        hashed.add_by_hash(members(keys, rows, number))
+    for table in map(groups, hashed.read()):
+        one, other = (
+            (table[a].to_numpy().astype(np.int64) << 32) + table[b].to_numpy()
+            for a, b in (("part", "row"), ("first_part", "first_row"))
+        )
+        links.append(np.unique(np.stack([one, other], axis=1)[one != other], axis=0))
+    places, first, sizes = clusters(np.concatenate(links))
+    columns = [places & _ROW, places >> 32, places & _ROW, first >> 32, first & _ROW, sizes]
+    yield pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
+
+
+_ROW = 0xFFFFFFFF  # the bits of a row in a place
+UNITS = {
+    "duplicates": (Unit("", "sentence_hash", False, _equal), Unit("doc_", "doc_hash", True, _equal)),
+    "near": (Unit("near_", "minhash", True, _linked, by_row=True),),
+}
 
 
 def _with_names(store: Store, parts: Sequence[PartState], found: pa.Table) -> pa.Table:
@@ -120,8 +205,8 @@ def _with_names(store: Store, parts: Sequence[PartState], found: pa.Table) -> pa
     for start, end in pairwise(edges.tolist()):
         some = found.slice(start, end - start)
         rows = pa.array(some["first_row"].to_numpy())
-        with _reader(store, parts[of_part[start]]) as reader:
-            names = reader.read(["doc_id", "position"]).take(rows)
+        part = PartRows(store, parts[of_part[start]], ["doc_id", "position"])
+        names = part.table.select(["doc_id", "position"]).take(rows)
         tables.append(pa.table([*some.columns, *names.columns], schema=_NAMED))
     return pa.concat_tables(tables)
 
@@ -129,38 +214,34 @@ def _with_names(store: Store, parts: Sequence[PartState], found: pa.Table) -> pa
 def _write(
     store: Store,
     config: RunConfig,
-    settings: DuplicatesSettings,
+    settings: StageSettings,
     parts: Sequence[PartState],
-    found: tuple[pa.Table, pa.Table],
+    found: Sequence[tuple[Unit, pa.Table]],
     shared: float,
     number: int,
 ) -> None:
     """Write the columns of one part. `shared`: seconds of the comparison per row."""
     started = time.perf_counter()
-    part = parts[number]
-    _, sentences, starts, documents = _hashes(store, part)
+    part, (family,) = parts[number], settings.writes
+    rows = PartRows(store, part, [unit.column for unit, _ in found])
     columns: dict[str, pa.Array] = {}
     counts: dict[str, float] = {}
-    rows = np.arange(len(sentences))
-    begin = np.repeat(starts, np.diff(np.append(starts, len(rows))))
-    for unit, keys, row, table in zip(
-        ("sentence", "document"), (sentences, documents), (rows, begin), found, strict=True
-    ):
-        head = "" if unit == "sentence" else "doc_"
+    for unit, table in found:
         table = table.filter(pa.array(table["part"].to_numpy() == number)).sort_by("key")
-        lookup = Lookup.of(keys, table["key"].to_numpy())
-        at = lookup.place
-        first = np.zeros(len(rows), np.bool_)
+        lookup = Lookup.of(unit.keys(rows), table["key"].to_numpy())
+        first = np.zeros(len(rows.rows), np.bool_)
         if len(table):
-            first = (table["first_part"].to_numpy()[at] == number) & (table["first_row"].to_numpy()[at] == row)
-        columns[f"{head}duplicate_of"] = lookup.take(table["doc_id"], ~first)
-        if unit == "sentence":
-            columns["duplicate_of_position"] = lookup.take(table["position"], ~first)
-        columns[f"{head}duplicate_count"] = lookup.take(table["count"]).fill_null(1)
+            row = rows.begins if unit.documents else rows.rows
+            there, at = (table[name].to_numpy()[lookup.place] for name in ("first_part", "first_row"))
+            first = (there == number) & (at == row)
+        columns[f"{unit.prefix}duplicate_of"] = lookup.take(table["doc_id"], ~first)
+        if not unit.documents:
+            columns[f"{unit.prefix}duplicate_of_position"] = lookup.take(table["position"], ~first)
+        columns[f"{unit.prefix}duplicate_count"] = lookup.take(table["count"]).fill_null(1)
         repeated = lookup.grouped & ~first
-        counts[f"{unit}s"] = float(repeated.sum() if unit == "sentence" else repeated[starts].sum())
-    table = pa.table(columns)
-    inputs = {column: part.receipts["hashes"].columns[column] for column in settings.reads}
+        counts[unit.name] = float(repeated[rows.starts].sum() if unit.documents else repeated.sum())
+    inputs = {column: digest for one in part.receipts.values() for column, digest in one.columns.items()}
+    inputs = {column: inputs[column] for column in settings.reads}
     recipe = stage_recipe(settings, config.frozen)
     commit(
         store,
@@ -169,7 +250,7 @@ def _write(
         fingerprint=part_fingerprint(recipe, inputs),
         recipe=fingerprint(recipe),
         inputs=inputs,
-        families={"duplicates": layout.checked("duplicates", table, layout.schema("duplicates"), part.rows)},
+        families={family: layout.checked(family, pa.table(columns), layout.schema(family), part.rows)},
         counts=counts,
         seconds={"compute": round(time.perf_counter() - started + shared * part.rows, 4)},
         device="cpu",

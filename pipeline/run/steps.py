@@ -71,7 +71,7 @@ def next_step(plan: Plan, last: str) -> Step:
 def compare(console: Console, plan: Plan) -> None:
     """Do the stages that compare the whole corpus. Raises `CorpusError` if what they compare is not all there."""
     for stage in plan.compares:
-        parts = find_duplicates(plan)
+        parts = find_duplicates(plan, stage)
         console.print(f"{stage}: {counted(parts, 'part')} compared", highlight=False)
 
 

@@ -26,8 +26,8 @@ CORPUS_FILE = "corpus.json"
 RUNS = "runs"
 
 ROW_FAMILIES = (
-    "sentences", "language", "noise", "hashes", "embeddings", "status", "autobleu", "fragility", "fragility-predicted",
-    "codes", "duplicates",
+    "sentences", "language", "noise", "hashes", "minhash", "embeddings", "status", "autobleu", "fragility",
+    "fragility-predicted", "codes", "duplicates", "near-duplicates",
 )  # fmt: skip
 FITS = "fits"
 INDEXES = "train/index"
@@ -64,6 +64,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     ],
     "noise": [(name, pa.float32()) for name in (*SENTENCE_COLUMNS, *NOISE_OF_DOCUMENTS)],
     "hashes": [("sentence_hash", pa.uint64()), ("doc_hash", pa.uint64())],
+    "minhash": [("minhash", pa.list_(pa.field("element", pa.uint64())))],  # in the first row of each document
     "duplicates": [
         ("duplicate_of", pa.string()),  # id of the document with the first such sentence; null: this is the first
         ("duplicate_of_position", pa.int32()),
@@ -71,6 +72,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("doc_duplicate_of", pa.string()),
         ("doc_duplicate_count", pa.int32()),
     ],
+    "near-duplicates": [("near_duplicate_of", pa.string()), ("near_duplicate_count", pa.int32())],  # of documents
     "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
     "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
@@ -104,6 +106,8 @@ _NULLABLE = {
     "duplicates.duplicate_of",
     "duplicates.duplicate_of_position",
     "duplicates.doc_duplicate_of",
+    "minhash.minhash",
+    "near-duplicates.near_duplicate_of",
 } | {
     f"{family}.{name}"  # not sampled, or the embedding is not finite
     for family in ("autobleu", "fragility", "fragility-predicted")

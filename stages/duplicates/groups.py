@@ -12,8 +12,8 @@ from stages.duplicates.hashing import Hashes, Ints
 
 MEMBERS = pa.schema([("key", pa.uint64()), ("part", pa.int32()), ("row", pa.int32()), ("count", pa.int32())])
 FOUND = pa.schema(
-    [("key", pa.uint64()), ("part", pa.int32()), ("first_part", pa.int32()), ("first_row", pa.int32()),
-     ("count", pa.int32())]
+    [("key", pa.uint64()), ("part", pa.int32()), ("row", pa.int32()), ("first_part", pa.int32()),
+     ("first_row", pa.int32()), ("count", pa.int32())]
 )  # fmt: skip
 
 
@@ -22,14 +22,14 @@ def members(keys: Hashes, rows: Ints, part: int) -> pa.Table:
 
     So a part adds one row for each key, however often it repeats it.
     """
-    order, starts = _sorted(keys)
+    order, starts = sorted_keys(keys)
     first = np.minimum.reduceat(rows[order], starts) if len(starts) else rows[:0]
     counts = np.diff(np.append(starts, len(keys)))
     columns = [keys[order[starts]], np.full(len(starts), part), first, counts]
     return pa.table([pa.array(one, kind) for one, kind in zip(columns, MEMBERS.types, strict=True)], schema=MEMBERS)
 
 
-def _sorted(keys: Hashes) -> tuple[Ints, Ints]:
+def sorted_keys(keys: Hashes) -> tuple[Ints, Ints]:
     """Return an order in which equal keys follow each other, and where each key begins in it."""
     order = np.argsort(keys)  # not a stable one, which takes twice as long
     new = np.ones(len(order), np.bool_)
@@ -44,7 +44,7 @@ def groups(table: pa.Table) -> pa.Table:
     """
     keys, counts = table["key"].to_numpy(), table["count"].to_numpy()
     part, row = table["part"].to_numpy(), table["row"].to_numpy()
-    order, starts = _sorted(keys)
+    order, starts = sorted_keys(keys)
     sizes = np.diff(np.append(starts, len(keys)))
     totals = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
     several = totals > 1
@@ -53,8 +53,38 @@ def groups(table: pa.Table) -> pa.Table:
     starts = np.cumsum(sizes) - sizes
     places = (part[order].astype(np.int64) << 32) + row[order]
     first = np.repeat(np.minimum.reduceat(places, starts) if len(starts) else places, sizes)
-    columns = [keys[order], part[order], first >> 32, first & 0xFFFFFFFF, np.repeat(totals, sizes)]
+    columns = [keys[order], part[order], row[order], first >> 32, first & 0xFFFFFFFF, np.repeat(totals, sizes)]
     return pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
+
+
+def edges_of(keys: Hashes, places: Ints) -> Ints:
+    """Return (edges, 2) each place with the first one of those with the same key, without those of firsts."""
+    order, starts = sorted_keys(keys)
+    if not len(starts):
+        return np.zeros((0, 2), np.int64)
+    first = np.repeat(np.minimum.reduceat(places[order], starts), np.diff(np.append(starts, len(keys))))
+    found: Ints = np.stack([places[order], first], axis=1)[places[order] != first]
+    return found
+
+
+def clusters(edges: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the connected components of a graph: places, sorted; the first of each one's component; and its size.
+
+    edges: (edges, 2) places. Labels are lowered along edges and then along labels until nothing changes.
+    """
+    places, ends = np.unique(edges, return_inverse=True)
+    left, right = ends.reshape(-1, 2).T
+    label = np.arange(len(places))
+    while True:
+        low = np.minimum(label[left], label[right])
+        new = label.copy()
+        for end in (left, right, label[left], label[right]):
+            np.minimum.at(new, end, low)
+        new = new[new]
+        if (new == label).all():
+            break
+        label = new
+    return places, places[label], np.bincount(label, minlength=len(places))[label]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from stages.duplicates.settings import HashSettings, Normalise
 from stages.stage import Computed
 
 SLICE = 8192  # sentences at once, which stay in the processor's cache
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+STEP = np.uint64(0x9E3779B97F4A7C15)
 Hashes = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
@@ -57,7 +57,7 @@ def hash_texts(text: pa.ChunkedArray, normalise: Normalise) -> Hashes:
 
 def normalised(text: pa.Array) -> pa.Array:
     """Return texts in Unicode NFKC and lower case, with one space for each run of white space."""
-    data, _ = _bytes_of(text)
+    data, _ = bytes_of(text)
     if len(data) and data.max() < 128:  # ASCII is in NFKC already, and its lower case is quickly found
         text = pc.ascii_lower(text)
     else:
@@ -73,7 +73,7 @@ def normalised(text: pa.Array) -> pa.Array:
 
 def _uneven(text: pa.Array) -> Ints:
     """Return the rows with other white space than single spaces between words, or with control characters."""
-    data, edges = _bytes_of(text)
+    data, edges = bytes_of(text)
     if not len(data):
         return np.zeros(0, np.int64)
     space = data == 32
@@ -99,18 +99,22 @@ def folded(values: Hashes, edges: Ints) -> Hashes:
     places = np.arange(len(values), dtype=np.uint64)
     places -= np.repeat(edges[:-1].astype(np.uint64), lengths)
     places += np.uint64(1)
-    places *= _STEP
+    places *= STEP
     places += values
-    return _mixed(np.add.reduceat(_mixed(places), edges[:-1]) + lengths.astype(np.uint64))
+    return mixed(np.add.reduceat(mixed(places), edges[:-1]) + lengths.astype(np.uint64))
 
 
 def _hash_bytes(text: pa.Array) -> Hashes:
-    """Return (rows,) the hashes of the UTF-8 bytes of texts. A last word is filled up with zeros."""
-    data, edges = _bytes_of(text)
+    """Return (rows,) the hashes of the UTF-8 bytes of texts."""
+    data, edges = bytes_of(text)
+    return hash_spans(data, edges[:-1], np.diff(edges))
+
+
+def hash_spans(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> Hashes:
+    """Return (spans,) the hashes of spans of bytes. A last word of fewer than 8 bytes is filled up with zeros."""
     padded = np.zeros(len(data) + 8, np.uint8)
     padded[:-8] = data
-    starts, lengths = edges[:-1], np.diff(edges)
-    counts = np.maximum(1, -(-lengths // 8))  # an empty text is a word of zeros
+    counts = np.maximum(1, -(-lengths // 8))  # an empty span is a word of zeros
     groups = np.append(0, np.cumsum(counts))
     words = np.lib.stride_tricks.as_strided(padded[:8].view(np.uint64), (len(padded) - 7,), (1,))
     found = words[8 * np.arange(groups[-1]) + np.repeat(starts - 8 * groups[:-1], counts)]
@@ -119,10 +123,10 @@ def _hash_bytes(text: pa.Array) -> Hashes:
     last = groups[1:] - 1
     found[last[whole]] &= np.uint64(2**64 - 1) >> unused[whole]
     found[last[~whole]] = 0
-    return _mixed(folded(found, groups) + lengths.astype(np.uint64))
+    return mixed(folded(found, groups) + lengths.astype(np.uint64))
 
 
-def _bytes_of(text: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+def bytes_of(text: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
     """Return the UTF-8 bytes of all rows, and where each row begins in them and the last ends."""
     _, offsets, data = text.buffers()
     if not len(text) or data is None:
@@ -131,7 +135,12 @@ def _bytes_of(text: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
     return np.frombuffer(data, np.uint8)[edges[0] : edges[-1]], edges - edges[0]
 
 
-def _mixed(values: Hashes) -> Hashes:
+def steps(count: int) -> np.uint64:
+    """Return `count` times the constant that sets places and turns apart."""
+    return np.uint64(count * int(STEP) % 2**64)
+
+
+def mixed(values: Hashes) -> Hashes:
     """Mix hashes in place (the finaliser of SplitMix64), and return them."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)

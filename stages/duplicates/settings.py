@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from stages.stage import StageSettings, meaning
+from stages.stage import Settings, StageSettings, meaning
 
 Normalise = Literal["light", "none"]
 NORMALISE = (
     "what is compared: light (Unicode NFKC, lower case, each run of white space as one space) or none (the text as it "
     "is)"
 )
+
+
+class NearSettings(Settings):
+    """Find documents that are nearly the same, by MinHash; the defaults are datatrove's (FineWeb, arXiv 2406.17557).
+
+    Two documents of which a share s of the runs of `words` words is the same (Jaccard similarity) are taken as one with
+    a probability of 1 − (1 − s^band_hashes)^bands: by default 0.77 at s = 0.75, 0.92 at 0.8, 0.05 at 0.5. Adds
+    `near_duplicate_of` (id of the first document of the cluster; null for the first itself, and for a document without
+    copies) and `near_duplicate_count` (documents in the cluster).
+    """
+
+    words: int = meaning(5, ge=1, le=100, description="words in a run; a character counts as one where none are spaced")
+    bands: int = meaning(14, ge=1, le=256, description="keys of a document; more find copies that are less alike")
+    band_hashes: int = meaning(8, ge=1, le=64, description="values in a key; more demand copies that are more alike")
 
 
 class HashSettings(StageSettings):
@@ -46,6 +60,7 @@ class DuplicatesSettings(StageSettings):
     reads: ClassVar[tuple[str, ...]] = ("hashes.sentence_hash", "hashes.doc_hash")
     writes: ClassVar[tuple[str, ...]] = ("duplicates",)
     corpus_wide: ClassVar[bool] = True
+    applied: ClassVar[tuple[str, ...]] = ("normalise",)
 
     normalise: Normalise = meaning("light", description=NORMALISE)
 
@@ -53,7 +68,46 @@ class DuplicatesSettings(StageSettings):
         """Return no digests: the result depends on the hashes alone."""
         return {}
 
+    near: NearSettings | None = meaning(None, description="documents that are nearly the same as others (MinHash)")
+
+    @property
+    def minhash(self) -> MinhashSettings | None:
+        """The settings of the stage that makes the keys of documents."""
+        return MinhashSettings(**self.near.model_dump()) if self.near else None
+
+    @property
+    def near_duplicates(self) -> NearDuplicatesSettings | None:
+        """The settings of the stage that compares these keys."""
+        return NearDuplicatesSettings(**self.near.model_dump()) if self.near else None
+
     @property
     def hashes(self) -> HashSettings:
         """The settings of the stage whose columns are compared."""
         return HashSettings(normalise=self.normalise)
+
+
+class MinhashSettings(StageSettings, NearSettings):
+    """Make the keys of every document by which nearly equal ones are found: `minhash`, in its first row."""
+
+    name: ClassVar[str] = "minhash"
+    version: ClassVar[int] = 1
+    reads: ClassVar[tuple[str, ...]] = ("sentences.text", "sentences.doc")
+    writes: ClassVar[tuple[str, ...]] = ("minhash",)
+
+    def artifacts(self) -> dict[str, str]:
+        """Return no digests: the result depends on the text alone."""
+        return {}
+
+
+class NearDuplicatesSettings(StageSettings, NearSettings):
+    """Find clusters of documents that have keys in common, directly or through others."""
+
+    name: ClassVar[str] = "near"
+    version: ClassVar[int] = 1
+    reads: ClassVar[tuple[str, ...]] = ("minhash.minhash",)
+    writes: ClassVar[tuple[str, ...]] = ("near-duplicates",)
+    corpus_wide: ClassVar[bool] = True
+
+    def artifacts(self) -> dict[str, str]:
+        """Return no digests: the result depends on the keys alone."""
+        return {}

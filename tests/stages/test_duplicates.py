@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.duplicates.groups import MEMBERS, Lookup, groups, members
+from stages.duplicates.groups import MEMBERS, Lookup, clusters, edges_of, groups, members
 from stages.duplicates.hashing import SLICE, Hash, folded, hash_texts, normalised
 from stages.duplicates.settings import HashSettings, Normalise
 from stages.stage import whole
@@ -122,3 +122,21 @@ def test_lookups_find_what_is_known(known: list[int]) -> None:
     lookup = Lookup.of(keys, np.asarray(known, np.uint64))
     values = lookup.take(pa.chunked_array([pa.array(known, pa.uint64())])).to_pylist()
     assert values == [one if one in known else None for one in keys.tolist()]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
+def test_clusters_are_connected_components(pairs: list[tuple[int, int]]) -> None:
+    component = {at: {at} for pair in pairs for at in pair}
+    for one, other in pairs:
+        joined = component[one] | component[other]
+        component |= dict.fromkeys(joined, joined)
+    places, first, sizes = clusters(np.asarray(pairs, np.int64).reshape(-1, 2))
+    assert places.tolist() == sorted(component)
+    assert first.tolist() == [min(component[at]) for at in places.tolist()]
+    assert sizes.tolist() == [len(component[at]) for at in places.tolist()]
+
+
+def test_edges_lead_to_the_first_with_the_same_key() -> None:
+    edges = edges_of(np.asarray([5, 7, 5, 5, 9], np.uint64), np.asarray([3, 4, 1, 2, 0]))
+    assert sorted(map(tuple, edges.tolist())) == [(2, 1), (3, 1)]
+    assert edges_of(np.zeros(0, np.uint64), np.zeros(0, np.int64)).shape == (0, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -20,16 +21,21 @@ from tests.conftest import data_digests, sample_documents, write_config, write_j
 from tests.support.cli import pipeline, said
 from tests.support.runs import run
 
-TEXT = {"encode": None, "autobleu": None, "duplicates": {}}
+TEXT = {"encode": None, "autobleu": None, "duplicates": {"near": {}}}
 COLUMNS = ("duplicate_of", "duplicate_of_position", "duplicate_count", "doc_duplicate_of", "doc_duplicate_count")
 WHERE = ("part", "row", "doc_id", "position", "text")
 
 
 def documents() -> list[dict[str, Any]]:
-    """Twelve documents with sentences in common; the last repeats the second in capitals with other white space."""
+    """Documents with sentences in common; the last but one repeats the second in capitals with other white space, and
+    the last one has other words in three places.
+    """
     found = [one | {"id": f"doc {at}"} for at, one in enumerate(sample_documents("postgresql-eng", 3))]
     found += [one | {"id": f"help {at}"} for at, one in enumerate(sample_documents("libreoffice-eng", 8))]
-    return [*found, found[1] | {"id": "again", "text": found[1]["text"].upper().replace(" ", "  ")}]
+    text = found[1]["text"]
+    edited = text.replace("the", "a", 2).replace(".", " indeed.", 1)
+    again = text.upper().replace(" ", "  ")
+    return [*found, found[1] | {"id": "again", "text": again}, found[1] | {"id": "edited", "text": edited}]
 
 
 def plain(text: str) -> str:
@@ -77,7 +83,7 @@ def words_of(table: pa.Table) -> str:
     """What summary and report say of these columns."""
     repeated = table.num_rows - table["duplicate_of"].null_count
     share = f"{repeated} of {table.num_rows} sentences ({repeated / table.num_rows:.1%})"
-    return f"{share} and 1 of 12 documents (8.3%) repeat earlier ones"
+    return f"{share} and 1 of 13 documents (7.7%) repeat earlier ones; 2 of 13 documents (15.4%) nearly do"
 
 
 def write(folder: Path, some: list[dict[str, Any]]) -> None:
@@ -118,14 +124,33 @@ def test_columns_summary_plan_select_and_inspect(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [1, 60, 10_000])
 def test_pieces_do_not_change_the_result(compared: Path, at_once: int) -> None:
     before = data_digests(compared.parent / "out")
-    for receipt in (compared.parent / "out/receipts/duplicates").rglob("*.json"):
-        receipt.unlink()
+    for stage in ("duplicates", "near"):
+        for receipt in (compared.parent / "out/receipts" / stage).rglob("*.json"):
+            receipt.unlink()
     plan = make_plan(load_config(compared))
-    assert plan.compares == ("duplicates",) and not plan.launches
+    assert plan.compares == ("duplicates", "near") and not plan.launches
     parts = len(Corpus(str(compared.parent / "out")).parts)
-    assert duplicates.find_duplicates(plan, at_once) == parts > 3
+    for stage in plan.compares:
+        assert duplicates.find_duplicates(plan, stage, at_once) == parts > 3
     run(compared)
     assert data_digests(compared.parent / "out") == before
+
+
+def test_near_duplicates_are_the_clusters_of_common_keys(compared: Path) -> None:
+    corpus = Corpus(str(compared.parent / "out"))
+    table = corpus.to_arrow(*WHERE, "source", "minhash", "near_duplicate_of", "near_duplicate_count")
+    rows = table.sort_by([("source", "ascending"), ("part", "ascending"), ("row", "ascending")]).to_pylist()
+    keys = {row["doc_id"]: set(row["minhash"]) for row in rows if row["minhash"]}  # in the order of the corpus
+    cluster = {one: {one} for one in keys}
+    for one, other in itertools.combinations(keys, 2):
+        if keys[one] & keys[other]:
+            joined = cluster[one] | cluster[other]
+            cluster |= dict.fromkeys(joined, joined)
+    assert cluster["edited"] >= {"doc 1", "again", "edited"} and len(cluster["doc 0"]) < len(keys)
+    for row in rows:
+        first = next(one for one in keys if one in cluster[row["doc_id"]])
+        assert row["near_duplicate_of"] == (None if first == row["doc_id"] else first)
+        assert row["near_duplicate_count"] == len(cluster[row["doc_id"]])
 
 
 def test_a_comparison_that_was_stopped_goes_on(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +201,15 @@ def test_nothing_names_a_purged_document(compared: Path, tmp_path: Path) -> None
     run(compared)
     table = columns(tmp_path / "out")
     assert found(table) == expected(table.to_pylist()) and "again" in table["doc_id"].to_pylist()
-    assert all(
-        "doc 1" not in str(pa.parquet.read_table(one)) for one in (tmp_path / "out/duplicates").rglob("*.parquet")
-    )
+    files = [one for name in ("duplicates", "near-duplicates") for one in (tmp_path / "out" / name).glob("*.parquet")]
+    named = {value for one in files for row in pa.parquet.read_table(one).to_pylist() for value in row.values()}
+    assert "doc 0" in named and "doc 1" not in named
 
 
 def test_other_normalisation_and_parts_without_hashes(compared: Path, tmp_path: Path) -> None:
+    near = sorted((tmp_path / "out/receipts/near").rglob("*.json"))
     run(compared, "duplicates.normalise=none")
+    assert sorted((tmp_path / "out/receipts/near").rglob("*.json")) == near
     table = columns(tmp_path / "out")
     assert set(table["doc_duplicate_of"].to_pylist()) == {None}
     with pytest.raises(CorpusError, match=r"is not segmented; run without --only|has no hashes; run without --only"):
