@@ -19,7 +19,13 @@ from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
 from stages.autobleu.settings import AutobleuSettings
 from stages.decoder.settings import DecoderSettings
-from stages.duplicates.settings import DuplicatesSettings, HashSettings, MinhashSettings, NearDuplicatesSettings
+from stages.duplicates.settings import (
+    DuplicatesSettings,
+    HashSettings,
+    MinhashSettings,
+    NearDuplicatesSettings,
+    SemanticDuplicatesSettings,
+)
 from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
@@ -34,9 +40,14 @@ from stages.stage import Settings, StageSettings, execution, meaning
 # as data goes through them
 STAGES = (
     "segment", "language", "noise", "hashes", "minhash", "encode", "autobleu", "scaler", "fragility", "predictor",
-    "rvq", "decoder", "duplicates", "near",
+    "rvq", "decoder", "duplicates", "near", "semantic",
 )  # fmt: skip
-OF_DUPLICATES = ("hashes", "minhash", "near")  # stages of the section `duplicates`, without one of their own
+OF_DUPLICATES = (
+    "hashes",
+    "minhash",
+    "near",
+    "semantic",
+)  # stages of the section `duplicates`
 SECTIONS = tuple(name for name in STAGES if name not in OF_DUPLICATES)
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
@@ -113,6 +124,9 @@ class RunConfig(Settings):
             for needs in sections
             if getattr(self, name) and not getattr(self, needs)
         ]
+        if self.semantic and not self.rvq:
+            codes = "duplicates.semantic compares sentences with the same first code: add a section `rvq: {}`"
+            found.append((("duplicates", "semantic"), codes))
         if self.train and not self.scaler:
             found.append((("train",), "train needs what scaler makes: add a section `scaler: {}`"))
         if self.predictor and not self.fragility and not self.predictor.file:
@@ -187,11 +201,16 @@ class RunConfig(Settings):
         """The stage that finds nearly equal documents."""
         return self.duplicates.near_duplicates if self.duplicates else None
 
+    @property
+    def semantic(self) -> SemanticDuplicatesSettings | None:
+        """The stage that finds sentences that mean the same."""
+        return self.duplicates.semantic_duplicates if self.duplicates else None
+
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """Return the row-wise stages that the file asks for, in order."""
         stages = (
             self.language, self.noise, self.hashes, self.minhash, self.encode, self.autobleu, self.fragility,
-            self.predictor, self.rvq, self.duplicates, self.near,
+            self.predictor, self.rvq, self.duplicates, self.near, self.semantic,
         )  # fmt: skip
         return tuple(stage for stage in stages if stage)
 

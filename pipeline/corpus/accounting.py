@@ -58,7 +58,7 @@ class Accounting:
                       for unit in of if unit in found]  # fmt: skip
             return " and ".join(shares)
 
-        verbs = {"duplicates": "repeat earlier ones", "near": "nearly do"}
+        verbs = {"duplicates": "repeat earlier ones", "near": "nearly do", "semantic": "mean the same as earlier ones"}
         return "; ".join(f"{told(stage)} {verb}" for stage, verb in verbs.items() if stage in self.counts)
 
     @property

@@ -11,7 +11,8 @@ from pipeline.corpus.tombstones import mark_erased, read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
-NAMING = {"duplicates": "duplicates", "near": "near-duplicates"}  # stages whose family names other documents
+# stages whose family names other documents
+NAMING = {"duplicates": "duplicates", "near": "near-duplicates", "semantic": "semantic-duplicates"}
 
 
 def live_files(chunk: ChunkState) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Compares all sentences and all documents of a corpus, and writes the columns of `duplicates` and `near`.
+"""Compares all sentences and all documents of a corpus, and writes the columns of `duplicates`,
+`near` and `semantic`.
 
 Every part has hashes, or keys of MinHash, already. They are distributed by range to files of a temporary folder, and
 each range is compared alone; what is found is distributed by part in the same way. So memory holds some million hashes
@@ -33,8 +34,11 @@ from pipeline.corpus.states import PartState
 from pipeline.planning.plan import Plan
 from pipeline.storage import layout
 from pipeline.storage.store import Store
+from stages.arrow import embedding_matrix
 from stages.duplicates.groups import FOUND, MEMBERS, Lookup, clusters, edges_of, groups, members
-from stages.stage import StageSettings
+from stages.duplicates.semantic import similar
+from stages.duplicates.settings import SemanticSettings
+from stages.stage import NON_FINITE, StageSettings
 
 AT_ONCE = 4_000_000  # hashes in memory
 MOST_PIECES = 200  # files open at a time, of three kinds; so beyond 800 million sentences, more hashes are in memory
@@ -60,7 +64,7 @@ def compare_parts(
     total = max(1, int(rows.sum()))
     pieces = min(MOST_PIECES, -(-total // at_once))
     batch = (np.cumsum(rows) - 1) * pieces // total  # of each part: parts of one batch are written together
-    work = Work(store, parts, batch, pieces)
+    work = Work(store, settings, parts, batch, pieces)
     with tempfile.TemporaryDirectory() as folder:
         units = UNITS[settings.name]
         named = [work.named(unit, Path(folder, str(number))) for number, unit in enumerate(units)]
@@ -135,6 +139,7 @@ class Work:
     """The parts, in order, the batch of each, and how many batches and ranges of keys there are."""
 
     store: Store
+    settings: StageSettings
     parts: Sequence[PartState]
     batch: Ints
     pieces: int
@@ -183,15 +188,45 @@ def _linked(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
             for a, b in (("part", "row"), ("first_part", "first_row"))
         )
         links.append(np.unique(np.stack([one, other], axis=1)[one != other], axis=0))
-    places, first, sizes = clusters(np.concatenate(links))
+    yield _found(*clusters(np.concatenate(links)))
+
+
+def _similar(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
+    """Yield the sentences that are similar to others with the same first code, some codes at a time."""
+    assert isinstance(work.settings, SemanticSettings)
+    spread: _Distributed | None = None
+    for number, part in work.scan(unit.column, "status", "codes"):
+        table = part.table.combine_chunks()
+        codes, embeddings = (table[name].combine_chunks() for name in ("codes", unit.column))
+        first = codes.flatten().to_numpy().reshape(len(codes), -1)[:, 0].astype(np.int64)
+        rows = pa.table({"code": first, "place": (number << 32) + part.rows, "embedding": embeddings})
+        if spread is None:
+            pieces = min(MOST_PIECES, work.pieces * -(-embeddings.type.list_size // 64))
+            spread = _Distributed(folder / "embeddings", rows.schema, pieces)
+        finite = table["status"].to_numpy() != NON_FINITE
+        spread.add(rows.filter(pa.array(finite)), first[finite] % spread.count)
+    for table in spread.read() if spread else ():
+        table = table.take(pa.array(np.argsort(table["code"].to_numpy(), kind="stable")))
+        codes = table["code"].to_numpy()
+        edges = np.append(np.flatnonzero(np.diff(codes, prepend=-1)), len(codes))
+        for start, end in pairwise(edges.tolist()):
+            some = table.slice(start, end - start)
+            places = some["place"].to_numpy()
+            first, sizes = similar(embedding_matrix(some["embedding"]), work.settings.cosine)
+            yield _found(places[sizes > 1], places[first[sizes > 1]], sizes[sizes > 1])
+
+
+def _found(places: Ints, first: Ints, sizes: Ints) -> pa.Table:
+    """Return `FOUND`, whose keys are rows, from places: parts and rows in one number."""
     columns = [places & _ROW, places >> 32, places & _ROW, first >> 32, first & _ROW, sizes]
-    yield pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
+    return pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
 
 
 _ROW = 0xFFFFFFFF  # the bits of a row in a place
 UNITS = {
     "duplicates": (Unit("", "sentence_hash", False, _equal), Unit("doc_", "doc_hash", True, _equal)),
     "near": (Unit("near_", "minhash", True, _linked, by_row=True),),
+    "semantic": (Unit("semantic_", "embedding", False, _similar, by_row=True),),
 }
 
 
@@ -223,7 +258,7 @@ def _write(
     """Write the columns of one part. `shared`: seconds of the comparison per row."""
     started = time.perf_counter()
     part, (family,) = parts[number], settings.writes
-    rows = PartRows(store, part, [unit.column for unit, _ in found])
+    rows = PartRows(store, part, [unit.column for unit, _ in found if not unit.by_row])
     columns: dict[str, pa.Array] = {}
     counts: dict[str, float] = {}
     for unit, table in found:
@@ -261,7 +296,7 @@ class _Distributed:
     """A table whose rows are distributed to `count` pieces, each in a file if there are several."""
 
     def __init__(self, folder: Path, schema: pa.Schema, count: int) -> None:
-        self._schema, self._count = schema, count
+        self._schema, self.count = schema, count
         self._kept: list[pa.Table] = []
         self._paths = [folder / str(number) for number in range(count)] if count > 1 else []
         if self._paths:
@@ -274,7 +309,7 @@ class _Distributed:
             self._kept.append(table)
             return
         order = np.argsort(pieces, kind="stable")
-        edges = np.searchsorted(pieces[order], np.arange(self._count + 1))
+        edges = np.searchsorted(pieces[order], np.arange(self.count + 1))
         table = table.take(pa.array(order))
         for number in np.unique(pieces).tolist():
             self._writers[number].write_table(table.slice(edges[number], edges[number + 1] - edges[number]))
@@ -282,7 +317,7 @@ class _Distributed:
     def add_by_hash(self, table: pa.Table) -> None:
         """Add rows to the pieces of their keys."""
         high = (table["key"].to_numpy() >> np.uint64(32)).astype(np.int64)
-        self.add(table, high * self._count >> 32)
+        self.add(table, high * self.count >> 32)
 
     def read(self) -> Iterator[pa.Table]:
         """Yield one piece after the other."""

@@ -27,7 +27,7 @@ RUNS = "runs"
 
 ROW_FAMILIES = (
     "sentences", "language", "noise", "hashes", "minhash", "embeddings", "status", "autobleu", "fragility",
-    "fragility-predicted", "codes", "duplicates", "near-duplicates",
+    "fragility-predicted", "codes", "duplicates", "near-duplicates", "semantic-duplicates",
 )  # fmt: skip
 FITS = "fits"
 INDEXES = "train/index"
@@ -72,6 +72,11 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
         ("doc_duplicate_of", pa.string()),
         ("doc_duplicate_count", pa.int32()),
     ],
+    "semantic-duplicates": [
+        ("semantic_duplicate_of", pa.string()),
+        ("semantic_duplicate_of_position", pa.int32()),
+        ("semantic_duplicate_count", pa.int32()),
+    ],
     "near-duplicates": [("near_duplicate_of", pa.string()), ("near_duplicate_count", pa.int32())],  # of documents
     "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
@@ -108,6 +113,8 @@ _NULLABLE = {
     "duplicates.doc_duplicate_of",
     "minhash.minhash",
     "near-duplicates.near_duplicate_of",
+    "semantic-duplicates.semantic_duplicate_of",
+    "semantic-duplicates.semantic_duplicate_of_position",
 } | {
     f"{family}.{name}"  # not sampled, or the embedding is not finite
     for family in ("autobleu", "fragility", "fragility-predicted")

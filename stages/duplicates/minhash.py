@@ -63,9 +63,14 @@ def document_keys(text: pa.Array, starts: Ints, settings: NearSettings) -> Hashe
     slices = [normalised(text.slice(start, SLICE)) for start in range(0, max(1, len(text)), SLICE)]
     words, owner = _words(pa.concat_arrays(slices), starts)
     shingles, edges = _shingles(words, np.searchsorted(owner, np.arange(len(starts) + 1)), settings.words)
+    return keys_of_shingles(shingles, edges, settings)
+
+
+def keys_of_shingles(shingles: Hashes, edges: Ints, settings: NearSettings) -> Hashes:
+    """Return (documents, bands) keys; arguments as for `sketched`."""
     keys = [np.zeros((0, settings.bands), np.uint64)]
     first = 0
-    while first < len(starts):
+    while first < len(edges) - 1:
         end = max(first + 1, int(np.searchsorted(edges, edges[first] + _SHINGLES, "right")) - 1)
         signatures = sketched(shingles[edges[first] : edges[end]], edges[first : end + 1] - edges[first], settings)
         keys.append(_banded(signatures, settings))

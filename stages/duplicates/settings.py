@@ -27,6 +27,18 @@ class NearSettings(Settings):
     band_hashes: int = meaning(8, ge=1, le=64, description="values in a key; more demand copies that are more alike")
 
 
+class SemanticSettings(Settings):
+    """Find sentences that mean the same, by their embeddings, as SemDeDup does (arXiv 2303.09540).
+
+    Sentences with the same first code of the section `rvq` are compared with each other. Adds `semantic_duplicate_of`
+    (id of the document with the first sentence that is as similar as `cosine` or more; null if no earlier one is),
+    `semantic_duplicate_of_position` (its position there) and `semantic_duplicate_count` (sentences that are as similar,
+    with this one).
+    """
+
+    cosine: float = meaning(0.95, gt=0, le=1, description="the least cosine of two embeddings that mean the same")
+
+
 class HashSettings(StageSettings):
     """Hash every sentence and every document: what the section `duplicates` compares.
 
@@ -70,6 +82,15 @@ class DuplicatesSettings(StageSettings):
 
     near: NearSettings | None = meaning(None, description="documents that are nearly the same as others (MinHash)")
 
+    semantic: SemanticSettings | None = meaning(
+        None, description="sentences that mean the same as others (needs encode and rvq)"
+    )
+
+    @property
+    def semantic_duplicates(self) -> SemanticDuplicatesSettings | None:
+        """The settings of the stage that compares embeddings."""
+        return SemanticDuplicatesSettings(**self.semantic.model_dump()) if self.semantic else None
+
     @property
     def minhash(self) -> MinhashSettings | None:
         """The settings of the stage that makes the keys of documents."""
@@ -110,4 +131,19 @@ class NearDuplicatesSettings(StageSettings, NearSettings):
 
     def artifacts(self) -> dict[str, str]:
         """Return no digests: the result depends on the keys alone."""
+        return {}
+
+
+class SemanticDuplicatesSettings(StageSettings, SemanticSettings):
+    """Find the sentences with the same first code whose embeddings are similar."""
+
+    name: ClassVar[str] = "semantic"
+    version: ClassVar[int] = 1
+    reads: ClassVar[tuple[str, ...]] = ("embeddings.embedding", "status.status", "codes.codes")
+    writes: ClassVar[tuple[str, ...]] = ("semantic-duplicates",)
+    fits: ClassVar[tuple[str, ...]] = ("rvq",)
+    corpus_wide: ClassVar[bool] = True
+
+    def artifacts(self) -> dict[str, str]:
+        """Return no digests: the result depends on embeddings and codes alone."""
         return {}

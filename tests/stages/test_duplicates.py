@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stages.duplicates.groups import MEMBERS, Lookup, clusters, edges_of, groups, members
 from stages.duplicates.hashing import SLICE, Hash, folded, hash_texts, normalised
+from stages.duplicates.semantic import similar
 from stages.duplicates.settings import HashSettings, Normalise
 from stages.stage import whole
 
@@ -140,3 +141,24 @@ def test_edges_lead_to_the_first_with_the_same_key() -> None:
     edges = edges_of(np.asarray([5, 7, 5, 5, 9], np.uint64), np.asarray([3, 4, 1, 2, 0]))
     assert sorted(map(tuple, edges.tolist())) == [(2, 1), (3, 1)]
     assert edges_of(np.zeros(0, np.uint64), np.zeros(0, np.int64)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("block", [3, 1024])
+def test_similar_embeddings_lead_to_the_first(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Cosines of angles in the plane: exact enough that none is near the threshold."""
+    monkeypatch.setattr("stages.duplicates.semantic.BLOCK", block)
+    angles = np.asarray([0, 40, 10, 90, 10, 0, 20, 130, 90])
+    embeddings = np.stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))], axis=1).astype(np.float16)
+    embeddings[5] *= 2  # the length does not matter
+    first, sizes = similar(embeddings, float(np.cos(np.radians(15))))
+    near = np.abs(angles[:, None] - angles) < 15
+    assert first.tolist() == near.argmax(axis=1).tolist() and sizes.tolist() == near.sum(axis=1).tolist()
+    assert similar(embeddings[:0], 0.9)[0].shape == (0,)
+
+
+def test_a_cluster_of_equal_embeddings_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The square of 200 000 rows would not fit into memory."""
+    first, sizes = similar(np.ones((200_000, 4), np.float16), 0.9)
+    assert not first.any() and (sizes == 200_000).all()
+    zeros, alone = similar(np.zeros((2, 4), np.float16), 0.9)  # which have no direction
+    assert zeros.tolist() == [0, 0] and alone.tolist() == [2, 2]

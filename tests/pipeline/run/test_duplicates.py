@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -254,3 +255,43 @@ def test_ray_gives_the_same_bytes(compared: Path, tmp_path: Path) -> None:
     done = pipeline("run", compared, "--set", f"output={other / 'out'}", "--set", "launcher.kind=local")
     assert done.returncode == 0, said(done)
     assert data_digests(other / "out") == data_digests(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_semantic_duplicates_are_similar_embeddings_with_one_first_code(tmp_path: Path) -> None:
+    write(tmp_path, documents()[3:9])
+    rvq = {"codebooks": 2, "units": 4}
+    duplicates_ = {"semantic": {"cosine": 0.9}}
+    path = write_config(tmp_path, autobleu=None, duplicates=duplicates_, rvq=rvq, fit={"rows": 100})
+    shown = run(path)
+    assert "mean the same as earlier ones" in shown
+    names = ("semantic_duplicate_of", "semantic_duplicate_of_position", "semantic_duplicate_count")
+    table = Corpus(str(tmp_path / "out")).to_arrow(*WHERE, "source", "codes", "embedding", *names)
+    rows = table.sort_by([("source", "ascending"), ("part", "ascending"), ("row", "ascending")]).to_pylist()
+    matrix = np.asarray([row["embedding"] for row in rows], np.float64)
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    code = np.asarray([row["codes"][0] for row in rows])
+    cosines, same = matrix @ matrix.T, code[:, None] == code
+    doubtful = (np.abs(cosines - 0.9) < 1e-5).any(axis=1)  # where the last bits would decide
+    alike = same & (cosines >= 0.9)
+    assert doubtful.mean() < 0.1 and len(set(code.tolist())) > 1
+    for at, row in enumerate(rows):
+        if not doubtful[at]:
+            first = int(alike[at].argmax())
+            place = (rows[first]["doc_id"], rows[first]["position"]) if first != at else (None, None)
+            assert (row[names[0]], row[names[1]], row[names[2]]) == (*place, alike[at].sum())
+    assert 0 < sum(row[names[0]] is not None for row in rows) < len(rows)
+    before = data_digests(tmp_path / "out")
+    for receipt in (tmp_path / "out/receipts/semantic").rglob("*.json"):
+        receipt.unlink()
+    plan = make_plan(load_config(path))
+    assert duplicates.find_duplicates(plan, "semantic", 40) > 1
+    run(path)
+    assert data_digests(tmp_path / "out") == before
+
+
+def test_semantic_duplicates_need_codes(tmp_path: Path) -> None:
+    write(tmp_path, documents()[:1])
+    done = pipeline("plan", write_config(tmp_path, duplicates={"semantic": {}}))
+    assert done.returncode == 2
+    assert "corpus.yaml:" in said(done) and "add a section `rvq: {}`" in " ".join(said(done).split()), said(done)
