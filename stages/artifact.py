@@ -25,13 +25,32 @@ def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str,
     return data
 
 
+def sealed_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a file that holds a digest of itself, for files that no record vouches for."""
+    return to_bytes(kind, tensors, {**about, "digest": _digest(tensors, about)})
+
+
+def from_sealed(kind: str, data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return what `from_bytes` does for a file of `sealed_bytes`. Raises ValueError if anything in it has changed."""
+    tensors, about = from_bytes(kind, data)
+    said = {key: value for key, value in about.items() if key not in ("kind", "version", "digest")}
+    if about.get("digest") != _digest(tensors, said):
+        raise ValueError("it does not hold what its digest was made of")
+    return tensors, said
+
+
 def content_of(kind: str, data: bytes) -> str:
     """Return 32 hex digits of what results depend on: the tensors and `clip`, without the provenance."""
     tensors, about = from_bytes(kind, data)
-    found = hashlib.sha256(json.dumps([kind, about.get("settings", {}).get("clip")]).encode())
+    return _digest(tensors, [kind, about.get("settings", {}).get("clip")])
+
+
+def _digest(tensors: Mapping[str, torch.Tensor], about: Any) -> str:
+    """Return 32 hex digits of tensors and of a JSON value."""
+    found = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        found.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        found.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return found.hexdigest()[:32]
 
 

@@ -33,6 +33,7 @@ _RECORD = re.compile(
     rf"{layout.FITS}/(?P<name>[a-z]+)\.(?P<fingerprint>[0-9a-f]{{8}})-(?P<generation>[0-9]{{3}})\.json"
 )
 _ARTIFACT = re.compile(r"[a-z]+\.[0-9a-f]{8}-[0-9a-f]{6}\.safetensors")
+_CHECKPOINT = "-checkpoint.safetensors"  # ends the name of a checkpoint
 REMEDY = "restore it from a copy, or fit the corpus as it is now: delete it, then pipeline run --refit"
 Numbers = Mapping[str, float | list[float]]
 Kind = TypeVar("Kind", "FitRecord", "Rate")
@@ -254,7 +255,26 @@ def record_path(name: str, fingerprint: str, generation: int) -> str:
 
 def checkpoint_path(fingerprint: str) -> str:
     """Return the path of the checkpoint from which an interrupted fine-tuning of a decoder goes on."""
-    return f"{layout.FITS}/decoder.{fingerprint[:8]}-checkpoint.safetensors"
+    return f"{layout.FITS}/decoder.{fingerprint[:8]}{_CHECKPOINT}"
+
+
+def is_checkpoint(path: str) -> bool:
+    """Return whether a file is the checkpoint of a fine-tuning of a decoder."""
+    return path.startswith(f"{layout.FITS}/decoder.") and path.endswith(_CHECKPOINT)
+
+
+def check_checkpoint(store: Store, path: str) -> None:
+    """Read the checkpoint of a fine-tuning. Raises `CorpusError` if it is damaged or another one than its name says."""
+    from stages.artifact import from_sealed  # torch
+    from stages.decoder.finetune import CHECKPOINT
+
+    remedy = "delete it: the decoder is fine-tuned from the beginning"
+    try:
+        made_of = str(from_sealed(CHECKPOINT, store.read(path))[1].get("made_of"))
+    except ValueError as error:
+        raise DamagedError(f"{store.url}/{path}", str(error), remedy) from error
+    if path != checkpoint_path(made_of):
+        raise DamagedError(f"{store.url}/{path}", "it is the checkpoint of another fine-tuning", remedy)
 
 
 def read_artifact(store: Store, fit: FitRef) -> bytes:

@@ -28,7 +28,7 @@ from pipeline.base.formats import counted, size
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.exports import FOLDER as EXPORTS
 from pipeline.corpus.exports import exports_of, view_digest, view_of
-from pipeline.corpus.fits import read_record
+from pipeline.corpus.fits import is_checkpoint, read_record
 from pipeline.corpus.leftovers import ATTEMPT, live_files, prefixes
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.states import States
@@ -45,7 +45,6 @@ _RECORDS = (EXPORTS, "ids", "ledger", "lock", "recipes", "report", layout.RUNS, 
 _FIT = re.compile(
     rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.(safetensors|yaml)|checkpoint\.safetensors)"
 )
-_CHECKPOINT = "-checkpoint.safetensors"  # ends the name of the checkpoint of a fit
 _RECENT = f"a run of the last {VIEW_DAYS} days, with other settings or inputs, needs them"
 _EXPORTED = "an export was made from them"
 _GOES_ON = "an interrupted fine-tuning of a decoder goes on from it"
@@ -91,7 +90,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
                 kept[named[path]] += 1
             elif path in learned:
                 kept["a model was trained on them"] += 1
-            elif not path.endswith(_CHECKPOINT):
+            elif not is_checkpoint(path):
                 why[path] = "left by a killed write" if path in unfinished else _why(folder)
             elif _is_done(corpus.store, path):
                 why[path] = "the fine-tuning of a decoder that went on from it is done"

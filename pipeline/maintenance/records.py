@@ -26,7 +26,7 @@ from pipeline.corpus.document_ids import check_ids
 from pipeline.corpus.events import read_events
 from pipeline.corpus.exports import exports_of, read_export, record_paths, view_of
 from pipeline.corpus.fingerprint import fingerprint
-from pipeline.corpus.fits import Rate, read_record
+from pipeline.corpus.fits import Rate, check_checkpoint, is_checkpoint, read_record
 from pipeline.corpus.ledger import FOLDER as LEDGERS
 from pipeline.corpus.ledger import LedgerGoneError, check_file, forget
 from pipeline.corpus.receipts import read_chunk_receipt, read_receipt
@@ -258,6 +258,8 @@ def _fits(store: Store) -> Iterator[Finding]:
     for path in store.find(layout.FITS):
         if _FIT.fullmatch(path):
             yield from _tried(path, partial(read_record, store, path), path)
+        elif is_checkpoint(path):
+            yield from _tried(path, partial(check_checkpoint, store, path), path)
         elif path.startswith(f"{layout.FITS}/rates/") and path.endswith(".json"):
             yield from _tried(path, partial(read_json, store, path, Rate, ""), path)
 

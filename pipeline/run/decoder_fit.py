@@ -54,8 +54,12 @@ def fit_decoder(
     file = StoredCheckpoint(store, recipe)
     numbers: dict[str, float | list[float]] = {}
     if (data := file.read()) is not None:
-        if not training.resume(data):
-            _log.warning("%s is of other sentences: the decoder is fine-tuned from the beginning", file.path)
+        try:
+            lacks = "" if training.resume(data) else "of other sentences"
+        except ValueError as error:
+            lacks = f"damaged ({error})"
+        if lacks:
+            _log.warning("%s is %s: the decoder is fine-tuned from the beginning", file.path, lacks)
         numbers["resumed_at"] = float(training.at.step)
     training.run(file, progress)
     numbers |= training.numbers()

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from stages.artifact import from_bytes, to_bytes
+from stages.artifact import from_sealed, sealed_bytes, to_bytes
 from stages.batching import Indices, Tokens
 from stages.decoder.settings import DecoderSettings
 from stages.device import compute_dtype, prepare_cuda
@@ -142,14 +142,14 @@ class FineTuning:
         tensors = {f"decoder.{name}": value for name, value in self.network.state_dict().items()}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-        return to_bytes(CHECKPOINT, tensors, {"made_of": self.made_of, "at": vars(self.at)})
+        return sealed_bytes(CHECKPOINT, tensors, {"made_of": self.made_of, "at": vars(self.at)})
 
     def resume(self, data: bytes) -> bool:
         """Go on from a checkpoint. Returns False for one of other rows or settings, and nothing is changed.
 
-        Raises ValueError for a file that is no checkpoint.
+        Raises ValueError for a file that is no checkpoint, or in which anything has changed since it was written.
         """
-        tensors, about = from_bytes(CHECKPOINT, data)
+        tensors, about = from_sealed(CHECKPOINT, data)
         if about["made_of"] != self.made_of:
             return False
         weights = {name.removeprefix("decoder."): one for name, one in tensors.items() if name.startswith("decoder.")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from pipeline.config.load import load_config
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.maintenance.gc import delete_garbage, find_garbage
+from pipeline.maintenance.records import check_records
 from pipeline.maintenance.verify import check
 from pipeline.planning.checks import load_checked
 from pipeline.planning.plan import make_plan
@@ -86,8 +88,9 @@ def test_a_damaged_card_is_found_and_what_nobody_needs_goes(make_config: MakeCon
 
 @pytest.mark.slow
 def test_an_interrupted_fit_goes_on_with_the_same_bits(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whatever later runs do meanwhile; a damaged checkpoint is told, and its fit begins anew."""
     path = make_config(**SECTIONS)
     run(path, f"output={tmp_path / 'whole'}")
     steps = finetune.FineTuning._step
@@ -110,6 +113,17 @@ def test_an_interrupted_fit_goes_on_with_the_same_bits(
     assert list(older.why) == [f"fits/{checkpoint.name}"]
     path = make_config(**SECTIONS)
     half = checkpoint.read_bytes()
+    store = Store(str(tmp_path / "out"))
+    assert not check_records(store)
+    for at in (len(half) // 2, half.index(b'\\"step\\": 4') + 10):  # a value of a tensor, and the number of steps
+        checkpoint.write_bytes(half[:at] + bytes([half[at] ^ 1]) + half[at + 1 :])
+        (found,) = check_records(store)
+        assert found.path == found.receipt == f"fits/{checkpoint.name}"
+    with caplog.at_level("WARNING"):
+        shutil.copytree(tmp_path / "out", tmp_path / "over")
+        run(path, f"output={tmp_path / 'over'}")
+    assert "is damaged (it does not hold what its digest was made of): the decoder is fine-tuned" in caplog.text
+    checkpoint.write_bytes(half)
     run(path)
     assert not checkpoint.exists()
     checkpoint.write_bytes(half)  # as if it had been killed before it deleted it
@@ -117,9 +131,9 @@ def test_an_interrupted_fit_goes_on_with_the_same_bits(
     os.utime(checkpoint, (record.stat().st_mtime - 1,) * 2)
     garbage = find_garbage(Corpus(str(tmp_path / "out")))
     assert garbage.why == {f"fits/{checkpoint.name}": "the fine-tuning of a decoder that went on from it is done"}
-    files = [card_in(tmp_path / name).with_suffix(".safetensors") for name in ("whole", "out")]
-    ours, theirs = (load_decoder(load_card(str(one.with_suffix(".yaml")))).state_dict() for one in files)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    cards = [card_in(tmp_path / name) for name in ("whole", "out", "over")]
+    whole, *others = (load_decoder(load_card(str(one))).state_dict() for one in cards)
+    assert all(torch.equal(whole[name], other[name]) for other in others for name in whole)
     assert json.loads(record.read_text())["numbers"]["resumed_at"] == 4
     assert StoredCheckpoint(Store(str(tmp_path / "out")), "0" * 32).read() is None
 
