@@ -75,6 +75,7 @@ def test_what_may_be_uncommented_is_valid(tmp_path: Path) -> None:
     whole = [line.removeprefix("# ") if at > begin else line for at, line in enumerate(lines)]
     (tmp_path / "corpus.yaml").write_text("\n".join(whole).replace("# keep:", "keep:"))
     config = load_config("corpus.yaml")
+    assert config.language and config.noise and config.duplicates
     assert config.rvq and config.train and config.fragility and config.select and config.input[0].keep == ["title"]
 
 
