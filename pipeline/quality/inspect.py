@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.formats import number, size
+from pipeline.base.formats import number, plain, size
 from pipeline.conditions.expression import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.reader import Corpus
+from pipeline.quality.curation import language_differences
 from pipeline.quality.extract import extract
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
@@ -61,6 +62,9 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
     bleu = corpus_bleu_of(compute_accounting(corpus.store, corpus.chunks)) if condition is None else None
     show_quality(console, quality, bleu)
     show_scores(console, measure_scores(corpus, max_rows, condition))
+    for one in language_differences(corpus, max_rows) if condition is None else ():
+        if one.is_much:
+            console.print(f"{plain(one.said(), 300)}: see lang_differs", style="yellow", markup=False, soft_wrap=True)
     worst = SHOWN_WORST if options.worst is None else options.worst
     if worst and quality.everything.scored:
         show_rows(console, f"Worst {worst} rows", worst_rows(corpus, worst, max_rows=max_rows, where=condition))

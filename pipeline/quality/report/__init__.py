@@ -20,6 +20,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.corpus.fits import FitRecord, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
+from pipeline.quality.report import curated
 from pipeline.quality.report.drift import Drift, FitSummary, drift
 from pipeline.quality.report.fragility import codes, fragility, prediction
 from pipeline.quality.report.gather import Gathered, gather
@@ -47,6 +48,9 @@ def render(
         prediction(found, fits),
         codes(fits),
         examples(found),
+        curated.languages(found.curation),
+        curated.noise(found.curation),
+        curated.duplicates(found.curation),
         selection(removed),
         fits_section(fits, drift),
         throughput(found),

@@ -9,6 +9,7 @@ from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.counters import Counters, busy_seconds, by_detail, stages_of
 from pipeline.corpus.quarantine import QuarantinedRecord, quarantined_records
 from pipeline.corpus.reader import Corpus
+from pipeline.quality.curation import Curation, measure_curation
 from pipeline.quality.measures import corpus_bleu_of
 from pipeline.quality.report.rows import ReportRows, read_rows
 from pipeline.storage.layout import RUNS
@@ -42,6 +43,7 @@ class Gathered:
     name: str
     accounting: Accounting
     rows: ReportRows
+    curation: Curation
     bleu: dict[str, float]  # corpus BLEU by language
     quarantine: dict[str, list[QuarantinedRecord]]  # examples by reason
     work: list[StageThroughput]
@@ -61,6 +63,7 @@ def gather(corpus: Corpus, max_rows: int) -> Gathered:
         name=corpus.view.name,
         accounting=accounting,
         rows=read_rows(corpus, max_rows),
+        curation=measure_curation(corpus, max_rows),
         bleu=corpus_bleu_of(accounting),
         quarantine=quarantined_records(corpus, dict(accounting.quarantined.most_common()), QUARANTINED),
         work=_work(corpus.chunks.total),

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.base import formats
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.quality.report.curated import warnings
 from pipeline.quality.report.drift import Drift, FitSummary
 from pipeline.quality.report.gather import Gathered
 from pipeline.quality.report.page import (
@@ -94,6 +95,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         whole = Note("Every embedding is finite and of a whole sentence.", "good")
         notes.append(Note(what) if truncated or broken else whole)
     notes += [Note(text, "look") for text in _cut_by_tokens(found)]
+    notes += warnings(found.curation)
     if accounting.duplicates:
         notes.append(Note(f"{accounting.duplicates[0].upper()}{accounting.duplicates[1:]}.", "plain"))
     if rows.has("autobleu"):
