@@ -98,6 +98,7 @@ def write_config(folder: Path, **sections: Any) -> Path:
         "output": "out",
         "input": [{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}],
         "part_sentences": 100,
+        "chunk_bytes": 1 << 19,  # JSONL files of 8 kB and more do not share chunks
         "segment": {"method": "spacy-capped", "max_chars": 80},
         "encode": {"model": str(TINY_CARD)},
         "autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0},

@@ -19,6 +19,7 @@ from pipeline.corpus.document_ids import Duplicates, find_record, read_duplicate
 from pipeline.corpus.fingerprint import fingerprint, fingerprint_bytes
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
 from pipeline.inputs import Chunk, ChunkTable, InputSettings, LangDetect
+from pipeline.inputs.chunk import PACKED
 from pipeline.storage.store import Store
 from stages.language import identifier as language
 from stages.segment.sat.card import load_sat_card
@@ -31,12 +32,16 @@ _WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; 
 
 @dataclass(frozen=True)
 class Recipes:
-    """The recipe (a JSON value) of segmenting each input and of each row-wise stage, in order, and what is left out."""
+    """The recipe (a JSON value) of segmenting each input and of each row-wise stage, in order, and what is left out.
+
+    first_only: the inputs of which files that share a chunk keep one document of each id.
+    """
 
     segment: dict[str, dict[str, Any]]
     stages: dict[str, dict[str, Any]]
     tombstones: Tombstones
     duplicates: Duplicates
+    first_only: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, config: RunConfig) -> Recipes:
@@ -46,28 +51,33 @@ class Recipes:
             stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
             tombstones=read_tombstones(Store(config.output)),
             duplicates=read_duplicates(Store(config.output), config.frozen.duplicates),
+            first_only=frozenset(str(one.name) for one in config.input if one.id and first_only(config)),
         )
 
     def chunk_fingerprint(self, chunk: Chunk) -> str:
         """Return the fingerprint of a chunk's segmentation: of its recipe, its bytes, and what was purged of it."""
         recipe = fingerprint(self.segment[chunk.input])
         of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
-        return fingerprint([*of_chunk, *self._left_out(chunk.id)])
+        return fingerprint([*of_chunk, *self._left_out(chunk.id, chunk.input, chunk.format)])
 
-    def _left_out(self, chunk: str) -> list[Any]:
-        """Return the purged ids of a chunk, and a digest of those ids that earlier documents have."""
+    def _left_out(self, chunk: str, name: str, kind: str) -> list[Any]:
+        """Return the purged ids of a chunk, a digest of those ids that earlier documents of other chunks have, and
+        whether documents of one id are looked for in all of its files.
+        """
         purged, later = self.tombstones.of(chunk), self.duplicates.digest(chunk)
-        return [*([sorted(purged)] if purged else []), *([{"duplicate_ids": later}] if later else [])]
+        out: list[Any] = [sorted(purged)] if purged else []
+        out += [{"duplicate_ids": later}] if later else []
+        return out + (["first of its files"] if kind == PACKED and name in self.first_only else [])
 
     def chunk_fingerprints(self, chunks: ChunkTable) -> pa.FixedSizeBinaryArray:
         """Return `chunk_fingerprint` of many chunks, as bytes; 6 µs each."""
         recipes = {name: fingerprint(recipe) for name, recipe in self.segment.items()}
         found = [
             b"".join(
-                fingerprint_bytes([recipes[name], chunk, *rest, *self._left_out(chunk)])
-                for name, chunk, *rest in zip(*lists, strict=True)
+                fingerprint_bytes([recipes[name], chunk, *rest, *self._left_out(chunk, name, kind)])
+                for name, kind, chunk, *rest in zip(*lists, strict=True)
             )
-            for lists in chunks.columns("input", "id", "start", "end", "take", "stamp")
+            for lists in chunks.columns("input", "format", "id", "start", "end", "take", "stamp")
         ]
         return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(chunks), [None, pa.py_buffer(b"".join(found))])
 
@@ -141,6 +151,11 @@ def recipe_path(recipe: dict[str, Any]) -> str:
     return f"recipes/{recipe['stage']}.{fingerprint(recipe)}.json"
 
 
+def first_only(config: RunConfig) -> bool:
+    """Return whether the first document of each id is the only one, also among files that share a chunk."""
+    return config.duplicate_ids == "keep-first"
+
+
 def compares_ids(config: RunConfig) -> bool:
     """Return whether ids are compared over the whole corpus before anything is segmented."""
     return config.duplicate_ids in ("error", "keep-first") and any(one.id for one in config.input)
@@ -179,14 +194,18 @@ def with_comparison(config: RunConfig, chunks: Sequence[Chunk]) -> RunConfig:
 
 
 def compared_digest(config: RunConfig, ordered: ChunkTable) -> tuple[list[str], str]:
-    """Return a key of what each chunk's ids depend on, and a digest of all of them in order."""
+    """Return a key of what each chunk's ids depend on, and a digest of all of them in order.
+
+    The digest for `duplicate_ids: error` is another one, because its record says that there are none in a chunk either.
+    """
     recipes = {str(one.name): fingerprint(reading_recipe(config, one)) for one in config.input}
     keys = [
         fingerprint([recipes[name], *rest])
         for lists in ordered.columns("input", "id", "start", "end", "take", "stamp")
         for name, *rest in zip(*lists, strict=True)
     ]
-    return keys, hashlib.blake2b("".join(keys).encode(), digest_size=8).hexdigest()
+    everything = "".join([*keys, *(["error"] if config.duplicate_ids == "error" else [])])
+    return keys, hashlib.blake2b(everything.encode(), digest_size=8).hexdigest()
 
 
 def with_known_duplicates(store: Store, config: RunConfig, chunks: Sequence[Chunk]) -> RunConfig:

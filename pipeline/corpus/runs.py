@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
+from pipeline.inputs.packing import PACKABLE, TEXT
 from pipeline.storage import layout
 from pipeline.storage.records import needed, parse_json, read_json, read_yaml, sealed_yaml
 from pipeline.storage.remote import is_remote
@@ -23,7 +25,7 @@ from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from stages.stage import Settings
 
-PACKING = "packed"  # in the header of corpora whose small text files share chunks
+PACKING = "packed"  # in the header: the formats whose small files share chunks; true in earlier versions, for text
 CONFIG = "corpus.yaml"  # the settings of a run, in its folder
 SUMMARY = "summary.json"  # how a run ended, in its folder
 PROGRESS = "progress.json"  # the progress of a run that this process drives
@@ -35,7 +37,7 @@ EVENT_SECONDS, MOST_EVENTS = 30.0, 10_000  # after which a file of events is wri
 
 class _RunHeader(BaseModel):
     layout: int
-    packed: bool = False
+    packed: bool | list[str] = False
 
 
 class _Phases(BaseModel):
@@ -123,9 +125,9 @@ def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
     store.write(f"{folder}/{SUMMARY}", json.dumps(summary, ensure_ascii=False, indent=1).encode())
 
 
-def write_header(store: Store, name: str, packed: bool = True) -> None:
-    """Make a folder a corpus, unless it is one. `packed`: whether small text files share chunks."""
-    header = {"layout": layout.LAYOUT_VERSION, "name": name, PACKING: packed}
+def write_header(store: Store, name: str, packed: Collection[str] = PACKABLE) -> None:
+    """Make a folder a corpus, unless it is one. `packed`: the formats whose small files share chunks."""
+    header = {"layout": layout.LAYOUT_VERSION, "name": name, PACKING: sorted(packed)}
     store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
 
 
@@ -150,9 +152,12 @@ def check_corpus(store: Store) -> _RunHeader:
     return header
 
 
-def packs(store: Store) -> bool:
-    """Return whether small text files share chunks here: in new corpora, and in those that began this way."""
-    return not is_begun(store) or check_corpus(store).packed
+def packs(store: Store) -> Collection[str]:
+    """Return the formats whose small files share chunks here: all in new corpora, in others those they began with."""
+    if not is_begun(store):
+        return PACKABLE
+    stated = check_corpus(store).packed
+    return stated if isinstance(stated, list) else TEXT if stated else ()
 
 
 def is_begun(store: Store) -> bool:

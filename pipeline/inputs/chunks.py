@@ -1,9 +1,9 @@
 """Cuts inputs into chunks, and decides in which order they are worked on.
 
 Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into groups of row groups that reach that size; small
-text files share chunks (`packing.py`; except in corpora that began without this); every other file is one chunk. A cut
+files share chunks (`packing.py`; except in corpora that began without this); every other file is one chunk. A cut
 depends only on what precedes it, so appending to a file or adding files changes no other chunk's id. Cost: a listing,
-one footer per Parquet file (sixteen at a time) and, with `limit`, counting as many chunks as the limit needs.
+one footer per large Parquet file (sixteen at a time) and, with `limit`, counting as many chunks as the limit needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from pipeline.base.parallel import in_parallel
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
-from pipeline.inputs.packing import grouped, is_small, packed_chunk
+from pipeline.inputs.packing import grouped, is_small, packed_chunk, shares
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
@@ -40,15 +40,17 @@ class _Footer:
     row_groups: tuple[int, ...]  # stored bytes of each
 
 
-def plan_inputs(inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES, packed: bool = False) -> ChunkTable:
-    """Return the chunks of all inputs; with `packed`, small text files share chunks.
+def plan_inputs(
+    inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES, packed: Collection[str] = ()
+) -> ChunkTable:
+    """Return the chunks of all inputs; `packed`: the formats whose small files share chunks.
 
     Raises InputError also if two inputs would read the same text of the same file.
     """
     return ChunkTable.from_batches(list(_batches_of(inputs, chunk_bytes, packed)))
 
 
-def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int, packed: bool) -> Iterator[pa.RecordBatch]:
+def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int, packed: Collection[str]) -> Iterator[pa.RecordBatch]:
     owners: dict[tuple[str, str], str] = {}
     for settings in inputs:
         with translate_errors(settings.path):
@@ -72,7 +74,7 @@ def _files_in(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     for url, kind in zip(batch["url"].to_pylist(), batch["format"].to_pylist(), strict=True):
         if kind == PACKED:
             value = json.loads(url)
-            yield from ((value["root"] + path, "text") for path, *_ in value["files"])
+            yield from ((value["root"] + path, other[0] if other else "text") for path, _, _, *other in value["files"])
         else:
             yield url, kind
 
@@ -83,7 +85,7 @@ def _place(url: str, kind: str) -> str:
     return os.path.realpath(url.removeprefix("file://")) if local else url
 
 
-def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed: bool = False) -> list[Chunk]:
+def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed: Collection[str] = ()) -> list[Chunk]:
     """Return the chunks of a resolved input, in the order of paths.
 
     With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
@@ -92,17 +94,17 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed:
     return list(_chunks_of(settings, chunk_bytes, packed))
 
 
-def _chunks_of(settings: InputSettings, chunk_bytes: int, packed: bool) -> Iterator[Chunk]:
+def _chunks_of(settings: InputSettings, chunk_bytes: int, packed: Collection[str]) -> Iterator[Chunk]:
     files = list_files(settings)
     _check_text_files(settings, files)
-    parquet = [file for file in files if file.format == "parquet"]
+    parquet = [file for file in files if file.format == "parquet" and not is_small(file, chunk_bytes, packed)]
     found = in_parallel(lambda file: _footer(settings, file), parquet)
     footers = {file.path: footer for file, footer in zip(parquet, found, strict=True)}
-    if all(file.format in ("parquet", UNREADABLE) for file in files):
+    if len(footers) == sum(file.format != UNREADABLE for file in files):
         _check_columns(settings, [footer for footer in footers.values() if footer is not None])
     chunks = (
         chunk
-        for some in (grouped(files, chunk_bytes) if packed else ([file] for file in files))
+        for some in grouped(files, chunk_bytes, packed)
         for chunk in _chunks_for(settings, some, footers, chunk_bytes, packed)
     )
     return chunks if settings.limit is None else _first(chunks, settings.limit)
@@ -113,10 +115,10 @@ def _chunks_for(
     files: list[InputFile],
     footers: Mapping[str, _Footer | None],
     chunk_bytes: int,
-    packed: bool,
+    packed: Collection[str],
 ) -> Iterator[Chunk]:
-    """Yield the chunks of files that share one, or of a single file."""
-    if packed and is_small(files[0], chunk_bytes):
+    """Yield the chunk of files that share one, or the chunks of a single file."""
+    if shares(files, chunk_bytes, packed):
         yield packed_chunk(settings.input_name, files)
         return
     for file in files:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.base.parallel import prefetch
@@ -63,17 +63,29 @@ def count_documents(chunk: Chunk, content: Content | None = None) -> Counted:
 
 
 def _count_files(chunk: Chunk, content: Content | None) -> Counted:
-    files = list(files_of(chunk))[: chunk.take]
-    if content:
-        for file, digest in zip(files, prefetch(_digest_of, files), strict=True):
-            content.add(file.path, digest)
-    return Counted(len(files), sum(file.bytes for file in files))
+    """Count the documents of the files of a packed chunk, as if each file were a chunk."""
+    documents = read = unreadable = 0
 
+    def count(file: Chunk) -> tuple[str, Counted, str]:
+        own = Content(content.columns) if content else None
+        found = count_documents(file, own)
+        return file.path, found, own.of(file) if own else ""
 
-def _digest_of(file: Chunk) -> str:
-    content = Content()
-    count_documents(file, content)
-    return content.of(file)
+    files = list(files_of(chunk))
+    if chunk.take is not None:  # how much of a file counts depends on the files before it
+        counts = (count(replace(file, take=chunk.take - documents)) for file in files)
+    elif content or any(file.format != "text" for file in files):
+        counts = prefetch(count, files)
+    else:
+        counts = map(count, files)
+    for path, found, digest in counts:
+        documents, read = documents + found.documents, read + found.bytes_read
+        unreadable += found.bytes_unreadable
+        if content:
+            content.add(path, digest)
+        if documents == chunk.take:
+            break
+    return Counted(documents, read, unreadable)
 
 
 def _count_range(chunk: Chunk, content: Content | None) -> Counted:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.inputs.chunk import Chunk
+from pipeline.base.parallel import in_parallel
+from pipeline.inputs.chunk import PACKED, Chunk
 from pipeline.inputs.column_types import (
     DECLARED,
     EXACT_IN_FLOAT,
@@ -32,6 +33,7 @@ from pipeline.inputs.column_types import (
     stored_type,
 )
 from pipeline.inputs.documents import as_text
+from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 
 KEPT = (bool, int, float, str, list, tuple, dict, dt.date)  # everything else is kept as text from the beginning
@@ -48,7 +50,16 @@ class _MisfitError(ValueError):
 
 
 def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
-    """Return the types of these columns in a chunk's Parquet file; none for other formats or values kept as text."""
+    """Return the types of these columns in a chunk's Parquet files; none for other formats or values kept as text.
+
+    The type of a column in several files is the common one.
+    """
+    if chunk.format == PACKED:
+        files, wanted, several = [one for one in files_of(chunk) if one.format == "parquet"], list(names), {}
+        for found in in_parallel(lambda one: types_of_file(one, wanted), files):
+            for name, kind in found.items():
+                several.setdefault(name, []).append(kind)
+        return {name: common_type(kinds) for name, kinds in several.items()}
     if chunk.format != "parquet":
         return {}
     try:

@@ -1,9 +1,13 @@
-"""Packs small text files, each a document, into shared chunks: a folder of 100 000 notes has tens of chunks.
+"""Packs small files into shared chunks: a folder of 100 000 notes, or of 10 000 JSONL files, has tens of chunks.
 
-Files follow each other in the order of their paths, and a chunk begins where a hash of a file's path says so, about
-every `chunk_bytes` / 4. So a file that is added, changed or removed affects only its own chunk (two if it is the first
-of a chunk). Files of `chunk_bytes` / 16 and more have chunks of their own. The list of files is in the chunk's `url`,
-as JSON: about 60 bytes each.
+Files follow each other in the order of their paths, and a chunk begins where a hash of a file's path says so: about
+every `chunk_bytes` / 4 of text files, and every `chunk_bytes` / 16 of JSONL. So a file that is added, changed or
+removed affects only its own chunk (two if it is the first of a chunk), which has about the sentences of one part.
+Files of a fourth of that and more have chunks of their own. A byte of Parquet or of compressed JSONL counts three
+times. The list of files is in the chunk's `url`, as JSON: about 60 bytes each.
+
+A text file is one document and has always been packed as in the first rule. Of records, a corpus usually has larger
+files that are added every day, and each addition repeats the work on its chunk, so those chunks are smaller.
 """
 
 from __future__ import annotations
@@ -11,24 +15,30 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pipeline.inputs.chunk import PACKED, TO_THE_END, Chunk, chunk_id
 from pipeline.inputs.listing import COMPRESSIONS, InputFile
 
+TEXT = ("text",)  # what shares chunks in corpora of earlier versions
+PACKABLE = ("jsonl", "parquet", "text")
 SHARE, SMALL = 4, 16  # of `chunk_bytes`: a packed chunk's on average, and from which on a file is not packed
+RECORDS, COMPRESSED = 4, 3  # how many times a byte of records counts, and one of compressed records or Parquet
 MOST_FILES = 1 << 16  # of a chunk
 FILE_BYTES = 256  # the least that a file counts, so that a chunk of empty files ends
 
 
-def grouped(files: Iterable[InputFile], chunk_bytes: int) -> Iterator[list[InputFile]]:
-    """Yield the files in their order: those that share a chunk together, all others alone."""
+def grouped(files: Iterable[InputFile], chunk_bytes: int, formats: Collection[str]) -> Iterator[list[InputFile]]:
+    """Yield the files in their order: those that share a chunk together, all others alone.
+
+    formats: those whose small files share chunks.
+    """
     group: list[InputFile] = []
     size = 0
     for file in files:
-        packs = is_small(file, chunk_bytes)
-        counted = max(file.size, FILE_BYTES)
+        packs = is_small(file, chunk_bytes, formats)
+        counted = _weight(file) * max(file.size, FILE_BYTES)
         full = size + counted > chunk_bytes or len(group) >= MOST_FILES
         if group and (not packs or full or _begins(file.path, counted * SHARE / chunk_bytes)):
             yield group
@@ -42,9 +52,21 @@ def grouped(files: Iterable[InputFile], chunk_bytes: int) -> Iterator[list[Input
         yield group
 
 
-def is_small(file: InputFile, chunk_bytes: int) -> bool:
-    """Return whether a file shares its chunk with others."""
-    return file.format == "text" and file.size < chunk_bytes // SMALL and file.url.endswith(file.path)
+def is_small(file: InputFile, chunk_bytes: int, formats: Collection[str]) -> bool:
+    """Return whether a file may share its chunk with others."""
+    small = file.size * _weight(file) < chunk_bytes // SMALL
+    return small and file.format in formats and file.url.endswith(file.path)
+
+
+def shares(group: Sequence[InputFile], chunk_bytes: int, formats: Collection[str]) -> bool:
+    """Return whether these files, of one chunk, make a packed one: several files, or a small text file alone."""
+    return is_small(group[0], chunk_bytes, formats) and (len(group) > 1 or group[0].format == "text")
+
+
+def _weight(file: InputFile) -> int:
+    if file.format == "text":
+        return 1
+    return RECORDS * (COMPRESSED if file.compression or file.format == "parquet" else 1)
 
 
 def _begins(path: str, probability: float) -> bool:
@@ -57,7 +79,7 @@ def _begins(path: str, probability: float) -> bool:
 def packed_chunk(input_name: str, files: Sequence[InputFile]) -> Chunk:
     """Return one chunk of several files."""
     first, last = files[0].path, files[-1].path
-    listed = [[file.path, file.size, file.stamp] for file in files]
+    listed = [[file.path, file.size, file.stamp, *([file.format] * (file.format != "text"))] for file in files]
     stamp = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
     value = {"root": files[0].url.removesuffix(first), "files": listed}
     return Chunk(
@@ -81,10 +103,16 @@ def files_of(chunk: Chunk) -> Iterator[Chunk]:
         yield chunk
         return
     value = json.loads(chunk.url)
-    for path, size, stamp in value["files"]:
+    for path, size, stamp, *other in value["files"]:
         compression = COMPRESSIONS.get(posixpath.splitext(path.lower())[1], "")
-        one = replace(chunk, path=path, url=value["root"] + path, format="text", compression=compression)
-        yield replace(one, bytes=size, stamp=stamp, current="", take=None)
+        one = replace(chunk, path=path, url=value["root"] + path, format=other[0] if other else "text")
+        end = size if one.format == "jsonl" and not compression else TO_THE_END
+        yield replace(one, compression=compression, end=end, bytes=size, stamp=stamp, current="", take=None)
+
+
+def formats_of(chunk: Chunk) -> set[str]:
+    """Return the formats of a chunk's files."""
+    return {one.format for one in files_of(chunk)}
 
 
 def root_of(chunk: Chunk) -> str:

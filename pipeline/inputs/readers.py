@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -58,12 +58,21 @@ def read_documents(
         raise InputError(f"chunk {chunk.id} is of input {chunk.input}, not of {settings.input_name}")
     if chunk.format == PACKED:
         read = partial(_of_file, settings=settings, split=split, languages=languages)
+        files: Iterable[Iterable[Document | Rejected]]
         local = root_of(chunk).startswith("file://")  # on other stores most of the time is spent waiting
-        files = map(read, files_of(chunk)) if local else prefetch(lambda file: list(read(file)), files_of(chunk))
+        files = map(read, files_of(chunk)) if local else prefetch(lambda file: _ahead(file, read), files_of(chunk))
         records: Iterator[Document | Rejected] = itertools.chain.from_iterable(files)
     else:
         records = _of_file(chunk, settings, split, languages)
     return records if chunk.take is None else _at_most(records, chunk.take)
+
+
+def _ahead(
+    file: Chunk, read: Callable[[Chunk], Iterator[Document | Rejected]]
+) -> Iterator[Document | Rejected] | list[Document | Rejected]:
+    """Read a file before its turn, unless its records might be many times its bytes."""
+    records = read(file)
+    return records if file.compression and file.format != "text" else list(records)
 
 
 def _of_file(

@@ -1,7 +1,8 @@
 """Reads the first records of an input: which columns they have, and what becomes of them.
 
 A hundred records each of up to three files (the first, the middle and the last) are read, so the cost does not grow
-with the input. Languages are not identified.
+with the input; of files that share a chunk, up to a hundred files give a hundred records together. Languages are not
+identified.
 """
 
 from __future__ import annotations
@@ -76,13 +77,15 @@ def sample(
     some = _some(readable)
     found.whole = len(readable) == len(some)
     for chunk in some:
-        before = found.records
-        for file in islice(files_of(chunk), RECORDS):
+        files, most = _files(chunk)
+        found.whole &= len(files) == sum(1 for _ in files_of(chunk))
+        for file in files:
+            before = found.records
             found.files.append(file.path)
             for name, kind in types_of_file(file, settings.keep).items():
                 found.stored.setdefault(name, []).append(kind)
             maker = _Noting(file, stated, split, languages, found, keep_values)
-            for item in islice(documents_of(maker), RECORDS):
+            for item in islice(documents_of(maker), most):
                 if isinstance(item, Document):
                     found.documents += 1
                     found.characters += len(item.text)
@@ -94,7 +97,7 @@ def sample(
                         found.kept.setdefault(name, []).append(value)
                 elif item.kind == "quarantined":
                     found.refused.setdefault(item.reason, []).append(item.error)
-        found.whole &= found.records - before < RECORDS
+            found.whole &= file.format == "text" or found.records - before < most
     return found
 
 
@@ -102,6 +105,14 @@ def _some(chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the first, the middle and the last of the files' first chunks."""
     first = list({one.path: one for one in reversed(chunks)}.values())[::-1]
     return [first[one] for one in sorted({0, len(first) // 2, len(first) - 1})][:FILES] if first else []
+
+
+def _files(chunk: Chunk) -> tuple[list[Chunk], int]:
+    """Return files of a chunk, evenly spaced from the first to the last, and how many records to read of each."""
+    files = list(files_of(chunk))
+    if len(files) > RECORDS:
+        files = [files[at * (len(files) - 1) // (RECORDS - 1)] for at in range(RECORDS)]
+    return files, RECORDS if len(files) <= FILES else max(2, RECORDS // len(files))
 
 
 class _Noting(RecordMaker):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +46,10 @@ from pipeline.corpus.runs import (
 from pipeline.corpus.tombstones import ERASED, check_tombstone, read_erased
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
 from pipeline.corpus.view import View
+from pipeline.inputs import ChunkTable
 from pipeline.inputs.chunk import PACKED
+from pipeline.inputs.chunks import CHUNK_BYTES
+from pipeline.inputs.packing import COMPRESSED, PACKABLE, RECORDS, SMALL, formats_of
 from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.records import Values, read_json
@@ -151,13 +155,32 @@ def _header(store: Store, config: RunConfig | None) -> Iterator[Finding]:
         yield Finding(layout.CORPUS_FILE, error.what, None, again, blocks=True)
 
 
-def _packs(store: Store) -> bool:
-    """Return whether small text files share chunks, by the newest list of chunks that can be read."""
+def _packs(store: Store) -> Collection[str]:
+    """Return the formats whose small files share chunks, by the newest list of chunks that can be read."""
     for name in reversed(store.folders(layout.RUNS)):
         with contextlib.suppress(CorpusError):
-            formats = set(View.read(store, f"{layout.RUNS}/{name}").listed.chunks.table["format"].to_pylist())
-            return PACKED in formats or "text" not in formats
-    return True
+            folder = f"{layout.RUNS}/{name}"
+            chunks = View.read(store, folder).listed.chunks
+            small = read_config(store, folder).get("chunk_bytes", CHUNK_BYTES) // SMALL
+            return _packed_in(chunks, small)
+    return PACKABLE
+
+
+def _packed_in(chunks: ChunkTable, small: int) -> set[str]:
+    """Return the formats that share chunks, and those of which no small file has a chunk of its own.
+
+    small: bytes, below which a text file shares a chunk, or would.
+    """
+    packed, neighbours = set[str](), Counter[str]()
+    for chunk in chunks:
+        if chunk.format == PACKED:
+            packed |= formats_of(chunk)
+        elif chunk.format == "text":
+            neighbours["text"] += 2 * (chunk.bytes < small)
+        elif chunk.start == 0 and chunk.bytes * RECORDS * COMPRESSED < small:
+            neighbours[chunk.format] += 1  # one alone has a chunk of its own in every corpus
+    alone = {kind for kind, files in neighbours.items() if files > 1}
+    return packed | (set(PACKABLE) - alone)
 
 
 def _newest(store: Store, config: RunConfig | None) -> Iterator[Finding]:

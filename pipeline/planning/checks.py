@@ -31,6 +31,7 @@ from pipeline.inputs import (
 )
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
+from pipeline.inputs.packing import PACKABLE
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.estimate import count_sentences
@@ -219,12 +220,12 @@ def _numbered(keys: tuple[str, ...]) -> str:
     return f"input {int(keys[1]) + 1}"
 
 
-def _packs(config: RunConfig) -> bool:
-    """Return whether small text files share chunks in this corpus."""
+def _packs(config: RunConfig) -> Collection[str]:
+    """Return the formats whose small files share chunks in this corpus."""
     try:
         return packs(Store(config.output))
     except (PipelineError, OSError):
-        return True  # problems of the output are reported elsewhere
+        return PACKABLE  # problems of the output are reported elsewhere
 
 
 def _head(planned: ChunkTable, row: int) -> Sequence[Chunk]:

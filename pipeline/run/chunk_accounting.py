@@ -38,7 +38,7 @@ class ChunkAccounting:
         self._rows: list[dict[str, object]] = []
         self._rest: dict[tuple[str, str], Rejected] = {}  # stage, reason → the first one without a row, and how many
         self._more: Counter[tuple[str, str]] = Counter()
-        self._ids: set[str] = set()
+        self._ids: dict[str, str] = {}  # id → source of the last document that has it
 
     def reject(self, item: Rejected) -> None:
         """Count a record that the reader rejected; quarantined records are listed."""
@@ -62,13 +62,18 @@ class ChunkAccounting:
         """Count a document of which nothing is kept; the reason is `purged` if it was purged."""
         self.dropped[PURGED if document.doc_id in self.purged else reason] += 1
 
-    def is_first(self, document: Document) -> bool:
-        """Return whether no earlier document had the same id; a later one goes into quarantine."""
-        if document.doc_id in self._ids:
-            what = f"an earlier document of this chunk has the id {short(document.doc_id)} too; the first one is kept"
+    def is_first(self, document: Document, in_chunk: bool) -> bool:
+        """Return whether no earlier document had the same id; a later one goes into quarantine.
+
+        in_chunk: also count the documents of other files that share the chunk.
+        """
+        before = self._ids.get(document.doc_id)
+        if before == document.source or (in_chunk and before):
+            of = "this file" if before == document.source else before
+            what = f"an earlier document of {of} has the id {short(document.doc_id)} too; the first one is kept"
             self.quarantine(document, DUPLICATE, what)
             return False
-        self._ids.add(document.doc_id)
+        self._ids[document.doc_id] = document.source
         return True
 
     def quarantine_later(self, document: Document, first: str) -> None:

@@ -40,7 +40,8 @@ from pipeline.corpus.document_ids import (
     write_duplicates,
 )
 from pipeline.corpus.recipes import compared_chunks, compared_digest, compares_ids
-from pipeline.inputs import Chunk, ChunkTable, Rejected, read_documents
+from pipeline.inputs import Chunk, ChunkTable, Document, Rejected, read_documents
+from pipeline.inputs.chunk import PACKED
 from pipeline.inputs.documents import short
 from pipeline.storage.store import Store
 from stages.segment import marks
@@ -80,7 +81,7 @@ def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell)
         runs += list(_write_runs(store, config, ((keys[number], ordered[number]) for number in new)))
     found = _compare(store, runs, {key: number for number, key in enumerate(keys)}, len(keys))
     if config.duplicate_ids == "error":
-        _check_none(found, ordered)
+        _check_none(config, found, ordered)
     later = found.filter(pc.greater(found["rank"], found["first"]))
     ids = ordered.table["id"].combine_chunks()
     sources = pc.binary_join_element_wise(
@@ -98,20 +99,29 @@ def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _check_none(found: pa.Table, chunks: ChunkTable) -> None:
+def _check_none(config: RunConfig, found: pa.Table, chunks: ChunkTable) -> None:
     """Raise `CorpusError` if an id has more than one document. `found`: the result of `_compare`."""
     if not found.num_rows:
         return
     places: dict[str, list[str]] = {}
     order = pc.sort_indices(found, [("first", "ascending"), ("id", "ascending"), ("rank", "ascending")])
     for row in found.take(order.slice(0, 1000)).to_pylist():
-        places.setdefault(row["id"], []).extend([chunks[row["rank"]].source] * min(row["count"], 2))
+        if len(places) <= _TOLD or row["id"] in places:
+            places.setdefault(row["id"], []).extend(_sources(config, chunks[row["rank"]], row["id"], row["count"]))
     told = [f"{short(one)} ({' and '.join(where[:2])})" for one, where in list(places.items())[:_TOLD]]
     total = len(pc.unique(found["id"]))
     raise CorpusError(
         f"{counted(total, 'id')} in more than one document: {', '.join(told)}{', …' if total > _TOLD else ''}; give "
         "every document its own, or set duplicate_ids to keep-first (the first document is kept) or keep-all"
     )
+
+
+def _sources(config: RunConfig, chunk: Chunk, doc_id: str, count: int) -> list[str]:
+    """Return the sources of up to two documents with an id; a chunk of several files is read to tell which."""
+    if chunk.format != PACKED:
+        return [chunk.source] * min(count, 2)
+    found = (item for item in _documents(config, chunk) if item.doc_id == doc_id)
+    return [item.source for item in itertools.islice(found, 2)]
 
 
 def _runs(store: Store) -> list[_SortedRun]:
@@ -154,10 +164,15 @@ def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _Sorted
 
 def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
     """Yield the ids of documents with text, as segmenting sees them."""
+    return (item.doc_id for item in _documents(config, chunk))
+
+
+def _documents(config: RunConfig, chunk: Chunk) -> Iterator[Document]:
+    """Yield the documents of a chunk that have text."""
     settings = next(one for one in config.input if one.name == chunk.input)
     for item in read_documents(chunk, settings, config.split, load_card(config.segment.model).languages):
         if not isinstance(item, Rejected) and marks.INK.search(item.text):
-            yield item.doc_id
+            yield item
 
 
 def _compare(store: Store, runs: list[_SortedRun], ranks: dict[str, int], chunks: int) -> pa.Table:

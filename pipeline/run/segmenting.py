@@ -36,7 +36,7 @@ from pipeline.corpus.receipts import (
     summed,
     write_family,
 )
-from pipeline.corpus.recipes import SEGMENT, Recipes, segment_part_fingerprint
+from pipeline.corpus.recipes import SEGMENT, Recipes, first_only, segment_part_fingerprint
 from pipeline.inputs import Chunk, Content, Document, InputSettings, Rejected, count_documents, read_documents
 from pipeline.inputs.column_types import ColumnType, labels, types_in
 from pipeline.inputs.documents import short
@@ -166,7 +166,7 @@ class ChunkSegmenter:
                 yield item
             elif item.doc_id in later:
                 accounting.quarantine_later(item, later[item.doc_id])
-            elif accounting.is_first(item):
+            elif accounting.is_first(item, in_chunk=first_only(self.config)):
                 yield item
 
     def _segment(

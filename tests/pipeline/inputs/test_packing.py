@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline import Corpus
 from pipeline.config.load import load_config
 from pipeline.inputs import (
     Chunk,
+    Content,
     Document,
     Rejected,
     count_documents,
@@ -22,6 +26,7 @@ from pipeline.inputs import (
     plan_chunks,
     plan_inputs,
 )
+from pipeline.inputs.packing import PACKABLE, TEXT, formats_of
 from pipeline.planning.plan import make_plan
 from tests.conftest import data_digests, write_config
 from tests.support.cli import pipeline, said
@@ -39,7 +44,7 @@ def notes(folder: Path, count: int, size: int = 1000) -> None:
 
 
 def planned(folder: Path) -> list[Chunk]:
-    return plan_chunks(entry(folder), CHUNK_BYTES, packed=True)
+    return plan_chunks(entry(folder), CHUNK_BYTES, packed=PACKABLE)
 
 
 def identity(chunks: list[Chunk]) -> set[tuple[str, str]]:
@@ -66,7 +71,7 @@ def test_the_documents_are_those_of_single_chunks(tmp_path: Path) -> None:
     assert [file.path for chunk in packed for file in files_of(chunk)] == [chunk.path for chunk in single]
     assert len({chunk.id for chunk in [*single, *packed]}) == len(single) + len(packed) - 3  # what is not packed
     assert all(Chunk.from_json(chunk.to_json()) == chunk for chunk in packed)
-    order_chunks(plan_inputs([source], CHUNK_BYTES, packed=True), seed=1)
+    order_chunks(plan_inputs([source], CHUNK_BYTES, packed=PACKABLE), seed=1)
 
 
 def test_chunks_have_about_a_fourth_of_chunk_bytes(tmp_path: Path) -> None:
@@ -101,17 +106,110 @@ def test_one_file_more_or_less_or_other_changes_its_chunk_alone(tmp_path: Path) 
 def test_a_limit_takes_the_first_files(tmp_path: Path, limit: int) -> None:
     notes(tmp_path, 40)
     source = entry(tmp_path, limit=limit)
-    records = read(plan_chunks(source, CHUNK_BYTES, packed=True), source)
+    records = read(plan_chunks(source, CHUNK_BYTES, packed=PACKABLE), source)
     assert [record.doc_id for record in records] == [f"{number:06d}.txt" for number in range(limit)]
 
 
-def test_other_files_in_between_stay_chunks_of_their_own(tmp_path: Path) -> None:
+def test_files_of_all_formats_share_chunks(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number:02d}.{'jsonl' if number % 5 == 0 else 'txt'}").write_text('{"text": "A text."}\n')
-    formats = [chunk.format for chunk in planned(tmp_path)]
-    assert formats.count("jsonl") == 4 and 4 <= formats.count("packed") <= 8
-    records = read(planned(tmp_path), entry(tmp_path))
+    chunks = planned(tmp_path)
+    assert {chunk.format for chunk in chunks} == {"packed"} and len(chunks) <= 4
+    records = read(chunks, entry(tmp_path))
     assert len(records) == 20 and all(isinstance(record, Document) for record in records)
+
+
+def test_other_files_stay_chunks_of_their_own_in_a_corpus_of_an_earlier_version(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number:02d}.{'jsonl' if number % 5 == 0 else 'txt'}").write_text('{"text": "A text."}\n')
+    formats = [chunk.format for chunk in plan_chunks(entry(tmp_path), CHUNK_BYTES, packed=TEXT)]
+    assert formats.count("jsonl") == 4 and 4 <= formats.count("packed") <= 8
+
+
+def records_in_files(folder: Path, count: int) -> None:
+    """Write files of three records as JSONL, as compressed JSONL and as Parquet; some of them are damaged."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        rows = [{"id": f"{number}-{one}", "text": f"Text {one} of {number}.", "year": number} for one in range(3)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        if number % 3 == 0:
+            (folder / f"{number:04d}.jsonl").write_bytes(lines)
+        elif number % 3 == 1:
+            (folder / f"{number:04d}.jsonl.gz").write_bytes(gzip.compress(lines))
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), folder / f"{number:04d}.parquet")
+    (folder / "0000-bad.jsonl").write_bytes(b'{"text": 3}\n\n{"text": \xff}\nno json\n{"id": "fine", "text": "Fine."}')
+    (folder / "0000-broken.jsonl.gz").write_bytes(gzip.compress(b'{"id": "half", "text": "A half."}\n' * 99)[:-9])
+    (folder / "0000-broken.parquet").write_bytes(b"PAR1 is not enough")
+    (folder / "0000-empty.jsonl").touch()
+    (folder / "0000-image.jsonl").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\n" * 9)
+
+
+def test_records_are_those_of_single_chunks_and_damage_stays_in_its_file(tmp_path: Path) -> None:
+    records_in_files(tmp_path, 60)
+    source = entry(tmp_path, id="id", keep=["year"])
+    single, packed = plan_chunks(source), plan_chunks(source, 16 * CHUNK_BYTES, packed=PACKABLE)
+    assert len(single) == 65 and sum(chunk.format == "packed" for chunk in packed) > 1 and len(packed) < 20
+    assert {kind for chunk in packed for kind in formats_of(chunk)} == {"jsonl", "parquet"}
+    assert read(packed, source) == read(single, source)
+    for chunk in packed:
+        files = [count_documents(file) for file in files_of(chunk)]
+        found = count_documents(chunk, Content(["text", "id", "year"]))
+        assert found == count_documents(chunk)
+        assert found.documents == sum(one.documents for one in files) == accounted(read([chunk], source))
+        assert found.bytes_read == sum(one.bytes_read for one in files)
+        assert found.bytes_unreadable == sum(one.bytes_unreadable for one in files)
+    assert all(Chunk.from_json(chunk.to_json()) == chunk for chunk in packed)
+
+
+def accounted(records: list[Document | Rejected]) -> int:
+    return sum(one.records if isinstance(one, Rejected) else 1 for one in records)
+
+
+@pytest.mark.parametrize("limit", [1, 8, 9, 31, 70])
+def test_a_limit_takes_the_first_records_of_the_first_files(tmp_path: Path, limit: int) -> None:
+    records_in_files(tmp_path, 30)
+    source = entry(tmp_path, id="id", limit=limit)
+    single, packed = plan_chunks(source, CHUNK_BYTES), plan_chunks(source, CHUNK_BYTES, packed=PACKABLE)
+    assert read(packed, source) == read(single, source) and accounted(read(packed, source)) == limit
+    assert sum(count_documents(chunk).documents for chunk in packed) == limit
+
+
+def test_what_a_packed_chunk_holds_is_told_by_the_columns_that_are_read(tmp_path: Path) -> None:
+    """Content digests, by which files of another time are recognised."""
+
+    def digests() -> list[str]:
+        found = []
+        for chunk in planned(tmp_path):
+            content = Content(["text"])
+            count_documents(chunk, content)
+            found.append(content.of(chunk))
+        return found
+
+    records_in_files(tmp_path, 12)
+    before = digests()
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))
+    assert digests() == before
+    with gzip.open(tmp_path / "0001.jsonl.gz", "at") as file:
+        file.write('{"text": "More."}\n')
+    assert sum(one != two for one, two in zip(digests(), before, strict=True)) == 1
+
+
+def test_a_small_file_alone_and_a_large_one_have_ordinary_chunks(tmp_path: Path) -> None:
+    source = entry(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n')
+    assert planned(tmp_path) == plan_chunks(source, CHUNK_BYTES)
+    line = json.dumps({"text": "word " * 20}) + "\n"
+    (tmp_path / "b.jsonl").write_text(line * (CHUNK_BYTES // 64 // len(line) + 1))
+    assert planned(tmp_path) == plan_chunks(source, CHUNK_BYTES)
+
+
+def test_chunks_of_records_have_about_a_sixteenth_of_chunk_bytes(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number:04d}.jsonl").write_text(json.dumps({"text": "word " * 60}) + "\n")
+    sizes = [chunk.bytes for chunk in planned(tmp_path)]
+    assert max(sizes) <= CHUNK_BYTES // 4 and CHUNK_BYTES / 24 < sum(sizes) / len(sizes) < CHUNK_BYTES / 12
 
 
 def config_of(folder: Path) -> Path:
@@ -176,7 +274,7 @@ def test_packed_files_on_a_store(tmp_path: Path, bucket: str) -> None:
     for number in range(60):
         store.pipe_file(f"{bucket}/notes/{number:02d}.txt", f"Note {number}.".encode())
     source = entry(f"{bucket}/notes/*.txt")
-    chunks = plan_chunks(source, CHUNK_BYTES, packed=True)
+    chunks = plan_chunks(source, CHUNK_BYTES, packed=PACKABLE)
     assert len(chunks) < 20
     records = read(chunks, source)
     assert [record.text for record in records if not isinstance(record, Rejected)] == [f"Note {n}." for n in range(60)]

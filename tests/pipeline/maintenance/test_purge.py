@@ -215,7 +215,7 @@ def test_quarantine_and_later_arrivals(make_config: MakeConfig, tmp_path: Path) 
     accounting = compute_accounting(Store(str(out)), Corpus(str(out)).chunks)
     assert accounting.dropped == {"purged": 2} and not accounting.quarantined and not mentions(out, "Secret copy")
     write_jsonl(tmp_path / "in/y.jsonl", [document("later", "It comes later."), document("four", "The fourth.")])
-    assert [chunk.path for chunk in make_plan(load_config(path)).chunks_to_segment()] == ["y.jsonl"]
+    assert [chunk.path for chunk in make_plan(load_config(path)).chunks_to_segment()] == ["x.jsonl … y.jsonl (2 files)"]
     run(path)
     assert "later" not in documents(out)["doc_id"].to_pylist() and "four" in documents(out)["doc_id"].to_pylist()
     assert run(path).startswith("Nothing to do.")

@@ -48,7 +48,7 @@ def test_every_reason_with_some_of_its_records(make_config: MakeConfig, tmp_path
         "    [1]",
         "duplicate id: 1",
         f"  {file} line 9, byte {len(GOOD) + 69}",
-        "    an earlier document of this chunk has the id 'good' too; the first one is kept",
+        "    an earlier document of this file has the id 'good' too; the first one is kept",
         "    It works.",
         f"8 records in quarantine, 0 B could not be decoded; all of them: {tmp_path}/out/quarantine/*.parquet",
     ]

@@ -94,7 +94,7 @@ def test_nothing_to_do_is_known_without_torch_ray_or_spacy(make_config: MakeConf
     bring_up_to_date(path)
     code = (
         "import sys\n"
-        "from pipeline.config.run_config import load_config\n"
+        "from pipeline.config.load import load_config\n"
         "from pipeline.planning.plan import make_plan\n"
         f"assert make_plan(load_config({str(path)!r})).nothing_to_do\n"
         "heavy = {'torch', 'ray', 'spacy'} & set(sys.modules)\n"

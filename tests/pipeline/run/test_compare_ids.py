@@ -20,6 +20,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus import document_ids
 from pipeline.corpus.document_ids import read_duplicates
 from pipeline.corpus.duplicate_count import DuplicateIds, count_duplicate_ids
+from pipeline.corpus.runs import write_header
 from pipeline.corpus.states import read_state
 from pipeline.planning.plan import make_plan
 from pipeline.run import compare_ids as compare_module
@@ -44,7 +45,10 @@ def files(folder: Path, **contents: list[str]) -> None:
         write_jsonl(folder / f"in/{name}.jsonl", [document(one, f"This is {one} of {name}.") for one in ids])
 
 
-def config_of(folder: Path, **settings: Any) -> Path:
+def config_of(folder: Path, packed: bool = False, **settings: Any) -> Path:
+    """A configuration for a corpus in which each small file has a chunk of its own, or in which they share chunks."""
+    if not packed:
+        write_header(Store(str(folder / "out")), "test", packed=())
     return write_config(
         folder,
         encode=None,
@@ -138,6 +142,24 @@ def test_all_can_be_kept(tmp_path: Path) -> None:
     files(tmp_path, a=["1", "1"], b=["1"])
     shown = run(config_of(tmp_path, duplicate_ids="keep-all"))
     assert kept(tmp_path) == [("1", "a"), ("1", "a"), ("1", "b")] and "more than one document" not in shown
+
+
+def test_files_that_share_a_chunk_are_compared_as_others_are(tmp_path: Path) -> None:
+    """Without `duplicate_ids` only within a file; the first of all where that is asked for, and back again."""
+    files(tmp_path, a=["1", "1", "2"], b=["2", "3"], c=["3", "3"])
+    path = config_of(tmp_path, packed=True)
+    shown = run(path)
+    all_of_them = [("1", "a"), ("2", "a"), ("2", "b"), ("3", "b"), ("3", "c")]
+    assert len(Corpus(str(tmp_path / "out")).chunks) == 1 and kept(tmp_path) == all_of_them
+    assert "(duplicate id 2) quarantined" in shown and "2 ids stand in more than one document" in shown
+    run(config_of(tmp_path, packed=True, **FIRST))
+    assert kept(tmp_path) == [("1", "a"), ("2", "a"), ("3", "b")]
+    done = pipeline("quarantine", tmp_path / "out", "--most", "9")
+    assert "b.jsonl has the id '3' too; the first one is kept" in " ".join(said(done).split()), said(done)
+    run(config_of(tmp_path, packed=True))
+    assert kept(tmp_path) == all_of_them
+    with pytest.raises(CorpusError, match=r"3 ids.*'1' \(in-.*:a.jsonl and in-.*:a.jsonl\), '2' .*a.jsonl and in-.*b.js"):
+        run(config_of(tmp_path, packed=True, duplicate_ids="error"))
 
 
 def test_documents_without_text_do_not_take_an_id(tmp_path: Path) -> None:
