@@ -6,6 +6,7 @@ import functools
 import gc
 import gzip
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from pipeline.corpus.states import View, read_state
+from pipeline.planning import rates
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from tests.support.s3 import forget_all, moto
@@ -72,6 +74,13 @@ def _numbers_near_zero_stay() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans know no rate that another test or a real run measured, and runs keep none."""
+    monkeypatch.setattr(rates, "FOLDER", "rates-of-tests")
+    monkeypatch.setattr(rates, "LEAST_SECONDS", math.inf)
+
+
+@pytest.fixture(autouse=True)
 def _repeated_requests_are_this_tests_own() -> Iterator[None]:
     """A process counts repeated requests until a receipt tells of them: none of this test go into the next one's."""
     yield
@@ -98,7 +107,7 @@ def write_config(folder: Path, **sections: Any) -> Path:
         "output": "out",
         "input": [{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title"]}],
         "part_sentences": 100,
-        "chunk_bytes": 1 << 19,  # JSONL files of 8 kB and more do not share chunks
+        "chunk_bytes": 1 << 17,  # JSONL files of 2 kB and more do not share chunks
         "segment": {"method": "spacy-capped", "max_chars": 80},
         "encode": {"model": str(TINY_CARD)},
         "autobleu": {"sample": 0.2, "length_extra": 1, "length_factor": 1.0},

@@ -99,7 +99,9 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
 
 
 def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> dict[str, Any]:
-    """Return work by stage with reasons, what else is done, and what enters and leaves the corpus."""
+    """Return work by stage with reasons, an estimate, what else is done, and what enters and leaves the corpus."""
+    from pipeline.planning.estimate import estimate_of
+
     stages = [
         {
             "stage": one.stage,
@@ -124,6 +126,7 @@ def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> d
         "corpus": made.config.output,
         "name": made.config.name,
         "nothing_to_do": done,
+        "estimate": estimate_of(made) if made.launches or made.waiting else None,
         "stages": stages,
         "chunks_to_segment": len(made.chunks_to_segment()),
         "same_files": made.same_files,

@@ -21,6 +21,7 @@ from pipeline.commands.options import (
     follow_run,
     load,
     load_checked,
+    notes,
     open_corpus,
     out,
     submits_ray_job,
@@ -123,10 +124,20 @@ def plan(
     gpus: Annotated[
         str | None, typer.Option(metavar="N,…", help="with --simulate: numbers of GPUs to give times for")
     ] = None,
+    calibrating: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate", help="first measure in some seconds how fast this machine is; later plans use that too"
+        ),
+    ] = False,
     as_json: AsJson = False,
     overrides: Overrides = None,
 ) -> None:
     """Show what `run` would do and why, how much is left, and how long it takes at the measured rates.
+
+    Rates are those measured in this corpus, or else on this machine (by earlier
+    runs of any corpus, or by --calibrate), or else what the sizes of the models
+    imply, which may be far off. The plan says which.
 
     --simulate starts no work and needs no finished corpus. It calculates work,
     files, storage, time and requests at another size, from the rates and bytes
@@ -136,6 +147,8 @@ def plan(
     Examples:
 
       pipeline plan corpus.yaml --set encode.model=sonar
+
+      pipeline plan corpus.yaml --calibrate
 
       pipeline plan corpus.yaml --simulate --documents 4e9 --gpus 8,64,1000
     """
@@ -153,6 +166,13 @@ def plan(
     chosen = gpus_of(gpus)
     without_pandas()
     checked = load_checked(config, overrides)
+    if calibrating:
+        from launchers.devices import devices
+        from pipeline.console.activity import announced
+        from pipeline.run.calibrate import calibrate
+
+        with announced(notes, "measuring how fast this machine is"):
+            calibrate(checked.config, checked.chunks, devices()[0], lambda text: notes.print(text, highlight=False))
     made = make_plan(checked.config, only, until, chunks=checked.chunks)
     if as_json:
         from pipeline.commands import as_json as shapes

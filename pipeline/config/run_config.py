@@ -82,7 +82,9 @@ class RunConfig(Settings):
         "says how many ids occur in several chunks",
     )
     part_sentences: int = meaning(100_000, ge=100, description="a part ends with the document that reaches this")
-    chunk_bytes: int = meaning(64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size; small files share chunks")
+    chunk_bytes: int = meaning(
+        64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size; small files share chunks"
+    )
     split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
     segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")
     language: LanguageSettings | None = meaning(

@@ -71,7 +71,7 @@ def _count_files(chunk: Chunk, content: Content | None) -> Counted:
         found = count_documents(file, own)
         return file.path, found, own.of(file) if own else ""
 
-    files = list(files_of(chunk))
+    files, counts = list(files_of(chunk)), iter(list[tuple[str, Counted, str]]())
     if chunk.take is not None:  # how much of a file counts depends on the files before it
         counts = (count(replace(file, take=chunk.take - documents)) for file in files)
     elif content or any(file.format != "text" for file in files):

@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -55,10 +56,11 @@ def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
     The type of a column in several files is the common one.
     """
     if chunk.format == PACKED:
-        files, wanted, several = [one for one in files_of(chunk) if one.format == "parquet"], list(names), {}
-        for found in in_parallel(lambda one: types_of_file(one, wanted), files):
-            for name, kind in found.items():
-                several.setdefault(name, []).append(kind)
+        files, wanted = [one for one in files_of(chunk) if one.format == "parquet"], list(names)
+        several = defaultdict[str, list[ColumnType]](list)
+        for types in in_parallel(lambda one: types_of_file(one, wanted), files):
+            for name, kind in types.items():
+                several[name].append(kind)
         return {name: common_type(kinds) for name, kinds in several.items()}
     if chunk.format != "parquet":
         return {}

@@ -34,7 +34,7 @@ from pipeline.inputs.kept_values import as_array, found_type
 from pipeline.inputs.packing import PACKABLE
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
-from pipeline.planning.estimate import count_sentences
+from pipeline.planning.examined import count_sentences
 from pipeline.planning.section_checks import Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.ledger import LedgerGoneError
-from pipeline.corpus.receipts import read_chunk_receipt
+from pipeline.corpus.receipts import ChunkReceipt, read_chunk_receipt
 from pipeline.corpus.states import States
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -37,12 +38,17 @@ class Earlier:
 
         Asked in the order of rows, it reads ledgers once.
         """
-        if self.row < 0:
-            return self.content
-        try:
-            return state.ledgers.detail(self.row)[0].content
-        except LedgerGoneError:  # compacted since: the receipt says the same
-            return read_chunk_receipt(state.store, layout.chunk_receipt_path(self.chunk, self.fingerprint)).content
+        return self.content if self.row < 0 else self._receipt(state).content
+
+    def documents_in(self, state: States) -> int:
+        """Return how many documents its receipt says it had."""
+        return self._receipt(state).documents_in
+
+    def _receipt(self, state: States) -> ChunkReceipt:
+        if self.row >= 0:
+            with contextlib.suppress(LedgerGoneError):  # compacted since: the receipt says the same
+                return state.ledgers.detail(self.row)[0]
+        return read_chunk_receipt(state.store, layout.chunk_receipt_path(self.chunk, self.fingerprint))
 
 
 Found = dict[int, list[Earlier]]  # number among some chunks → the times that it was segmented

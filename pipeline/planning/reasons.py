@@ -21,7 +21,8 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import States
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View, saved_recipe
-from pipeline.inputs import Chunk
+from pipeline.inputs import Chunk, count_documents
+from pipeline.inputs.chunk import PACKED
 from pipeline.planning.earlier import Earlier, in_ledgers, in_receipts
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -68,11 +69,19 @@ def segment_reasons(state: States, work: StageWork) -> None:
     rows, purged = sorted(found), read_tombstones(state.store)
     for row, chunk in zip(rows, left.take(pa.array(rows, pa.int64())), strict=True):
         last = found[row]
-        work.sentences_left += last.sentences
+        work.sentences_left += round(last.sentences * _share(state, last, chunk))
         if (last.recipe, chunk.input) not in changes:
             changes[last.recipe, chunk.input] = _changes(state.store, last.recipe, state.view.segment[chunk.input])
         reasons = changes[last.recipe, chunk.input]
         work.reasons.update(reasons or _of_data(last, chunk) or [PURGED if purged.of(chunk.id) else IDS])
+
+
+def _share(state: States, last: Earlier, chunk: Chunk) -> float:
+    """Return how many documents a chunk has now, relative to the last time: another limit may cut it."""
+    if last.take == chunk.take:
+        return 1.0
+    before = last.documents_in(state)
+    return (count_documents(chunk).documents if chunk.take is None else chunk.take) / before if before else 1.0
 
 
 def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
@@ -82,6 +91,8 @@ def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
 
 
 def _of_data(last: Earlier, chunk: Chunk) -> list[str]:
+    if chunk.format == PACKED and last.stamp != chunk.stamp:
+        return [f"{chunk.path}: files were added, changed or removed"]
     old, new = {"stamp": last.stamp, "take": last.take}, {"stamp": chunk.stamp, "take": chunk.take}
     return difference(old, new, chunk.path)
 

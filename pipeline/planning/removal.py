@@ -8,6 +8,7 @@ reading the newest run's list of chunks, and the receipts of what leaves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -226,8 +227,8 @@ def _leaving(
             visible(name),
             name not in stays,
             tuple(sorted(map(visible, paths))),
-            round(documents),
-            round(sentences),
+            math.ceil(documents - 1e-6),  # at least one where any leaves, so that a run asks
+            math.ceil(sentences - 1e-6),
             visible(renamed),
         )
     _add_of_limits(store, old, after, found)

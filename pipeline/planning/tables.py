@@ -13,7 +13,7 @@ from rich.table import Table
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, duration, number, size
 from pipeline.config.run_config import ONLY_FITS
-from pipeline.planning.estimate import Estimate, estimate_of
+from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork
 from pipeline.planning.simulation import (
@@ -34,13 +34,14 @@ def show_plan(console: Console, plan: Plan) -> None:
     table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("stage", "done", "to do", "sentences to do", "sentences/s", "time"):
         table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
-    estimate = estimate_of(plan) if plan.chunks_to_segment() else None
+    estimate = estimate_of(plan) if plan.launches or plan.waiting else None
     for work in plan.work.values():
         table.add_row(*_plan_row(work, estimate))
     console.print(table)
     show_same(console, plan)
     if estimate:
-        console.print(_estimated(estimate), highlight=False, soft_wrap=True)
+        if text := _estimated(estimate):
+            console.print(text, highlight=False, soft_wrap=True)
         for text in estimate.warnings:
             console.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
     reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")
@@ -65,18 +66,18 @@ def show_same(console: Console, plan: Plan) -> None:
 def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
     of_stage = estimate.stages.get(work.stage) if estimate and work.stage not in ONLY_FITS else None
     sentences, seconds, rate = float(work.sentences_left), work.seconds_left, work.rate
-    about = "about " * bool(of_stage)
     if of_stage:
         sentences, seconds = of_stage.sentences, of_stage.seconds
-        rate = sentences / seconds if seconds else None
-    guess = "about " * (work.guessed or bool(of_stage and of_stage.by_card))
+        rate = sentences / seconds if seconds else work.rate
+    about = "about " * bool(of_stage and estimate and estimate.sentences)
+    guess = "about " * bool(rate and (work.guessed or (of_stage and of_stage.seconds and of_stage.source != HERE)))
     return (
         work.stage,
         counted(work.done, _unit(work)),
         counted(work.left, _unit(work)),
-        about + number(_rounded(sentences) if of_stage else sentences),
+        about + number(_rounded(sentences) if about else sentences),
         f"{guess}{number(_rounded(rate) if guess else rate)}" if rate else "–",
-        about + duration(seconds) if seconds else "–",
+        (about or guess) + duration(seconds) if seconds else "–",
     )
 
 
@@ -86,14 +87,24 @@ def _rounded(value: float) -> float:
 
 
 def _estimated(estimate: Estimate) -> str:
-    by_card = [stage for stage, one in estimate.stages.items() if one.by_card and one.seconds]
     looked = f", by sentence-final marks in {counted(estimate.documents, 'document')}" if estimate.documents else ""
-    rates = f"; estimated from model sizes, not measured: {', '.join(by_card)}" if by_card else ""
-    return (
-        f"Remaining: about {number(_rounded(estimate.sentences))} sentences "
-        f"(± {max(estimate.error, 0.01):.0%}{looked}), {size(_rounded(estimate.stored_bytes))} to write.\n"
-        f"Times are for one worker{rates}."
-    )
+    tokens = f" of {large(_rounded(estimate.tokens))} tokens" if estimate.tokens else ""
+    lines = []
+    if estimate.sentences:
+        lines.append(
+            f"Remaining: about {number(_rounded(estimate.sentences))} sentences{tokens} "
+            f"(± {max(estimate.error, 0.01):.0%}{looked}), {size(_rounded(estimate.stored_bytes))} to write."
+        )
+    sources: dict[str, list[str]] = {source: [] for source in (HERE, MACHINE, CARD)}
+    for stage, one in estimate.stages.items():
+        if one.seconds:
+            sources[one.source].append(stage)
+    rates = "; ".join(f"{', '.join(stages)} {source}" for source, stages in sources.items() if stages)
+    if rates:
+        lines.append(f"Times are for one worker. Rates: {rates}.")
+    if sources[CARD]:
+        lines.append("A rate from the card may be far off; --calibrate measures it in some seconds.")
+    return "\n".join(lines)
 
 
 def _unit(work: StageWork) -> str:

@@ -1,6 +1,7 @@
 """Estimates roughly how long a plan keeps this machine busy, only to choose where to work.
 
-It uses the rates that this corpus measured if there are any, or else the sizes of the networks on the models' cards.
+It uses the rates that this corpus measured if there are any, or else those of this machine, or else the sizes of the
+networks on the models' cards.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import os
 from pathlib import Path
 
 from pipeline.config.run_config import RunConfig
+from pipeline.corpus.recipes import SEGMENT
 from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan
+from pipeline.planning.rates import machine_rate
 from stages.cards import CardError
 from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
@@ -20,6 +23,7 @@ STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input per sentence, as in the samp
 TOKENS = 28  # per sentence, likewise
 SEGMENTED = 600.0  # sentences per second and process, by SaT on a core
 CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
+SENTENCE_SECONDS = 0.5e-3  # beside these: tokens, batches, and writing
 
 
 def sentences_in(chunk: Chunk) -> int:
@@ -32,21 +36,35 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
     """Estimate the seconds that the rest of a plan takes on so many cores and GPUs; fits are not counted."""
     new = sum(sentences_in(chunk) for chunk in plan.chunks_to_segment())
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
-    seconds = new / (plan.work["segment"].rate or SEGMENTED) if "segment" in plan.work else 0.0
+    segments = machine_rate(plan.config, SEGMENT) if SEGMENT in plan.work else None
+    rate = segments.per_second(None) if segments else SEGMENTED
+    seconds = new / (plan.work[SEGMENT].rate or rate) if SEGMENT in plan.work else 0.0
     for settings in plan.config.asked_stages():
         work = plan.work.get(settings.name)
         if not work:
             continue
         sentences = new + work.sentences_left
-        seconds += sentences / work.rate if work.rate else _card_seconds(plan.config, settings, sentences, power)
+        if work.rate:
+            seconds += sentences / work.rate
+        elif measured := machine_rate(plan.config, settings.name):
+            seconds += worked_on(plan.config, settings.name, sentences) / measured.per_second(None)
+        else:
+            seconds += _card_seconds(plan.config, settings, sentences, power)
     return seconds
+
+
+def worked_on(config: RunConfig, stage: str, sentences: float) -> float:
+    """Return how many of these sentences a stage works on: those in its sample, if it has one."""
+    settings = next((one for one in config.asked_stages() if one.name == stage), None)
+    sample = getattr(settings, "sample", 1.0)
+    return min(sentences, sample.rows) if isinstance(sample, Rows) else float(sentences * sample)
 
 
 def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
     """Return sentences per second of one worker of this machine, by the sizes of the networks; None if nothing is
     known.
     """
-    if stage == "segment":
+    if stage == SEGMENT:
         return SEGMENTED
     settings = next((one for one in config.asked_stages() if one.name == stage), None)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -62,9 +80,8 @@ def has_gpu() -> bool:
 
 def _card_seconds(config: RunConfig, settings: StageSettings, sentences: float, power: float) -> float:
     """Return seconds of work; `power` is in operations per second."""
-    sample = getattr(settings, "sample", 1.0)
-    rows = min(sentences, sample.rows) if isinstance(sample, Rows) else sentences * sample
-    return rows * _operations(config, settings.name) / power
+    operations = _operations(config, settings.name)
+    return worked_on(config, settings.name, sentences) * (operations / power + SENTENCE_SECONDS * bool(operations))
 
 
 def _operations(config: RunConfig, stage: str) -> float:

@@ -39,10 +39,10 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT, compares_ids
 from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is
-from pipeline.corpus.states import States, View, fold, forget_gone
+from pipeline.corpus.states import States, View, fold, forget_gone, total_of
 from pipeline.inputs import Chunk
 from pipeline.planning.estimate import FILE as ESTIMATE
-from pipeline.planning.estimate import compared, kept_estimate
+from pipeline.planning.estimate import compared, keep_rates, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_same
@@ -391,12 +391,15 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
 
 
 def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
-    """Say how many sentences there are, and how many were expected when the run began."""
+    """Say how much there is, and how much was expected when the run began; keep the rates of this machine."""
     path = f"{record.folder}/{ESTIMATE}"
-    if record.store.exists(path):
-        sentences = Corpus(plan.config.output, plan.view).rows
-        if text := compared(record.store.read(path), sentences):
-            console.print(text, highlight=False)
+    if not record.store.exists(path):
+        return
+    kept, total = record.store.read(path), total_of(Corpus(plan.config.output, plan.view).chunks)
+    if text := compared(kept, total):
+        console.print(text, highlight=False)
+    if plan.config.launcher.kind in ("inline", "local"):  # elsewhere, other machines did the work
+        keep_rates(kept, total, plan.config)
 
 
 def _show_duplicates(console: Console, plan: Plan) -> None:

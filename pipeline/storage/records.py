@@ -114,6 +114,11 @@ def sealed(text: str) -> bytes:
     return body + b', "seal": "' + _digest(body).encode() + b'"}'
 
 
+def is_sealed(data: bytes) -> bool:
+    """Return whether a JSON record ends with a seal, right or wrong; `parse_json` checks it."""
+    return _SEAL.search(data, max(0, len(data) - 80)) is not None
+
+
 def sealed_yaml(text: str) -> bytes:
     """Return YAML text after a comment with its digest."""
     return f"{_YAML_SEAL}{_digest(text.encode())}\n{text}".encode()

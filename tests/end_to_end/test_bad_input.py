@@ -25,6 +25,7 @@ from pipeline.config.load import load_config
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import RunRecord
+from pipeline.inputs.packing import TEXT
 from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
 from tests.conftest import data_digests
@@ -42,6 +43,7 @@ from tests.end_to_end.bad_corpus import (
     write_bad,
     write_good,
 )
+from tests.support.corpora import begin_without_packing
 from tests.support.rights import without_rights_of_root
 
 AUTOBLEU = {"length_extra": 1, "length_factor": 1.0, "sample": 0.1}
@@ -58,6 +60,8 @@ def write_config(root: Path, folder: str, **sections: Any) -> Path:
         "encode": {"model": "sonar-tiny"},
         "launcher": "inline",
     }
+    if folder in ("good", "bad"):  # chunks of the same files, whatever other files there are
+        begin_without_packing(root / config["output"], packed=TEXT)
     path = root / f"{folder}.yaml"
     path.write_text(yaml.safe_dump({key: value for key, value in (config | sections).items() if value}), "utf-8")
     return path
@@ -202,7 +206,7 @@ def test_a_folder_of_which_nothing_is_kept_says_so(tmp_path: Path) -> None:
         ({"path": "in/pipe.jsonl"}, "pipe.jsonl: it is no regular file"),
         ({"path": "in/self.jsonl"}, "symbolic links"),
         ({"path": "in/no\x1b\nthing"}, r"nothing matches"),
-        ({"path": "in", "text": "body", "format": "parquet"}, "no Parquet file has a column 'body'"),
+        ({"path": "in", "text": "body", "format": "parquet"}, "text is 'body', but the first record of a.parquet of"),
     ],
 )
 def test_what_a_person_has_to_put_right_is_said_before_anything_runs(
@@ -233,6 +237,7 @@ def test_files_that_change_after_planning_fail_alone_and_are_read_by_the_next_ru
     folder.mkdir()
     for name in ("good", "gone", "shorter", "longer"):
         (folder / f"{name}.jsonl").write_bytes(some(name, 5))
+    begin_without_packing(tmp_path / "out/in")
     path = write_config(tmp_path, "in", encode=None)
     plan = make_plan(load_config(path))
     record_of_run = RunRecord(Store(plan.config.output), plan.config, plan.view)

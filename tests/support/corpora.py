@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from launchers.launch import launch
 from pipeline.config.load import load_config
-from pipeline.corpus.runs import RunRecord
+from pipeline.corpus.runs import RunRecord, write_header
 from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
 from tests.conftest import sample_documents, write_config, write_jsonl
@@ -35,6 +35,11 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     copy = factory.mktemp(name) / name
     shutil.copytree(shared, copy)
     return copy
+
+
+def begin_without_packing(output: Path, packed: Collection[str] = ()) -> None:
+    """Begin a corpus in which small files have chunks of their own, as in earlier versions; `packed`: which share."""
+    write_header(Store(str(output)), "test", packed)
 
 
 def make_corpus(folder: Path, until: str | None = None, **sections: Any) -> Path:

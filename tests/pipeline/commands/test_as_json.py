@@ -14,7 +14,7 @@ from tests.support.cli import pipeline, said
 
 KEYS = {
     "status": "corpus name fine run accounting trainings exports",
-    "plan": "corpus name nothing_to_do stages chunks_to_segment same_files further view",
+    "plan": "corpus name nothing_to_do estimate stages chunks_to_segment same_files further view",
     "doctor": "fine checks",
     "models": "sonar sat lcm",
     "verify": "corpus fine wrong repaired",

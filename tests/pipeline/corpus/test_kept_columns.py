@@ -22,6 +22,7 @@ from pipeline.corpus.recipes import reading_recipe
 from pipeline.run import segmenting
 from tests.conftest import write_config, write_jsonl
 from tests.support.cli import pipeline
+from tests.support.corpora import begin_without_packing
 from tests.support.runs import bring_up_to_date
 
 TEXT = "The market opens at seven. By nine the best bread is gone."
@@ -57,6 +58,7 @@ def config(folder: Path, keep: Any = KEEP, **sections: Any) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
+    begin_without_packing(folder / "out")
     write_jsonl(folder / "in/a.jsonl", documents("a", FIRST))
     write_jsonl(folder / "in/b.jsonl", documents("b", SECOND))
     done = pipeline("run", config(folder))
@@ -161,6 +163,7 @@ def test_what_reads_a_corpus_has_the_types(finished: Path, tmp_path: Path) -> No
 
 
 def test_views_of_duckdb_lose_nothing_that_parts_have_in_different_types(tmp_path: Path) -> None:
+    begin_without_packing(tmp_path / "out")
     big = 2**53 + 1
     write_jsonl(tmp_path / "in/a.jsonl", documents("a", [{"n": big, "b": True, "o": {"k": 1}, "e": None}]))
     write_jsonl(tmp_path / "in/b.jsonl", documents("b", [{"n": 0.5, "b": 2, "o": "x", "e": [1]}]))

@@ -26,6 +26,7 @@ from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
+from tests.support.corpora import begin_without_packing
 from tests.support.records import change_record
 from tests.support.runs import bring_up_to_date
 
@@ -36,6 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ledger")
     for name, count in (("libreoffice-eng", 3), ("postgresql-eng", 2), ("libreoffice-deu", 2)):
         write_jsonl(folder / f"in/{name}.jsonl", sample_documents(name, count))
+    begin_without_packing(folder / "out")
     bring_up_to_date(write_config(folder))
     return folder
 

@@ -229,7 +229,9 @@ def test_a_corpus_of_notes_has_few_files_and_one_more_note_is_little_work(tmp_pa
     assert set(corpus.to_arrow("source")["source"].to_pylist()) == {f"notes:{one}" for one in ids}
     chunks = len(corpus.chunks)
     (tmp_path / "notes/000020-more.txt").write_text("One more note.")
-    assert len(make_plan(load_config(path)).chunks_to_segment()) == 1
+    plan = make_plan(load_config(path))
+    assert len(plan.chunks_to_segment()) == 1
+    assert " files): files were added, changed or removed" in next(iter(plan.work["segment"].reasons))
     run(path)
     corpus = Corpus(corpus.url)
     assert len(corpus.chunks) == chunks and "000020-more.txt" in corpus.to_arrow("doc_id")["doc_id"].to_pylist()

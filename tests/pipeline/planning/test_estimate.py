@@ -15,13 +15,19 @@ import pytest
 from pipeline import Corpus
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
-from pipeline.planning import estimate as module
-from pipeline.planning.estimate import count_sentences, estimate_of
+from pipeline.planning import examined as module
+from pipeline.planning import rates as rates_module
+from pipeline.planning.estimate import CARD, HERE, MACHINE, estimate_of
+from pipeline.planning.examined import count_sentences
 from pipeline.planning.plan import make_plan
+from pipeline.planning.rates import machine, machine_rate
 from pipeline.planning.workload import rate_of
+from pipeline.run import calibrate as calibrate_module
+from pipeline.storage.records import sealed
 from stages.segment.settings import SegmentSettings
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
+from tests.support.corpora import begin_without_packing
 from tests.support.runs import bring_up_to_date, run
 
 
@@ -65,7 +71,9 @@ def test_it_is_near_to_what_comes(
     assert found.documents == 20 if characters > 4000 else 0 < found.documents < 12
     within = 0.3 if characters > 4000 else 0.6
     assert abs(sentences / found.sentences - 1) < within
-    assert 0.1 < found.error < 0.5 and found.stages["segment"].by_card
+    assert 0.1 < found.error < 0.5 and found.stages["segment"].source == CARD
+    tokens = Corpus(str(tmp_path / "out")).to_arrow("tokens")["tokens"]
+    assert found.tokens and abs(sum(tokens.to_pylist()) / found.tokens - 1) < within
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_gzip], ids=lambda one: one.__name__)
@@ -85,6 +93,7 @@ def test_of_a_file_that_is_cut_by_a_limit_only_those_documents_count(
 
 def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
     documents = sample_documents("libreoffice-eng", 12)
+    begin_without_packing(tmp_path / "out")
     for number in range(6):
         write_jsonl(tmp_path / f"in/{number}.jsonl", documents[:6] if number < 3 else documents[6:])
     source = {"path": "in/*.jsonl", "name": "in", "lang": "eng_Latn", "id": "id"}
@@ -97,7 +106,7 @@ def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
         (tmp_path / f"in/{number}.kept").rename(tmp_path / f"in/{number}.jsonl")
     found = estimate_of(make_plan(load_config(path)))
     assert found.documents == 0 and expected.documents == 36
-    assert not found.stages["segment"].by_card and found.stages["segment"].seconds
+    assert found.stages["segment"].source == HERE and found.stages["segment"].seconds
     assert abs(found.sentences / (expected.sentences * 5 / 6) - 1) < 0.5
 
 
@@ -109,16 +118,87 @@ def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
     assert re.search(r"segment 0 chunks 1 chunk about \d+ about \d+ about \d+ s", shown), shown
     assert re.search(r"encode 0 parts 0 parts about \d+ about [\d ]+ about", shown), shown
     assert re.search(
-        r"Remaining: about \d+ sentences \(± 15%, by sentence-final marks in 8 documents\), [\d.]+ kB", shown
+        r"Remaining: about \d+ sentences of [\d ]+ tokens \(± 15%, by sentence-final marks in 8 documents\), [\d.]+ kB",
+        shown,
     )
-    assert "Times are for one worker; estimated from model sizes, not measured: segment, encode." in shown
+    assert "Times are for one worker. Rates: segment, encode from the model's card." in shown
     shown = run(path)
     told = re.search(r"estimate: (\d+) new sentences, (\d+) ± 15% were expected \(actual/estimated (\S+)\)", shown)
     assert told and int(told[1]) == Corpus(str(tmp_path / "out")).rows and 0.7 < float(told[3]) < 1.3
     assert "Remaining" not in said(pipeline("plan", path)) and "estimate" not in run(path)
     changed = " ".join(said(pipeline("plan", path, "--set", "segment.max_chars=60")).split())
-    assert f"Remaining: about {float(f'{int(told[1]):.2g}'):.0f} sentences (± 10%)" in changed
-    assert "not measured" not in changed  # speeds of the older settings serve
+    assert (
+        f"Remaining: about {float(f'{int(told[1]):.2g}'):.0f} sentences of" in changed and "tokens (± 10%)" in changed
+    )
+    assert "Rates: segment, encode measured in this corpus." in changed  # speeds of the older settings serve
+
+
+def test_a_lower_limit_is_no_surprise(tmp_path: Path) -> None:
+    """What a chunk had counts as far as the limit goes; so does a higher limit, or none."""
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 40))
+    path = config_of(tmp_path)
+    run(path, "input.0.limit=16")
+    for limit in ("8", "24", "null"):
+        options = ("--set", f"input.0.limit={limit}", "--accept-removal")
+        told = re.search(r"actual/estimated ([\d.]+)\)", said(pipeline("run", path, *options)))
+        assert told and 0.6 < float(told[1]) < 1.6, (limit, told)
+
+
+def rates(folder: Path) -> list[Path]:
+    return sorted((folder / rates_module.FOLDER).iterdir())
+
+
+def test_a_run_keeps_the_rates_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of another corpus uses them, unless their file is damaged, of another machine or not sealed."""
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(rates_module, "LEAST_SECONDS", 0.0)
+    for name in ("one", "other"):
+        as_jsonl(tmp_path / name, sample_documents("libreoffice-eng", 6))
+        config_of(tmp_path / name)
+    run(tmp_path / "one/corpus.yaml")
+    (file,) = rates(tmp_path / "cache")
+    config = load_config(tmp_path / "other/corpus.yaml")
+    found = estimate_of(make_plan(config))
+    assert found.stages["segment"].source == MACHINE and found.stages["segment"].seconds
+    rate = machine_rate(config, "segment")
+    assert rate and rate.sentences == Corpus(str(tmp_path / "one/out")).rows
+    assert rate.per_second(2 * rate.tokens / rate.sentences) == pytest.approx(rate.per_second(None) / 2)
+    good = file.read_bytes()
+    value = json.loads(good)
+    del value["seal"]
+    damages = [
+        b"",
+        good[:-9],
+        good.replace(b'"segment"', b'"segmenT"'),
+        json.dumps(value).encode(),
+        *(sealed(json.dumps(value | {key: wrong})) for key, wrong in (("seconds", 0), ("machine", "another"))),
+    ]
+    for damage in damages:
+        file.write_bytes(damage)
+        assert estimate_of(make_plan(config)).stages["segment"].source == CARD, damage
+    file.write_bytes(good)
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    machine.cache_clear()
+    assert machine_rate(config, "segment") is None
+    machine.cache_clear()
+
+
+def test_the_plan_measures_this_machine_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(rates_module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(calibrate_module, "SECONDS", 0.01)
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 6))
+    path = write_config(tmp_path, input=[{"path": "in.jsonl", "lang": "eng_Latn"}])
+    done = pipeline("plan", path, "--calibrate", "--json")
+    stages = json.loads(done.stdout)["estimate"]["stages"]
+    assert {name: stages[name]["source"] for name in stages} == dict.fromkeys(
+        ("segment", "encode", "autobleu"), MACHINE
+    )
+    assert re.search(
+        r"calibration on this machine \(.*\), .*: segment [\d ]+, encode [\d ]+, autobleu [\d ]+", done.stderr
+    )
+    assert len(rates(tmp_path / "cache")) == 3 and not (tmp_path / "out").exists()
+    assert " measured on this machine." in " ".join(said(pipeline("plan", path)).split())
 
 
 def test_what_cannot_be_read_is_left_to_the_run(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus import document_ids
 from pipeline.corpus.document_ids import read_duplicates
 from pipeline.corpus.duplicate_count import DuplicateIds, count_duplicate_ids
-from pipeline.corpus.runs import write_header
 from pipeline.corpus.states import read_state
 from pipeline.planning.plan import make_plan
 from pipeline.run import compare_ids as compare_module
@@ -30,6 +29,7 @@ from pipeline.run.run import RunOptions
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, write_config, write_jsonl
 from tests.support.cli import pipeline, said
+from tests.support.corpora import begin_without_packing
 from tests.support.runs import run
 
 FIRST = {"duplicate_ids": "keep-first"}
@@ -48,7 +48,7 @@ def files(folder: Path, **contents: list[str]) -> None:
 def config_of(folder: Path, packed: bool = False, **settings: Any) -> Path:
     """A configuration for a corpus in which each small file has a chunk of its own, or in which they share chunks."""
     if not packed:
-        write_header(Store(str(folder / "out")), "test", packed=())
+        begin_without_packing(folder / "out")
     return write_config(
         folder,
         encode=None,
@@ -158,7 +158,9 @@ def test_files_that_share_a_chunk_are_compared_as_others_are(tmp_path: Path) -> 
     assert "b.jsonl has the id '3' too; the first one is kept" in " ".join(said(done).split()), said(done)
     run(config_of(tmp_path, packed=True))
     assert kept(tmp_path) == all_of_them
-    with pytest.raises(CorpusError, match=r"3 ids.*'1' \(in-.*:a.jsonl and in-.*:a.jsonl\), '2' .*a.jsonl and in-.*b.js"):
+    with pytest.raises(
+        CorpusError, match=r"3 ids.*'1' \(in-.*:a.jsonl and in-.*:a.jsonl\), '2' .*a.jsonl and in-.*b.js"
+    ):
         run(config_of(tmp_path, packed=True, duplicate_ids="error"))
 
 

@@ -1,0 +1,135 @@
+"""Examines the first documents of chunks that are not segmented: how many sentences and tokens their bytes hold.
+
+Sentences are counted by punctuation marks, without a model. Tokens are counted by the model's tokenizer where its file
+is on this machine. Cost: at most 256 kB of a chunk, and the tokens of 20 000 characters of each language.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from pipeline.base.errors import PipelineError
+from pipeline.config.run_config import RunConfig
+from pipeline.inputs import Chunk, Rejected, count_documents, files_of, read_documents
+from stages.segment import marks
+from stages.segment.settings import SegmentSettings
+from stages.segment.token_cap import ENOUGH, tokens_by_language
+from stages.sonar.card import load_card
+
+SAMPLE_CHARACTERS = 1 << 18  # of a chunk
+ADDED_TOKENS = 2  # of every sentence: language tag and </s>
+_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*")
+
+
+@dataclass
+class Texts:
+    """Texts that were examined. `characters`: of each language; `first`: the beginning of its text."""
+
+    characters: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    sentences: float = 0.0
+
+    def add(self, lang: str, text: str, sentences: int) -> None:
+        """Add the text of a document."""
+        self.characters[lang] += len(text)
+        self.first[lang] = (self.first.get(lang, "") + text[:ENOUGH])[:ENOUGH]
+        self.sentences += sentences
+
+    def tokens_per_sentence(self, config: RunConfig) -> float | None:
+        """Return the tokens of an average sentence; None if the model's tokenizer is not on this machine."""
+        counts = tokens_by_language(load_card(config.segment.model), self.first)
+        if not counts or not self.sentences:
+            return None
+        tokens = sum(self.characters[lang] * of / max(1, size) for lang, (size, of) in counts.items())
+        return ADDED_TOKENS + tokens / self.sentences
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Some documents of a chunk, or all of them (`whole`).
+
+    bytes: stored bytes of these documents; records: that were read, also those that are not documents; segmented:
+    whether segmenting counted the sentences.
+    """
+
+    bytes: float
+    sentences: float
+    segmented: bool = False
+    documents: int = 0
+    records: int = 0
+    characters: int = 0
+    whole: bool = True
+
+
+def examine(config: RunConfig, chunk: Chunk, texts: Texts) -> Examined | None:
+    """Examine the first documents of a chunk, and add their texts to `texts`.
+
+    None where it cannot be read, which the run itself will say.
+    """
+    found: list[Examined] = []
+    try:
+        for file in _files(chunk, found):
+            left = SAMPLE_CHARACTERS - sum(one.characters for one in found)
+            if left <= 0:
+                found.append(Examined(0.0, 0.0, whole=False))
+                break
+            found.append(_examine_file(config, file, texts, left))
+    except (PipelineError, OSError):
+        return None
+    names = ("bytes", "sentences", "documents", "records", "characters")
+    sums = {name: sum(getattr(one, name) for one in found) for name in names}
+    return Examined(**sums, whole=all(one.whole for one in found))
+
+
+def _files(chunk: Chunk, found: list[Examined]) -> Iterator[Chunk]:
+    """Yield the files of a chunk, up to its last record; `found`: what became of those before."""
+    for file in files_of(chunk):
+        left = None if chunk.take is None else chunk.take - sum(one.records for one in found)
+        if left is not None and left <= 0:
+            return
+        yield replace(file, take=left)
+
+
+def _examine_file(config: RunConfig, chunk: Chunk, texts: Texts, most: int) -> Examined:
+    settings = next(one for one in config.input if one.name == chunk.input)
+    records = characters = sentences = documents = 0
+    sample: list[str] = []
+    at, whole = chunk.start, True
+    for item in read_documents(chunk, settings, config.split, load_card(config.segment.model).languages):
+        if characters >= most:
+            place = re.search(r"byte (\d+)$", item.record)
+            at, whole = int(place[1]) if place else at, False
+            break
+        records += item.records if isinstance(item, Rejected) else 1
+        if not isinstance(item, Rejected):
+            count = count_sentences(item.text, config.segment)
+            documents, characters, sentences = documents + 1, characters + len(item.text), sentences + count
+            sample.append(item.text)
+            texts.add(item.lang, item.text, count)
+    size = float(chunk.bytes) if whole else _bytes_of(chunk, records, at, sample)
+    return Examined(size, sentences, documents=documents, records=records, characters=characters, whole=whole)
+
+
+def _bytes_of(chunk: Chunk, records: int, at: int, texts: list[str]) -> float:
+    """Return the stored bytes of the first records of a chunk. `at`: where the next one begins, decompressed."""
+    if chunk.format == "parquet":
+        return chunk.bytes * records / count_documents(replace(chunk, take=None)).documents
+    size = at - chunk.start
+    if not chunk.compression:
+        return float(size)
+    text = "".join(texts).encode()
+    return size * len(zlib.compress(text)) / max(1, len(text))
+
+
+def count_sentences(text: str, settings: SegmentSettings) -> int:
+    """Estimate the number of sentences of a text by marks and line ends, with the cap on their length."""
+    lengths = [len(one.strip()) for one in _END.split(text) if marks.INK.search(one)]
+    if not settings.capped:
+        return len(lengths)
+    found = sum(math.ceil(one / settings.max_chars) for one in lengths)
+    return min(found, max(1, sum(lengths) // settings.min_chars)) if settings.min_chars and lengths else found
