@@ -52,7 +52,7 @@ def as_text(folder: Path, documents: list[dict[str, object]]) -> None:
 
 def config_of(folder: Path) -> Path:
     source = {"path": "in" if (folder / "in").is_dir() else "in.*", "name": "in", "lang": "eng_Latn"}
-    return write_config(folder, input=[source], autobleu=None, encode=None)
+    return write_config(folder, input=[source], autobleu=None, encode=None, chunk_bytes=64 << 20)
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_gzip, as_parquet, as_text], ids=lambda one: one.__name__)
