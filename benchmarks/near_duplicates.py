@@ -50,20 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for file in options.files:
         with lzma.open(file, "rt", encoding="utf-8") as lines:
             texts = [json.loads(line)["text"] for line in itertools.islice(lines, options.documents)]
-        out.print(
-            f"{describe_cpu()}; {Path(file).name}, {len(texts)} documents, load {os.getloadavg()[0]:.0f}; {settings}"
-        )
-        table = Table(
-            "edits",
-            "similarity",
-            "expected",
-            "recall",
-            "precision",
-            "docs/s",
-            "datatrove's: recall",
-            "precision",
-            "docs/s",
-        )
+        load = f"load {os.getloadavg()[0]:.0f}"
+        out.print(f"{describe_cpu()}; {Path(file).name}, {len(texts)} documents, {load}; {settings}")
+        ours_heads = ("recall", "precision", "docs/s", "from text")
+        table = Table("edits", "similarity", "expected", *ours_heads, "datatrove: recall", "precision", "docs/s")
         for share in EDITS:
             table.add_row(f"{share:.0%}", *measure(texts, share, settings))
         out.print(table)

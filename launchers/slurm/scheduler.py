@@ -104,6 +104,8 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
 def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
     """Return the work of the last phase (empty if it may be launched again), the fits still to be made, and its
     failures.
+
+    Raises `CorpusError` if a fit or a comparison failed.
     """
     if number == 1:
         return "", refit, []
@@ -118,6 +120,8 @@ def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tupl
     errors = sorted(set(last_errors(store, folders[-1])))
     if lost:
         failures += [*errors, f"{lost} of {specs[-1].ranges} claims of phase {number - 1} were not finished"]
+    if lost and errors and specs[-1].kind in ("fit", "compare"):  # it would fail again
+        raise CorpusError("; ".join(errors))
     last = specs[-1].todo
     died = lost and not errors and [spec.todo for spec in specs[-DEATHS:]] != [last] * DEATHS
     return "" if specs[-1].kind in ("fit", "compare") or died else last, refit, failures

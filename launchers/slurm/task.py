@@ -27,6 +27,7 @@ from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_options
 from pipeline.base.errors import CorpusError, DamagedError, PipelineError
+from pipeline.config.frozen import Frozen
 from pipeline.config.launcher import seconds_of
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.identity import check_identity
@@ -193,7 +194,8 @@ class Task:
 
     def _fit(self) -> list[str]:
         chunks = newest_view(self.store).listed.chunks
-        plan, _ = plan_run(self.config, read_options(self.store, self.run, self.config), self.spec.refit, chunks)
+        config = self.config.with_frozen(Frozen())  # as it was submitted
+        plan, _ = plan_run(config, read_options(self.store, self.run, config), self.spec.refit, chunks)
         step = next_step(plan, "")
         if step.kind == "compare":
             compare(self.console, plan)

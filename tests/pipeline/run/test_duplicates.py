@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -19,6 +20,7 @@ from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.run import duplicates
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
+from tests.faults.slurm_runs import SLURM, ended, logs
 from tests.support.cli import pipeline, said
 from tests.support.runs import run
 
@@ -295,3 +297,17 @@ def test_semantic_duplicates_need_codes(tmp_path: Path) -> None:
     done = pipeline("plan", write_config(tmp_path, duplicates={"semantic": {}}))
     assert done.returncode == 2
     assert "corpus.yaml:" in said(done) and "add a section `rvq: {}`" in " ".join(said(done).split()), said(done)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_slurm_gives_the_same_columns(compared: Path, tmp_path: Path) -> None:
+    (other := tmp_path / "other").mkdir()
+    for document in (tmp_path / "in").iterdir():
+        write_jsonl(other / "in" / document.name, [json.loads(line) for line in document.read_text().splitlines()])
+    path = write_config(other, **TEXT, launcher=SLURM)
+    done = pipeline("run", path)
+    assert done.returncode == 0, said(done)
+    assert ended(other / "out")["done"], logs(other / "out")
+    assert found(columns(other / "out")) == found(columns(tmp_path / "out"))
+    kinds = [json.loads(one.read_text())["kind"] for one in sorted((other / "out/runs").glob("*/phase-*/order.json"))]
+    assert kinds == ["main", "compare"]
