@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, plain
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
 from pipeline.corpus.tombstones import purged_from
 
 
@@ -29,16 +31,23 @@ class ExportState:
 
 
 def export_states(corpus: Corpus) -> list[ExportState]:
-    """Return the state of all exports, oldest first; one with a damaged record says so and hides no other."""
+    """Return the state of all exports, oldest first; a damaged record, or list of purged documents, says so and hides
+    nothing else.
+    """
     exports = exports_of(corpus.store)
     if not exports.records and not exports.damaged:
         return []
-    now, purged = (view_digest(corpus.view), corpus.rows), purged_from(corpus.store)
+    damaged, purged = dict(exports.damaged), frozenset[str]()
+    try:
+        purged = purged_from(corpus.store)
+    except CorpusError as error:
+        damaged[TOMBSTONES] = error
+    now = view_digest(corpus.view), corpus.rows
     found = [
         ExportState(one.place, one.format, one.made, one.sentences, (one.view, one.rows) != now, one.name in purged)
         for one in exports.records
     ]
-    return found + [ExportState(path, "", "", 0, True, False, str(error)) for path, error in exports.damaged.items()]
+    return found + [ExportState(path, "", "", 0, True, False, str(error)) for path, error in damaged.items()]
 
 
 def show_exports(console: Console, corpus: Corpus) -> bool:

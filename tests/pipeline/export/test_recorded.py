@@ -99,6 +99,9 @@ def test_purge_names_it_and_status_and_plan_until_it_is_made_again(place: Path, 
     shown = " ".join(said(pipeline("status", place / "out")).split())
     assert "export ../beside (lcm, 20" in shown and "holds documents that were purged since" in shown
     assert "export" not in purge(place, "nobody").partition("Now run")[0]
+    sorted((place / "out/tombstones").glob("*.parquet"))[0].write_bytes(b"")
+    told = [one["damaged"] for one in states(place)]
+    assert told[:-1] == [None, None] and "tombstones/" in told[-1], told
 
 
 def test_purge_names_an_export_of_older_settings_even_when_its_files_are_gone(place: Path) -> None:
