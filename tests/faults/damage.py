@@ -1,6 +1,6 @@
 """Every kind of file of a corpus, damaged in six ways: what each command says of it, and what repairing brings back.
 
-    python -m tests.faults.damage docs/damage.md     (all of it, and the page of figures; some minutes)
+    python -m tests.faults.damage docs/damage.md     (all of it in two processes, and the page of figures; some minutes)
 
 Of each damage: status, inspect, verify, run, train and the training of another model, each on the corpus with that
 damage; then what is left after `verify --repair`, `run` and `train`.
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
@@ -27,6 +30,7 @@ TRAIN = {
     "validate_every": 0, "validation_concepts": 20, "evaluate_sentences": 0, "checkpoint_every": 1,
     "keep_checkpoints": 2,
 }  # fmt: skip
+DECODER = {"steps": 6, "batch_tokens": 256, "warmup": 2, "precision": "float32"}
 RECORDS = {
     "header": "corpus.json",
     "view": "runs/*/view.json",
@@ -55,6 +59,11 @@ RECORDS = {
     "record of codebooks": "fits/rvq*.json",
     "scaler": "fits/scaler*.safetensors",
     "codebooks": "fits/rvq*.safetensors",
+    "record of a decoder": "fits/decoder*.json",
+    "weights of a decoder": "fits/decoder.*-??????.safetensors",
+    "card of a decoder": "fits/decoder*.yaml",
+    "checkpoint of a decoder": "fits/decoder*-checkpoint.safetensors",
+    "record of an export": "exports/*",
     "index": "train/index/*[0-9a-f].parquet",
     "parts of an index": "train/index/*.parts.parquet",
     "runs of an index": "train/index/*.train*",
@@ -160,15 +169,21 @@ class Damaged:
         write_jsonl(self.place / "in/more.jsonl", [*sample_documents("libreoffice-deu", 2), bad])
         write_card(self.place)
         sections = {"scaler": {}, "rvq": {"codebooks": 2, "units": 4}, "autobleu": None, "split": {"validation": 0.3}}
-        write_config(self.place, **sections, duplicate_ids="keep-first", train=TRAIN)
+        write_config(self.place, **sections, decoder=DECODER, duplicate_ids="keep-first", train=TRAIN)
         self._done("run", "--until", "rvq", "--set", "rvq.units=8", "--set", "scaler.clip=3")
+        self._done("export", "--format", "parquet", "--vectors", "none", "--to", str(self.place / "older"))
         for one in (documents[1], documents[3]):
             (self.place / "ids.txt").write_text(one["id"] + "\n")
             self._done("purge", "--ids", str(self.place / "ids.txt"))
             self._done("run", "--until", "rvq")
+        self._done("run", "--until", "decoder", "--set", "decoder.steps=4")
+        unfinished = ("--until", "decoder", "--set", "decoder.steps=9", "--set", "decoder.checkpoint_seconds=1e-9")
+        process = start("run", self.config, *unfinished, die_before=(3, self.out / "fits/.decoder"))
+        assert process.wait() == -signal.SIGKILL, process.communicate()[0]
         self._done("run", "--set", "train.name=other", "--set", "train.seed=3")
         process = start("run", self.config)  # which is gone afterwards: a lease of this process would hold the corpus
         assert process.wait() == 0, process.communicate()[0]
+        self._done("export", "--format", "parquet", "--vectors", "none", "--to", str(self.place / "newer"))
         shutil.copytree(self.place, self._whole)
         self.data, self.weights = self.results()
         self.inspected = pipeline("inspect", self.config).stdout
@@ -331,16 +346,31 @@ def page(table: Mapping[tuple[str, str], Seen]) -> str:
     ])  # fmt: skip
 
 
-def main() -> None:
+def looked_at(kinds: list[str]) -> dict[tuple[str, str], Seen]:
+    """Return what comes of every damage of these kinds of files, and print it."""
+    table: dict[tuple[str, str], Seen] = {}
     with tempfile.TemporaryDirectory() as folder:
         damaged = Damaged(Path(folder))
-        table: dict[tuple[str, str], Seen] = {}
-        for kind in KINDS:
+        for kind in kinds:
             for damage in DAMAGE:
                 if damaged.possible(kind, damage):
                     seen = table[kind, damage] = damaged.look(kind, damage)
                     print(f"{kind}, {damage}: {seen.cell()}", *seen.tracebacks, *seen.wrong, sep="\n  ", flush=True)
-    Path(sys.argv[1]).write_text(page(table), "utf-8")
+    return table
+
+
+def main() -> None:
+    """Write the page, in two processes."""
+    kinds = list(KINDS)
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        first, second = pool.map(looked_at, (kinds[::2], kinds[1::2]))
+    table = first | second
+    Path(sys.argv[1]).write_text(page({key: table[key] for key in sorted(table, key=_place)}), "utf-8")
+
+
+def _place(key: tuple[str, str]) -> tuple[int, int]:
+    """Return the place in the table."""
+    return list(KINDS).index(key[0]), list(DAMAGE).index(key[1])
 
 
 if __name__ == "__main__":
