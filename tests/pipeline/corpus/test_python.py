@@ -121,9 +121,7 @@ def test_files_are_those_of_the_receipts(corpus: Corpus) -> None:
     texts = pa.concat_tables([pq.read_table(one, columns=["text"]) for one in corpus.files()])
     assert texts["text"].to_pylist() == corpus.to_arrow("text")["text"].to_pylist()
     assert len(corpus.files("embeddings")) == len(corpus.files("documents")) == len(corpus.parts)
-    with pytest.raises(
-        CorpusError, match="there is no family sentence; allowed: sentences, language, noise, embeddings"
-    ):
+    with pytest.raises(CorpusError, match="there is no family sentence; allowed: sentences, language, noise, hashes"):
         corpus.files("sentence")
     with pytest.raises(CorpusError, match="has no file of codes"):
         corpus.files("codes")
