@@ -17,7 +17,7 @@ from stages.sonar.card import load_card
 from tests.conftest import ROOT, TINY_CARD, MakeConfig
 
 PRINT = (
-    "import json, sys; from pipeline.config.run_config import load_config; "
+    "import json, sys; from pipeline.config.load import load_config; "
     "from pipeline.coordination.identity import identity; "
     "print(json.dumps(identity(load_config(sys.argv[1]))))"
 )
