@@ -90,7 +90,7 @@ class Claim:
         return cls(text, *sides, factors) if sign == "<" else cls(text, *sides[::-1], factors[::-1])
 
 
-class _Comparison(BaseModel):
+class _ComparisonSettings(BaseModel):
     """What comparisons of trainings have in common. Paths are relative to the file."""
 
     model_config = _STRICT
@@ -110,7 +110,7 @@ class _Comparison(BaseModel):
         return self
 
 
-class ScienceSettings(_Comparison):
+class ScienceSettings(_ComparisonSettings):
     """The settings of one comparison of objectives."""
 
     minutes: float | None = Field(
@@ -163,7 +163,7 @@ class ScienceSettings(_Comparison):
         return [name for name, one in self.objectives.items() if one.of is None]
 
 
-class Selection(BaseModel):
+class AblationRow(BaseModel):
     """One row of an ablation: what it is trained on, and how. The short form is only the condition."""
 
     model_config = _STRICT
@@ -181,7 +181,7 @@ class Selection(BaseModel):
         return {"select": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _differs_fairly(self) -> Selection:
+    def _differs_fairly(self) -> AblationRow:
         if not self.model_fields_set:
             raise ValueError(f"nothing differs from {ALL!r}: give select, corpus or train")
         for key in ("steps", "seed", "name"):
@@ -190,14 +190,14 @@ class Selection(BaseModel):
         return self
 
 
-class AblationSettings(_Comparison):
+class AblationSettings(_ComparisonSettings):
     """The settings of one ablation: the same model, trained equally long on several selections."""
 
     metrics: tuple[str, ...] = Field(default=("l2_r", "ca", "nll"), min_length=1)
     held_out: SelectSettings | None = Field(
         default=None, description="which sentences of the split are evaluated (default: all)"
     )
-    selections: dict[Annotated[str, Field(pattern=NAME)], Selection] = Field(min_length=1)
+    selections: dict[Annotated[str, Field(pattern=NAME)], AblationRow] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _all_is_taken(self) -> Self:
@@ -213,11 +213,11 @@ class AblationSettings(_Comparison):
     def science(self) -> ScienceSettings:
         """Return the comparison that it is: every row an objective of its own."""
         rows = {ALL: Objective()} | {row: Objective(train=one.train) for row, one in self.selections.items()}
-        shared = {name: getattr(self, name) for name in _Comparison.model_fields}
+        shared = {name: getattr(self, name) for name in _ComparisonSettings.model_fields}
         return ScienceSettings(**shared, objectives=rows)
 
 
-Kind = TypeVar("Kind", bound=_Comparison)
+Kind = TypeVar("Kind", bound=_ComparisonSettings)
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ def _read(path: Path, kind: type[Kind], example: str) -> Kind:
         raise ConfigError("\n".join(f"{path}: {_said(one)}" for one in error.errors())) from error
 
 
-def _output(settings: _Comparison, here: Path) -> str:
+def _output(settings: _ComparisonSettings, here: Path) -> str:
     return settings.output if "://" in settings.output else str(here / settings.output)
 
 

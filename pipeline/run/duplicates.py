@@ -35,7 +35,7 @@ from pipeline.planning.plan import Plan
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
-from stages.duplicates.groups import FOUND, MEMBERS, Lookup, clusters, edges_of, groups, members
+from stages.duplicates.groups import FOUND, MEMBERS, GroupLookup, clusters, edges_of, groups, members
 from stages.duplicates.semantic import similar
 from stages.duplicates.settings import SemanticSettings
 from stages.stage import NON_FINITE, StageSettings
@@ -58,13 +58,16 @@ def find_duplicates(plan: Plan, stage: str, at_once: int = AT_ONCE) -> int:
 def compare_parts(
     store: Store, config: RunConfig, settings: StageSettings, parts: Sequence[PartState], at_once: int = AT_ONCE
 ) -> int:
-    """Do it for parts in the order of the corpus, which all have what is compared."""
+    """Write the family of a stage for those of some parts that lack it; return how many these are.
+
+    `parts`: in the order of the corpus; all have what is compared.
+    """
     started = time.perf_counter()
     rows = np.asarray([part.rows for part in parts], np.int64)
     total = max(1, int(rows.sum()))
     pieces = min(MOST_PIECES, -(-total // at_once))
     batch = (np.cumsum(rows) - 1) * pieces // total  # of each part: parts of one batch are written together
-    work = Work(store, settings, parts, batch, pieces)
+    work = ComparedParts(store, settings, parts, batch, pieces)
     with tempfile.TemporaryDirectory() as folder:
         units = UNITS[settings.name]
         named = [work.named(unit, Path(folder, str(number))) for number, unit in enumerate(units)]
@@ -94,7 +97,7 @@ def _parts_in_order(plan: Plan, settings: StageSettings) -> list[PartState]:
 
 
 class PartRows:
-    """The rows of a part, as they are compared: read on first access, except for where documents begin."""
+    """The rows of a part, with the columns that are compared, and the rows at which documents begin."""
 
     def __init__(self, store: Store, part: PartState, columns: Sequence[str]) -> None:
         with PartReader(store, part.ref.part, part.receipts, frozenset()) as reader:
@@ -112,14 +115,14 @@ class PartRows:
 class Unit:
     """What is compared, and the columns that say so: `<prefix>duplicate_of` and `<prefix>duplicate_count`.
 
-    `column`: that of the keys; `documents`: whether those of documents are compared; `position`: whether the columns
-    say where in a document the first one is; `found`: yields `FOUND` tables; `by_row`: whether their key is a row.
+    `column`: that of the keys; `documents`: whether documents are compared, not sentences; `found`: yields `FOUND`
+    tables; `by_row`: whether their key is a row.
     """
 
     prefix: str
     column: str
     documents: bool
-    found: Callable[[Unit, Work, Path], Iterator[pa.Table]]
+    found: Callable[[Unit, ComparedParts, Path], Iterator[pa.Table]]
     by_row: bool = False
 
     @property
@@ -135,7 +138,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Work:
+class ComparedParts:
     """The parts, in order, the batch of each, and how many batches and ranges of keys there are."""
 
     store: Store
@@ -161,7 +164,7 @@ class Work:
         return named
 
 
-def _equal(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
+def _equal(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]:
     """Yield the groups of equal keys, one range of keys after the other."""
     hashed = _Distributed(folder / "members", MEMBERS, work.pieces)
     for number, part in work.scan(unit.column):
@@ -172,7 +175,7 @@ def _equal(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
     return (groups(table) for table in hashed.read())
 
 
-def _linked(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
+def _linked(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]:
     """Yield the clusters of documents that are linked by common keys; memory holds the links, 16 bytes each."""
     hashed = _Distributed(folder / "members", MEMBERS, work.pieces)
     links = [np.zeros((0, 2), np.int64)]
@@ -191,7 +194,7 @@ def _linked(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
     yield _found(*clusters(np.concatenate(links)))
 
 
-def _similar(unit: Unit, work: Work, folder: Path) -> Iterator[pa.Table]:
+def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]:
     """Yield the sentences that are similar to others with the same first code, some codes at a time."""
     assert isinstance(work.settings, SemanticSettings)
     spread: _Distributed | None = None
@@ -263,7 +266,7 @@ def _write(
     counts: dict[str, float] = {}
     for unit, table in found:
         table = table.filter(pa.array(table["part"].to_numpy() == number)).sort_by("key")
-        lookup = Lookup.of(unit.keys(rows), table["key"].to_numpy())
+        lookup = GroupLookup.of(unit.keys(rows), table["key"].to_numpy())
         first = np.zeros(len(rows.rows), np.bool_)
         if len(table):
             row = rows.begins if unit.documents else rows.rows

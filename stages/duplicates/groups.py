@@ -88,14 +88,14 @@ def clusters(edges: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class Lookup:
+class GroupLookup:
     """For the rows of a part: the place of their group in a table sorted by key, and whether they are in one."""
 
     place: Ints
     grouped: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, keys: Hashes, known: Hashes) -> Lookup:
+    def of(cls, keys: Hashes, known: Hashes) -> GroupLookup:
         """Find keys (rows,) among the known ones, which are sorted and distinct."""
         place = np.searchsorted(known, keys).astype(np.int64)
         inside = place < len(known)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.duplicates.groups import MEMBERS, Lookup, clusters, edges_of, groups, members
+from stages.duplicates.groups import MEMBERS, GroupLookup, clusters, edges_of, groups, members
 from stages.duplicates.hashing import SLICE, Hash, folded, hash_texts, normalised
 from stages.duplicates.semantic import similar
 from stages.duplicates.settings import HashSettings, Normalise
@@ -120,7 +120,7 @@ def test_groups_are_those_of_a_dictionary(parts: list[list[int]]) -> None:
 @pytest.mark.parametrize("known", [[], [3], [1, 3, 2**64 - 1]])
 def test_lookups_find_what_is_known(known: list[int]) -> None:
     keys = np.asarray([0, 1, 3, 3, 4, 2**64 - 1], np.uint64)
-    lookup = Lookup.of(keys, np.asarray(known, np.uint64))
+    lookup = GroupLookup.of(keys, np.asarray(known, np.uint64))
     values = lookup.take(pa.chunked_array([pa.array(known, pa.uint64())])).to_pylist()
     assert values == [one if one in known else None for one in keys.tolist()]
 

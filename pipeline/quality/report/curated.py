@@ -86,9 +86,12 @@ def duplicates(found: Curation) -> Section | None:
     if not found.repeats:
         return None
     cells: list[list[Cell]] = [
-        [f"{low}–{high}" if high and high > low else f"{low} or more" if high is None else str(low), number(count), of]
+        [
+            f"{low}–{high}" if high and high > low else f"{low} or more" if high is None else str(low),
+            number(count),
+            share(count, found.rows),
+        ]
         for (low, high), count in zip(REPEATS, found.repeats, strict=True)
-        for of in [share(count, found.rows)]
     ]
     blocks: list[Block] = [Table(("occurs in the corpus", "sentences", "of all"), cells, "How often sentences occur")]
     if found.repeated:
