@@ -71,6 +71,7 @@ def run_command(options: RunOptions) -> list[str]:
     flags += [word for name in options.refit for word in ("--refit", name)]
     flags += ["--take-over"] if options.take_over else []
     flags += ["--accept-removal"] if options.accept_removal else []
+    flags += ["--strict"] if options.strict else []
     return [*_PIPELINE, "run", *_ON_CLUSTER, *flags]
 
 

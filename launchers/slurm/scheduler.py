@@ -24,7 +24,7 @@ from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import CANCEL
 from pipeline.corpus.runs import RunRecord, newest_config, newest_view
 from pipeline.run.phases import SPEC_FILE, failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
-from pipeline.run.run import ends_with_training, finish, plan_run
+from pipeline.run.run import ends_with_training, finish, plan_run, raise_if_unexpected
 from pipeline.run.steps import Step, next_step
 from pipeline.run.tasks import MAX_STARTS
 from pipeline.storage.store import Store
@@ -81,6 +81,8 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         finally:
             lock.release()
         if ends_with_training(config, options):
+            if options.strict:
+                raise_if_unexpected(store)
             submit_training(console, config)
         return
     here = phase_folder(run, number)

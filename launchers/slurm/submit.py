@@ -36,6 +36,7 @@ class _Options(BaseModel):
     until: str | None
     refit: list[str]
     identity: dict[str, str]
+    strict: bool = False
 
 
 def submission(config: RunConfig, options: RunOptions) -> Submit:
@@ -45,7 +46,8 @@ def submission(config: RunConfig, options: RunOptions) -> Submit:
 
     def submit(record: RunRecord, lease: Lease) -> None:
         asked = {
-            "only": options.only, "until": options.until, "refit": list(options.refit), "identity": identity(config)
+            "only": options.only, "until": options.until, "refit": list(options.refit), "identity": identity(config),
+            "strict": options.strict,
         }  # fmt: skip
         record.store.write(f"{record.folder}/{OPTIONS_FILE}", json.dumps(asked).encode())
         submit_scheduler(config, record.store, record.folder, 1, jobs_folder(root, record.folder), (), lease)
@@ -57,7 +59,7 @@ def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
     """Return the options with which a run was submitted. Raises `StartError` if code or models differ here."""
     asked = read_json(store, f"{run}/{OPTIONS_FILE}", _Options, f"pipeline cancel {store.url}, then run again")
     check_identity(asked.identity, config)
-    return RunOptions(asked.only, asked.until, tuple(asked.refit))
+    return RunOptions(asked.only, asked.until, tuple(asked.refit), strict=asked.strict)
 
 
 def submit_scheduler(

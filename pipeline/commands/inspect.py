@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.commands.options import AsJson, ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
 
 
@@ -238,6 +239,9 @@ def report(
         str | None,
         typer.Option(metavar="FILE", help="file or URL to write (default: report/index.html in the corpus)"),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit code 1 if something that report.expect says does not hold")
+    ] = False,
 ) -> None:
     """Write a report: one self-contained HTML file with plots, tables and examples that opens offline.
 
@@ -245,16 +249,37 @@ def report(
     by length and language, embeddings, fits, speed and provenance. Of a large
     corpus, about 2 million sentences are read, in random order.
 
+    What report.expect says is checked again: that of the YAML file, if one is
+    given, otherwise that of the newest run.
+
     Examples:
 
       pipeline report runs/sample
 
+      pipeline report corpus.yaml --strict
+
       pipeline report s3://mine/corpus --to report.html
     """
+    from pipeline.quality.expectations import (
+        check_expectations,
+        failed_expectations,
+        report_settings,
+        show_expectations,
+    )
     from pipeline.quality.report import write_corpus_report
 
-    place = write_corpus_report(open_corpus(where), to, lambda text: err.print(text, markup=False, highlight=False))
+    corpus = open_corpus(where)
+    settings = report_settings(where, corpus)
+    if strict and not settings.expect:
+        raise ConfigError(f"--strict: {where} expects nothing (report.expect of its corpus.yaml), so nothing can fail")
+    expected = check_expectations(corpus, settings)
+    place = write_corpus_report(
+        corpus, to, lambda text: err.print(text, markup=False, highlight=False), settings.max_rows, expected
+    )
+    show_expectations(out, expected)
     out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)
+    if strict and (failed := failed_expectations(expected)):
+        raise CorpusError(failed)
 
 
 def compare_segmenters(

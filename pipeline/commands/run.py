@@ -65,6 +65,9 @@ def run(
         ),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="for --launcher slurm: follow the run to its end")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit code 1 if something that report.expect says does not hold")
+    ] = False,
     overrides: Overrides = None,
 ) -> None:
     """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.
@@ -81,6 +84,10 @@ def run(
     chunks that hold fit.rows sentences) and then frozen: documents that are added
     later do not change what is already there.
 
+    What report.expect says of the corpus is checked at the end and shown. With
+    --strict, a training does not begin if something does not hold, and the exit
+    code is 1 (with --launcher slurm: if --wait is given as well).
+
     Examples:
 
       pipeline run corpus.yaml
@@ -90,11 +97,12 @@ def run(
       pipeline run corpus.yaml --refit scaler --refit rvq
     """
     from launchers.dispatch import backend_of, slurm_cluster
-    from pipeline.run.run import RunOptions
+    from pipeline.run.run import RunOptions, raise_if_unexpected
     from pipeline.run.run import run as run_corpus
+    from pipeline.storage.store import Store
 
     settings = [*(overrides or []), *([f"launcher.address={address}"] if address else [])]
-    options = RunOptions(only, until, refit or (), take_over, accept_removal, asker())
+    options = RunOptions(only, until, refit or (), take_over, accept_removal, asker(), strict)
     if submits_ray_job(config, settings, launcher):
         from launchers.ray_job import run_as_job, run_command
 
@@ -108,6 +116,8 @@ def run(
         raise typer.Exit(130) from None
     if submitted and wait:
         follow_run(resolved.output, slurm_cluster(), submitted)
+        if strict:
+            raise_if_unexpected(Store(resolved.output))
 
 
 def plan(

@@ -5,13 +5,14 @@ Each stage has a section, named like the stage's folder; a stage whose section i
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import PrivateAttr, model_validator
 
 from pipeline.config.frozen import Frozen, Places
 from pipeline.config.launcher import LauncherSettings
+from pipeline.config.report import MEASURES, ReportSettings, measure_of
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
 from pipeline.inputs import InputSettings, SplitSettings
@@ -61,12 +62,6 @@ class PilotSettings(Settings):
     """The pilot: the sample that scaler, predictor and codebooks are fitted on."""
 
     rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
-
-
-class ReportSettings(Settings):
-    """The report at the end of a run."""
-
-    max_rows: int = execution(2_000_000, ge=1, description="sentences that the plots are made from")
 
 
 class RunConfig(Settings):
@@ -134,6 +129,7 @@ class RunConfig(Settings):
         if self.predictor and not self.fragility and not self.predictor.file:
             learns = "predictor learns from what fragility measures: add a section `fragility: {}`, or a file"
             found.append((("predictor",), learns))
+        found += self._without_section()
         for key, section in (("noise", "scaler"), ("codes", "rvq")):
             if self.decoder and not self.decoder.file and getattr(self.decoder, key) and not getattr(self, section):
                 without = (
@@ -163,6 +159,22 @@ class RunConfig(Settings):
                     f"them in the data (taken are: {', '.join(sorted(layout.RESERVED_COLUMNS))})"
                 )
                 found.append((("input", str(number), "keep"), reserved))
+        return found
+
+    def _without_section(self) -> list[tuple[tuple[str, ...], str]]:
+        """Return what the report expects of columns, fits or a selection that this file does not make."""
+        found: list[tuple[tuple[str, ...], str]] = []
+        for name in self.report.expect if self.report else ():
+            section = MEASURES[measure_of(name)[0]].section or ""
+            there: Any = self
+            for key in section.split(".") if section else ():
+                there = getattr(there, key, None)
+            if not there:
+                remedy = f"add a section `{section.partition('.')[0]}`, or leave the measure out"
+                found.append((("report", "expect", name), f"report.expect.{name} needs what {section} makes: {remedy}"))
+            elif name == "drifted" and not any(getattr(self, fit) for fit in FITS):
+                fits = f"report.expect.drifted is about fits, and there are none: add one of {', '.join(FITS)}"
+                found.append((("report", "expect", name), fits))
         return found
 
     @property

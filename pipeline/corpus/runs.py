@@ -240,7 +240,8 @@ def _moved(then: dict[str, Any], before: Any, output: str, now: Any) -> bool:
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
-    """Return whether readers already see this view, and the selection of this configuration, by a run that has ended.
+    """Return whether readers already see this view, and what this configuration selects and expects, by a run that has
+    ended.
 
     If anything of that run's record is damaged, they do not, and another record has to be written.
     """
@@ -253,7 +254,9 @@ def newest_is(store: Store, view: View, config: RunConfig) -> bool:
         if View.read(store, folder).header() != view.header() or not read_summary(store, folder):
             return False
         select = config.select.model_dump(mode="json") if config.select else None
-        return read_config(store, folder).get("select") == select
+        then = read_config(store, folder)
+        expected = (then.get("report") or {}).get("expect") or {}
+        return then.get("select") == select and expected == (config.report.expect if config.report else {})
     except (DamagedError, MissingError, NoRunError):
         return False
 

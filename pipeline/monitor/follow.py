@@ -15,6 +15,7 @@ from pipeline.base.formats import counted, duration, number, plain
 from pipeline.console.progress import LINE_SECONDS
 from pipeline.monitor.phase_status import PhaseState
 from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
+from pipeline.quality.expectations import EXPECTATIONS, of_summary, show_expectations
 from pipeline.storage.store import Store
 
 REFRESH_SECONDS = 2.0
@@ -64,6 +65,8 @@ def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
     elif state and not state.done:
         show_end(console, store, state)
         return not state.failures and not state.lost
+    elif state and state.summary:
+        show_expectations(console, of_summary(state.summary.get(EXPECTATIONS)))
     return True
 
 
@@ -242,6 +245,7 @@ def show_end(console: Console, store: Store, state: RunState) -> None:
         return
     if state.done:
         console.print(f"{name} is done", markup=False, highlight=False)
+        show_expectations(console, of_summary(state.summary.get(EXPECTATIONS)))
         return
     stopped = f"was {state.stopped}" if state.stopped else "was stopped"
     how = f"{stopped} before its end; run the same command again to go on"

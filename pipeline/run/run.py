@@ -38,7 +38,7 @@ from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT, compares_ids
-from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is
+from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is, newest_run, read_summary
 from pipeline.corpus.states import States, View, fold, forget_gone, total_of
 from pipeline.inputs import Chunk
 from pipeline.planning.estimate import FILE as ESTIMATE
@@ -46,6 +46,15 @@ from pipeline.planning.estimate import compared, keep_rates, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_same
+from pipeline.quality.expectations import (
+    EXPECTATIONS,
+    Expectation,
+    as_summary,
+    check_expectations,
+    failed_expectations,
+    of_summary,
+    show_expectations,
+)
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
@@ -97,17 +106,43 @@ class RunOptions:
     take_over: bool = False
     accept_removal: bool = False
     ask: Callable[[str], bool] | None = None  # asks the person at the terminal; None: there is nobody
+    strict: bool = False  # what does not hold of report.expect is an error
     chunks: Sequence[Chunk] | None = None  # chunks of the inputs, in the order of the run, if they are listed already
 
 
 def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
-    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if there is a section `train`."""
+    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if there is a section `train`.
+
+    Raises `CorpusError` before the training, with `strict`, if something that the report expects does not hold.
+    """
+    check_strict(config, options)
     if ends_with_training(config, options):
         _check_training(config)
     submitted = bring_up_to_date(console, config, options, backend)
+    if options.strict and submitted is None:
+        raise_if_unexpected(Store(config.output))
     if submitted is None and ends_with_training(config, options):
         backend.train(console, config)
     return submitted
+
+
+def check_strict(config: RunConfig, options: RunOptions) -> None:
+    """Raise `ConfigError` if `--strict` has nothing to check."""
+    if not options.strict:
+        return
+    if not config.report or not config.report.expect:
+        expect = 'report: {expect: {autobleu_mean: ">= 40"}}'
+        raise ConfigError(f"--strict: {config.place('report')} expects nothing; add for instance {expect}")
+    if options.only or options.until:
+        raise ConfigError("--strict checks a whole corpus; leave out --only and --until")
+
+
+def raise_if_unexpected(store: Store) -> None:
+    """Raise `CorpusError` if something that the newest run's report expects did not hold at its end."""
+    summary = read_summary(store, newest_run(store))
+    failed = failed_expectations(of_summary((summary.model_extra or {}).get(EXPECTATIONS)) if summary else [])
+    if failed:
+        raise CorpusError(failed)
 
 
 def _check_training(config: RunConfig) -> None:
@@ -239,13 +274,26 @@ def plan_run(
 def _nothing_to_do(console: Console, plan: Plan) -> None:
     store = Store(plan.config.output)
     older = not newest_is(store, plan.view, plan.config)
-    if older:  # the last run had another configuration
-        RunRecord(store, plan.config, plan.view).close({"done": True})
+    record = RunRecord(store, plan.config, plan.view) if older else None  # the last run had another configuration
     console.print("Nothing to do.")
-    if not _close_accounting(console, plan):
+    whole = _close_accounting(console, plan)
+    expected = _expectations(console, plan)
+    if record:
+        record.close({"done": True, EXPECTATIONS: as_summary(expected)})
+    if not whole:
         raise CorpusError("the corpus is not complete: see above what is wrong")
     if older or not store.exists(REPORT):
-        _report(console, plan)
+        _report(console, plan, expected)
+
+
+def _expectations(console: Console, plan: Plan) -> list[Expectation]:
+    """Check what the report expects of the corpus, and show it."""
+    if not plan.config.report or not plan.config.report.expect:
+        return []
+    with announced(console, "checking what is expected of the corpus"):
+        found = check_expectations(Corpus(plan.config.output, plan.view), plan.config.report)
+    show_expectations(console, found)
+    return found
 
 
 def _chunks(plan: Plan) -> Sequence[Chunk]:
@@ -375,12 +423,18 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     whole = _close_accounting(console, plan, worst=3)
     _show_duplicates(console, plan)
     _compare_estimate(console, plan, record)
-    complete = whole and not failures
     if not whole and not failures:
         failures = ["the corpus is not complete; its accounting says why"]
-    record.close({"done": complete, "failures": failures, "seconds": round(seconds, 1)})
+    complete = not failures
+    expected: list[Expectation] = []
     try:
-        _report(console, plan)
+        expected = _expectations(console, plan)
+    except PipelineError as error:
+        complete, failures = False, [*failures, f"report.expect: {error}"]
+    summary = {"done": complete, "failures": failures, "seconds": round(seconds, 1)}
+    record.close(summary | {EXPECTATIONS: as_summary(expected)})
+    try:
+        _report(console, plan, expected)
     except PipelineError as error:
         if complete:
             raise
@@ -426,7 +480,7 @@ def _give_back_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _report(console: Console, plan: Plan) -> None:
+def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> None:
     """Write the report, if the configuration asks for one and there is something to show."""
     if not plan.config.report:
         return
@@ -436,7 +490,7 @@ def _report(console: Console, plan: Plan) -> None:
     if corpus.parts:
         with announced(console, "writing the report"):
             place = write_corpus_report(
-                corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows
+                corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
             )
         console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
 

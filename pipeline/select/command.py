@@ -62,6 +62,27 @@ def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
     return Selection(corpus, settings, "--where" if rules.where is not None else "select.where")
 
 
+KEPT = "kept"
+
+
+def removed_by(corpus: Corpus, max_rows: int) -> list[tuple[str, int]]:
+    """Return where the sentences of about the first `max_rows` rows go under the newest run's `select`; empty without
+    one.
+
+    Raises `ConfigError` if the corpus lacks columns of the condition.
+    """
+    settings = newest_config(corpus.store).get("select")
+    if not settings or not corpus.parts:
+        return []
+    selection = Selection(corpus, SelectSettings.model_validate(settings))
+    counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
+    for part in selection:
+        counts.add(part.counts)
+        if counts.sentences >= max_rows:
+            break
+    return [*counts.removed.items(), (KEPT, counts.kept)]
+
+
 def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions) -> None:
     """Show what each clause removes, and what remains."""
     selection = selection_of(place, corpus, rules)

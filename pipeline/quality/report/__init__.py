@@ -16,29 +16,36 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.base.errors import ConfigError, visible
-from pipeline.config.select import SelectSettings
-from pipeline.corpus.fits import FitRecord, read_record
+from pipeline.corpus.fits import FitRecord
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.runs import newest_config
+from pipeline.quality.drift import Drift, FitSummary, drift, records_of
+from pipeline.quality.expectations import Expectation
 from pipeline.quality.report import curated
-from pipeline.quality.report.drift import Drift, FitSummary, drift
+from pipeline.quality.report.expected import broken_expectations, expectations
 from pipeline.quality.report.fragility import codes, fragility, prediction
 from pipeline.quality.report.gather import Gathered, gather
 from pipeline.quality.report.page import Block, Headline, Note, Section, number
 from pipeline.quality.report.rows import MAX_ROWS
 from pipeline.quality.report.sections import contents, embeddings, examples, lengths, records, scores, selection
 from pipeline.quality.report.summary import fits_section, headlines, provenance, throughput, verdicts
-from pipeline.select.selection import Counts, Selection
+from pipeline.select.command import removed_by
 from pipeline.storage.replacing import replacing_file
 
 LONGEST = 600  # characters shown of one text
 
 
 def render(
-    found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift], removed: Sequence[tuple[str, int]]
+    found: Gathered,
+    fits: Sequence[FitSummary],
+    drift: Sequence[Drift],
+    removed: Sequence[tuple[str, int]],
+    expected: Sequence[Expectation] = (),
+    compared: Section | None = None,
 ) -> str:
-    """Return the whole HTML file."""
+    """Return the whole HTML file. The arguments are those of `write_report`."""
     sections: list[Section | None] = [
+        expectations(expected),
+        compared,
         contents(found),
         records(found),
         lengths(found),
@@ -65,7 +72,8 @@ def render(
     else:
         of = f"Distributions, tables and examples are of all {number(total)} sentences."
     shown_sections = [one for one in sections if one]
-    return page_of("Corpus report", found.name, headlines(found), verdicts(found, fits, drift), shown_sections, of)
+    notes = [*broken_expectations(expected), *verdicts(found, fits, drift)]
+    return page_of("Corpus report", found.name, headlines(found), notes, shown_sections, of)
 
 
 def page_of(
@@ -120,6 +128,8 @@ def write_report(
     drift: Sequence[Drift] = (),
     removed: Sequence[tuple[str, int]] = (),
     max_rows: int = MAX_ROWS,
+    expected: Sequence[Expectation] = (),
+    compared: Section | None = None,
 ) -> str:
     """Write the report, and return its path or URL.
 
@@ -130,54 +140,38 @@ def write_report(
         drift: how later data differs from what they were fitted on.
         removed: under `select`, the reasons for which sentences are left out, and what is kept.
         max_rows: read only about this many rows.
+        expected: what was expected of the corpus, and whether it holds.
+        compared: a comparison with another corpus.
 
     Raises:
         PipelineError: if the corpus is damaged, or the file cannot be written; an older file then stays as it was.
     """
-    page = render(gather(corpus, max_rows), fits, drift, removed)
+    page = render(gather(corpus, max_rows), fits, drift, removed, expected, compared)
     place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
     with replacing_file(place) as file:
         file.write(page.encode())
     return place
 
 
-KEPT = "kept"
-
-
-def write_corpus_report(corpus: Corpus, to: str | None, say: Callable[[str], None], max_rows: int = MAX_ROWS) -> str:
+def write_corpus_report(
+    corpus: Corpus,
+    to: str | None,
+    say: Callable[[str], None],
+    max_rows: int = MAX_ROWS,
+    expected: Sequence[Expectation] = (),
+    compared: Section | None = None,
+) -> str:
     """Write the report and return where it is. `say` is told why a section had to be left out."""
     records = records_of(corpus)
     try:
-        removed = removed_by(corpus)
+        removed = removed_by(corpus, max_rows)
     except ConfigError as error:  # a run that stopped before it made the columns of the condition
         say(f"the report leaves out the selection: {error}")
         removed = []
-    return write_report(corpus, to, [summary(one) for one in records], drift(corpus, records), removed, max_rows)
-
-
-def records_of(corpus: Corpus) -> list[FitRecord]:
-    """Return the records of the fits that the newest run depends on."""
-    return [read_record(corpus.store, path) for path in corpus.view.fits.values()]
+    fits, moved = [summary(one) for one in records], drift(corpus, records)
+    return write_report(corpus, to, fits, moved, removed, max_rows, expected, compared)
 
 
 def summary(record: FitRecord) -> FitSummary:
     """Return what a report says of a fit."""
     return FitSummary(record.name, record.rows, len(record.chunks), record.numbers, record.digest)
-
-
-def removed_by(corpus: Corpus) -> list[tuple[str, int]]:
-    """Return where the sentences of about the first `MAX_ROWS` rows go under the newest run's `select`; empty without
-    one.
-
-    Raises `ConfigError` if the corpus lacks columns of the condition.
-    """
-    settings = newest_config(corpus.store).get("select")
-    if not settings or not corpus.parts:
-        return []
-    selection = Selection(corpus, SelectSettings.model_validate(settings))
-    counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
-    for part in selection:
-        counts.add(part.counts)
-        if counts.sentences >= MAX_ROWS:
-            break
-    return [*counts.removed.items(), (KEPT, counts.kept)]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeline.quality.drift import AUTOBLEU, AUTOBLEU_EXACT, RELATIVE_ERROR, FitSummary
 from pipeline.quality.report import plots
-from pipeline.quality.report.drift import AUTOBLEU, AUTOBLEU_EXACT, RELATIVE_ERROR, FitSummary
 from pipeline.quality.report.gather import Gathered
 from pipeline.quality.report.page import Block, Figure, Note, Section, Table, decimal, number, share
 from pipeline.quality.report.rows import Array, Bin, ReportRows, by_length, finite, pearson

@@ -15,8 +15,8 @@ import numpy as np
 
 from pipeline.base import formats
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.quality.drift import Drift, FitSummary
 from pipeline.quality.report.curated import warnings
-from pipeline.quality.report.drift import Drift, FitSummary
 from pipeline.quality.report.gather import Gathered
 from pipeline.quality.report.page import (
     Block,

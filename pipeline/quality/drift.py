@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.corpus.fits import FitRecord, fitted_scaler
+from pipeline.corpus.fits import FitRecord, fitted_scaler, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import summed
 from pipeline.corpus.states import PartState
@@ -69,6 +69,11 @@ class Drift:
     fitted: float
     now: float
     drifted: bool
+
+
+def records_of(corpus: Corpus) -> list[FitRecord]:
+    """Return the records of the fits that the newest run depends on."""
+    return [read_record(corpus.store, path) for path in corpus.view.fits.values()]
 
 
 ROWS = 20_000
