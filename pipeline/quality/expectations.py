@@ -228,15 +228,17 @@ class _RowMeasure:
         self._test = corpus.condition(text, name) if text else None
         self._of = corpus.condition(measure.of, name) if measure.of else None
         conditions = [one for one in (self._test, self._of) if one]
-        self.columns = {column for one in conditions for column in one.columns} | ({self._mean} - {None})
+        self.columns = {column for one in conditions for column in one.columns}
+        self.columns |= {self._mean} if self._mean else set()
 
     def values(self, table: pa.Table) -> npt.NDArray[np.float64]:
         """Return (rows,): the value, or 1 and 0; NaN for rows that do not count."""
         if self._mean:
             return np.asarray(table[self._mean].to_numpy(), np.float64)  # null becomes NaN
         assert self._test
-        values = _satisfying(table, self._test) != self._fails
-        found = values.astype(np.float64)
+        found = np.where(_satisfying(table, self._test), 1.0, 0.0)
+        if self._fails:
+            found = 1.0 - found
         if self._of:
             found[~_satisfying(table, self._of)] = np.nan
         return found

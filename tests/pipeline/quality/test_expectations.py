@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 import yaml
@@ -56,16 +56,15 @@ def corpus(path: Path) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def frame(corpus: Corpus) -> pd.DataFrame:
-    found: pd.DataFrame = corpus.to_pandas(*(corpus.catalogue.keys() - {"embedding"}))
-    return found
+def frame(corpus: Corpus) -> Any:
+    return corpus.to_pandas(*(corpus.catalogue.keys() - {"embedding"}))
 
 
 def check(corpus: Corpus, **expected: str) -> dict[str, Expectation]:
     return {one.measure: one for one in check_expectations(corpus, ReportSettings(expect=expected))}
 
 
-def test_values_are_those_that_pandas_finds(corpus: Corpus, frame: pd.DataFrame) -> None:
+def test_values_are_those_that_pandas_finds(corpus: Corpus, frame: Any) -> None:
     first = frame[(frame["position"] == 0) & (frame["subdocument"] == 0)]
     judged = frame[frame["lang_detected"].notna()]
     scored = frame[frame["autobleu"].notna()]
@@ -88,10 +87,11 @@ def test_values_are_those_that_pandas_finds(corpus: Corpus, frame: pd.DataFrame)
     assert 0 < expected["duplicate_sentences"] < 1 and expected["duplicate_documents"] == pytest.approx(1 / 13)
     removed = measure_rows(corpus, [("removed_by_fineweb", "all")], 10**9)["removed_by_fineweb", "all"]
     kept = corpus.to_pandas("doc_id", where=MEASURES["removed_by_fineweb"].fails)
-    assert removed == {"all": (pytest.approx(1 - len(kept) / len(frame)), len(frame))}
+    assert not isinstance(removed, str)
+    assert removed["all"] == pytest.approx((1 - len(kept) / len(frame), len(frame)))
 
 
-def test_the_worst_group_of_enough_rows(corpus: Corpus, frame: pd.DataFrame) -> None:
+def test_the_worst_group_of_enough_rows(corpus: Corpus, frame: Any) -> None:
     scored = frame[frame["autobleu"].notna()].astype({"autobleu": float})
     by_source = scored.groupby("source")["autobleu"].agg(["mean", "count"])
     assert (by_source["count"] >= FEW).all() and len(by_source) == 2
