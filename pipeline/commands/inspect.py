@@ -120,7 +120,10 @@ def select(
 def export(
     place: CorpusPlace,
     kind: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="the layout to write: parquet, lcm or sonar-llm")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="the layout to write: parquet, numpy, webdataset, lcm or sonar-llm"
+        ),
     ],
     to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
     where: Annotated[
@@ -132,16 +135,29 @@ def export(
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option(metavar="TYPE", help="for parquet: float32, float16, or none to leave vectors out [float32]"),
+        typer.Option(
+            metavar="TYPE",
+            help="float32 or float16 [parquet: float32; numpy, webdataset: float16], or none, which leaves them out of "
+            "parquet",
+        ),
     ] = None,
     row_group_rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="for parquet: rows in a row group, at most [8192]")
     ] = None,
+    shard_mb: Annotated[
+        int | None, typer.Option(min=1, metavar="MB", help="for webdataset: size of a tar file, at most [256]")
+    ] = None,
 ) -> None:
-    """Write the selected sentences as plain Parquet, or in the layout of another project's trainer.
+    """Write the selected sentences for other programs, or in the layout of another project's trainer.
 
     parquet: for DuckDB, Polars, pandas, Arrow, Spark and Hugging Face datasets. One
     row per sentence in data/SPLIT/: text, document, metadata, scores and embedding.
+
+    numpy: data/SPLIT/embeddings.npy, which NumPy maps into memory, and rows.jsonl
+    with text, document, metadata and scores of each of its rows.
+
+    webdataset: tar files that the package webdataset streams. One sample per document,
+    or piece of one: the matrix of its embeddings (.npy), and all else (.json).
 
     lcm: for Meta's large_concept_model. Parquet with one row per document:
     text_sentences and text_sentences_sonar_emb (FP16, bit for bit), a hive
@@ -159,6 +175,8 @@ def export(
 
       pipeline export runs/sample --format parquet --to sample-parquet
 
+      pipeline export runs/sample --format numpy --to sample-numpy --vectors float32
+
       pipeline export runs/sample --format lcm --to s3://mine/lcm
 
       pipeline export runs/sample --format sonar-llm --to sonar_embeddings
@@ -171,7 +189,7 @@ def export(
     corpus = open_corpus(place)
     scaler = fitted_scaler(corpus.store, corpus.view.fits) if kind == "lcm" else None
     rules = SelectOptions(where, broken, min_sentences)
-    export_corpus(out, place, corpus, ExportOptions(kind, to, rules, vectors, row_group_rows), scaler)
+    export_corpus(out, place, corpus, ExportOptions(kind, to, rules, vectors, row_group_rows, shard_mb), scaler)
 
 
 def files(

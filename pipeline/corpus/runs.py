@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.config.run_config import RunConfig
+from pipeline.corpus.readme import write_readme
 from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
 from pipeline.inputs.packing import PACKABLE, TEXT
 from pipeline.storage import layout
@@ -72,6 +73,7 @@ class RunRecord:
         self.folder = _next_folder(store)
         write_header(store, config.name)
         check_corpus(store)
+        write_readme(store)
         store.write(f"{self.folder}/{CONFIG}", sealed_yaml(config.as_yaml()))
         view.write_chunks(store, self.folder)
         self.see(view)

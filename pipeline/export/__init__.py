@@ -8,8 +8,9 @@ over the selected text and embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -22,16 +23,23 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.lcm import write_lcm
+from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
 from pipeline.export.target import ExportTarget
-from pipeline.export.wide import ROW_GROUP_ROWS, Vectors, write_wide
+from pipeline.export.webdataset import SHARD_MB, write_webdataset
+from pipeline.export.wide import ROW_GROUP_ROWS, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
 
-FORMATS = ("lcm", "sonar-llm", "parquet")
+FORMATS = ("parquet", "numpy", "webdataset", "lcm", "sonar-llm")
+VECTORS = {  # types of vectors that a format can have, the usual one first; formats that are missing have one type
+    "parquet": ("float32", "float16", "none"),
+    "numpy": ("float16", "float32"),
+    "webdataset": ("float16", "float32"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,9 @@ class ExportOptions:
     format: str
     to: str
     rules: SelectOptions = field(default_factory=SelectOptions)
-    vectors: str | None = None  # of the format parquet: float32 (default), float16 or none
+    vectors: str | None = None  # one of `VECTORS`
     row_group_rows: int | None = None  # of the format parquet
+    shard_mb: int | None = None  # of the format webdataset
 
 
 def export_corpus(
@@ -56,6 +65,8 @@ def export_corpus(
     if options.format not in FORMATS:
         raise ConfigError(f"--format {options.format}: allowed are {', '.join(FORMATS)}")
     vectors = _vectors(options)
+    _only(options.format, "--row-group-rows", options.row_group_rows, ("parquet",))
+    _only(options.format, "--shard-mb", options.shard_mb, ("webdataset",))
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
     target = ExportTarget(options.to, corpus.url)
@@ -72,6 +83,10 @@ def export_corpus(
             written = write_lcm(selection, target, progress, scaler)
         elif options.format == "parquet":
             written = write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
+        elif options.format == "numpy":
+            written = write_numpy(selection, target, progress, vectors)
+        elif options.format == "webdataset":
+            written = write_webdataset(selection, target, progress, vectors, options.shard_mb or SHARD_MB)
         else:
             from pipeline.export.sonar_llm import write_sonar_llm  # torch
 
@@ -94,15 +109,23 @@ def export_corpus(
         )
 
 
-def _vectors(options: ExportOptions) -> Vectors:
-    """Return the type of vectors in plain Parquet. Raises `ConfigError` for an unknown type, or with another format."""
-    if options.format != "parquet" and (options.vectors or options.row_group_rows):
-        given = "--vectors" if options.vectors else "--row-group-rows"
-        raise ConfigError(f"{given} is an option of --format parquet; --format {options.format} has a fixed layout")
-    chosen = options.vectors or "float32"
-    if chosen not in get_args(Vectors):
-        raise ConfigError(f"--vectors {chosen}: allowed are {', '.join(get_args(Vectors))}")
-    return cast(Vectors, chosen)
+def _vectors(options: ExportOptions) -> str:
+    """Return the type of vectors. Raises `ConfigError` for a type that the format does not have."""
+    _only(options.format, "--vectors", options.vectors, tuple(VECTORS))
+    allowed = VECTORS.get(options.format, ("float16",))
+    if options.vectors and options.vectors not in allowed:
+        raise ConfigError(
+            f"--vectors {options.vectors}: allowed are {', '.join(allowed)} with --format {options.format}"
+        )
+    return options.vectors or allowed[0]
+
+
+def _only(format: str, option: str, value: object, formats: Sequence[str]) -> None:
+    """Raise `ConfigError` if an option is given for a format that has no use for it."""
+    if value is not None and format not in formats:
+        raise ConfigError(
+            f"{option} is an option of --format {', '.join(formats)}; --format {format} does without it: leave it out"
+        )
 
 
 def _whole(corpus: Corpus) -> None:

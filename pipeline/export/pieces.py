@@ -5,8 +5,9 @@ Rows are streamed in the row groups of the corpus; memory: two of them and the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -40,18 +41,29 @@ class ExportedSequences:
     """Whole sequences in the order of the corpus. All lists have the same length.
 
     `doc`: number of the document in the part; `piece`: number of the sequence in its document; `offsets`: (sequences +
-    1,) into the sentences.
+    1,) into the sentences; `table`: the columns that were asked for, a row per sentence.
     """
 
     doc: npt.NDArray[np.int64]
     piece: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
-    text: pa.StringArray
-    embeddings: npt.NDArray[np.float16]  # (sentences, dim)
+    table: pa.Table
+
+    @cached_property
+    def text(self) -> pa.StringArray:
+        """(sentences,) The texts."""
+        return self.table["text"].combine_chunks()
+
+    @cached_property
+    def embeddings(self) -> npt.NDArray[np.float16]:
+        """(sentences, dim) The embeddings."""
+        return embedding_matrix(self.table["embedding"])
 
 
-def exported_sequences(selection: Selection, chosen: PartSelection) -> Iterator[ExportedSequences]:
-    """Yield the sequences of a part, some thousand sentences at a time."""
+def exported_sequences(
+    selection: Selection, chosen: PartSelection, columns: Sequence[str] = ("text", "embedding")
+) -> Iterator[ExportedSequences]:
+    """Yield the sequences of a part, some thousand sentences at a time; `columns` must have text and embedding."""
     rows, starts = chosen.row_numbers, chosen.sequence_starts
     ends = np.cumsum(chosen.sequence_rows)  # in numbers of kept sentences
     doc, piece = chosen.doc[starts], chosen.piece[starts]
@@ -63,7 +75,7 @@ def exported_sequences(selection: Selection, chosen: PartSelection) -> Iterator[
             begin, end = np.searchsorted(rows, [low, high])
             if begin == end:
                 continue
-            waiting.append(reader.read(("text", "embedding"), group).take(pa.array(rows[begin:end] - low)))
+            waiting.append(reader.read(tuple(columns), group).take(pa.array(rows[begin:end] - low)))
             seen += int(end - begin)
             whole = int(np.searchsorted(ends, seen, side="right"))
             if whole == done:
@@ -76,7 +88,6 @@ def exported_sequences(selection: Selection, chosen: PartSelection) -> Iterator[
                 doc=doc[done:whole],
                 piece=piece[done:whole],
                 offsets=np.concatenate([[0], ends[done:whole] - given]),
-                text=block["text"].combine_chunks(),
-                embeddings=embedding_matrix(block["embedding"]),
+                table=block,
             )
             waiting, done = [table.slice(size)], whole

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.export.wide import free
+from pipeline.export.rows import free
 from pipeline.inputs.column_types import TEXT, ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote

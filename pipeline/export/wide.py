@@ -2,38 +2,32 @@
 
     data/train/<part>.parquet      data/validation/<part>.parquet      data/test/<part>.parquet
 
-Columns: `doc_id`, `split`, `source`, `lang`, the metadata that the inputs keep, `piece` (the number of the sequence in
-its document; `piece_` if metadata has that name), every column of the sentences and their scores, and `embedding`. The
-types and encodings are those that DuckDB, Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are
-lists of float32 or float16 without BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a
-float32 exactly. The folders are named after the splits, as `datasets` expects. Memory: a row group of each split.
+Columns are those of `pipeline/export/rows.py`, and `embedding`. The types and encodings are those that DuckDB, Polars,
+pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16 without
+BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a float32 exactly. The folders are named
+after the splits, as `datasets` expects. Memory: a row group of each split.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
-from typing import IO, Literal
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.reader import Corpus
 from pipeline.export.pieces import Written
+from pipeline.export.rows import FIRST, row_columns, rows_by_split
 from pipeline.export.target import ExportTarget
-from pipeline.select.selection import PartSelection, Selection
+from pipeline.select.selection import Selection
 
-Vectors = Literal["float32", "float16", "none"]
 ROW_GROUP_ROWS = 8192
-FIRST = ("doc_id", "split", "source", "lang")
-LAST = ("part", "row")  # where the sentence stands in the corpus
-_UNUSED = ("doc", "first_row", "rows", "text_hash")  # numbers that only have a meaning within the corpus's own files
 
 
 def write_wide(
-    selection: Selection, target: ExportTarget, progress: RowProgress, vectors: Vectors, row_group_rows: int
+    selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str, row_group_rows: int
 ) -> Written:
     """Write every selected sentence.
 
@@ -41,72 +35,29 @@ def write_wide(
         selection: the sentences.
         target: the folder of the export.
         progress: is told of written rows.
-        vectors: the type of vectors, or `none` to leave them out.
+        vectors: the type of vectors, `float32` or `float16`, or `none` to leave them out.
         row_group_rows: the most rows of a row group.
 
     Raises:
         CorpusError: for a damaged file of the corpus.
     """
     written = Written()
-    names = _names(selection.corpus, vectors)
+    names = row_columns(selection.corpus, embedding=vectors != "none")
     for chosen in selection:
-        if len(chosen.rows):
-            _write_part(selection, chosen, target, written, progress, names, vectors, row_group_rows)
-    written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{target.url}/data/*/*.parquet'"
-    return written
-
-
-def _names(corpus: Corpus, vectors: Vectors) -> list[str]:
-    left_out = {*_UNUSED, *(("embedding",) if vectors == "none" else ())}
-    names = [*FIRST, *corpus.catalogue]  # metadata may bear any other name
-    return [name for name in dict.fromkeys(names) if name in corpus.catalogue and name not in left_out]
-
-
-def free(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken, with underscores added at its end; case does not matter, as in SQL."""
-    lower = {one.lower() for one in taken}
-    while name.lower() in lower:
-        name += "_"
-    return name
-
-
-def _write_part(
-    selection: Selection,
-    chosen: PartSelection,
-    target: ExportTarget,
-    written: Written,
-    progress: RowProgress,
-    names: list[str],
-    vectors: Vectors,
-    row_group_rows: int,
-) -> None:
-    rows = chosen.row_numbers
-    piece = np.repeat(chosen.piece, chosen.rows).astype(np.int32)
-    pieces = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.sequence_starts]))
-    with contextlib.ExitStack() as closing, selection.reader(chosen.part) as reader:
-        writers: dict[str, _RowGroupWriter] = {}
-        for group in range(reader.groups):
-            low, high = reader.bounds(group)
-            begin, end = np.searchsorted(rows, [low, high])
-            if begin == end:
-                continue
-            table = reader.read(names, group).take(pa.array(rows[begin:end] - low))
-            table = table.add_column(names.index("split") + 1, free("piece", names), pa.array(piece[begin:end]))
-            table = _plain(table, vectors, written)
-            for split in table["split"].unique().to_pylist():
+        with contextlib.ExitStack() as closing:  # all files of a part appear together, when the part is done
+            writers: dict[str, _RowGroupWriter] = {}
+            for split, rows in rows_by_split(selection, chosen, names, written, progress):
+                table = _plain(rows, vectors, written)
                 if split not in writers:
                     file = closing.enter_context(target.file(f"data/{split}/{chosen.part}.parquet"))
                     writer = _RowGroupWriter(file, table.schema, row_group_rows, written)
                     writers[split] = closing.enter_context(contextlib.closing(writer))
-                of_split = table.filter(pa.compute.equal(table["split"], split))
-                writers[split].write(of_split)
-                written.count(split, 0, of_split.num_rows)
-            progress.add(int(end - begin))
-    for split in pieces.to_pylist():
-        written.count(split, 1, 0)
+                writers[split].write(table)
+    written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{target.url}/data/*/*.parquet'"
+    return written
 
 
-def _plain(table: pa.Table, vectors: Vectors, written: Written) -> pa.Table:
+def _plain(table: pa.Table, vectors: str, written: Written) -> pa.Table:
     """Return the table with vectors as lists that every reader supports, and small unsigned numbers as signed ones."""
     for place, field in enumerate(table.schema):
         column = table.column(place)

@@ -13,10 +13,7 @@ JSON lines and Parquet hold every text as it is.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import gzip
-import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +26,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.plain_json import to_json
 from pipeline.conditions.expression import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.part_reader import Column, no_column
@@ -169,24 +167,9 @@ def _flattened(table: pa.Table, ending: str) -> pa.Table:
     """Return the table in the schema of `_flat`: lists and structs as JSON."""
     for place, (mine, flat) in enumerate(zip(table.schema, _flat(table.schema, ending), strict=True)):
         if mine != flat:
-            values = (None if one is None else _json(one) for one in table.column(place).to_pylist())
+            values = (None if one is None else to_json(one) for one in table.column(place).to_pylist())
             table = table.set_column(place, flat, pa.array(values, flat.type))
     return table
-
-
-def _json(value: Any) -> str:
-    """Convert to JSON; days and moments as ISO 8601, null for numbers that JSON has no word for."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 class _FragmentWriter(Protocol):
@@ -237,7 +220,7 @@ class _JsonLines:
         self._sink = sink
 
     def write(self, table: pa.Table) -> None:
-        lines = (_json(row) + "\n" for row in table.to_pylist())
+        lines = (to_json(row) + "\n" for row in table.to_pylist())
         self._sink.write("".join(lines).encode())
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ def test_sonar_llm_comes_back_as_its_trainer_reads_it(corpus: Corpus, tmp_path: 
 @pytest.mark.parametrize(
     ("kind", "to", "rules", "error", "words"),
     [
-        ("llm", "{tmp}/to", SelectOptions(), ConfigError, "--format llm: allowed are lcm, sonar-llm, parquet"),
+        ("llm", "{tmp}/to", SelectOptions(), ConfigError, "--format llm: allowed are parquet, numpy, webdataset, "),
         ("lcm", "{corpus}/to", SelectOptions(), ConfigError, "inside the corpus"),
         ("lcm", "{tmp}/full", SelectOptions(), ConfigError, "is not empty, and nothing is overwritten"),
         ("lcm", "{tmp}/full/file", SelectOptions(), ConfigError, "is a file"),

@@ -152,7 +152,9 @@ def test_vectors_in_float16_or_not_at_all(corpus: Corpus, tmp_path: Path) -> Non
 
 def test_options_of_other_formats_are_refused(corpus: Corpus, tmp_path: Path) -> None:
     for options, words in (
-        (ExportOptions("lcm", str(tmp_path / "to"), vectors="float16"), "--vectors is an option of --format parquet"),
+        (ExportOptions("lcm", str(tmp_path / "to"), vectors="float16"), "--vectors is an option of --format parquet, "),
+        (ExportOptions("numpy", str(tmp_path / "to"), vectors="none"), "float16, float32 with --format numpy"),
+        (ExportOptions("numpy", str(tmp_path / "to"), shard_mb=1), "--shard-mb is an option of --format webdataset"),
         (ExportOptions("lcm", str(tmp_path / "to"), row_group_rows=5), "--row-group-rows is an option"),
         (ExportOptions("parquet", str(tmp_path / "to"), vectors="f8"), "allowed are float32, float16, none"),
     ):

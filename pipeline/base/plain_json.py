@@ -1,0 +1,23 @@
+"""Converts values of Arrow columns to JSON that every parser reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from typing import Any
+
+
+def to_json(value: Any) -> str:
+    """Convert to JSON; days and moments as ISO 8601, null for numbers that JSON has no word for."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.isoformat() if isinstance(value, dt.date) else value
