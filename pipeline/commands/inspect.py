@@ -257,6 +257,10 @@ def report(
         str | None,
         typer.Option(metavar="FILE", help="file or URL to write (default: report/index.html in the corpus)"),
     ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", help="instead, a page to explore a sample in (report/interactive.html)"),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="exit code 1 if something that report.expect says does not hold")
     ] = False,
@@ -284,6 +288,7 @@ def report(
         report_settings,
         show_expectations,
     )
+    from pipeline.quality.explore import write_explorer
     from pipeline.quality.report import write_corpus_report
 
     corpus = open_corpus(where)
@@ -291,9 +296,12 @@ def report(
     if strict and not settings.expect:
         raise ConfigError(f"--strict: {where} expects nothing (report.expect of its corpus.yaml), so nothing can fail")
     expected = check_expectations(corpus, settings)
-    place = write_corpus_report(
-        corpus, to, lambda text: err.print(text, markup=False, highlight=False), settings.max_rows, expected
-    )
+    if interactive:
+        place = write_explorer(corpus, to, settings.max_rows, expected)
+    else:
+        place = write_corpus_report(
+            corpus, to, lambda text: err.print(text, markup=False, highlight=False), settings.max_rows, expected
+        )
     show_expectations(out, expected)
     out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)
     if strict and (failed := failed_expectations(expected)):

@@ -36,7 +36,7 @@ from pipeline.storage.store import Store
 
 NAMED = 20  # ids that are in no document
 FIRST = 5  # ids that are shown, so that a person can check them
-REPORT = "report/index.html"
+REPORTS = ("report/index.html", "report/interactive.html")
 
 
 @dataclass
@@ -93,7 +93,8 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         console.print("Nothing was changed; without --dry-run they are purged.")
         return
     path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
-    corpus.store.delete(REPORT)  # it quotes sentences; the next run, or `pipeline report`, writes a new one
+    for report in REPORTS:  # they quote sentences; the next run, or `pipeline report`, writes new ones
+        corpus.store.delete(report)
     for one in corpus.store.find("documents", prefix="."):  # of killed writes
         corpus.store.delete(one)
     console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)

@@ -28,6 +28,7 @@ from pipeline.maintenance.purge import purge
 from pipeline.maintenance.quarantine import show_quarantine
 from pipeline.maintenance.verify import check
 from pipeline.planning.plan import make_plan
+from pipeline.quality.explore import write_explorer
 from pipeline.select.selection import Selection
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
@@ -88,6 +89,7 @@ def test_a_document_goes_for_good_and_nothing_else_changes(make_config: MakeConf
     path, out = make_config(**SCORES), tmp_path / "out"
     run(path, "autobleu.length_extra=2", "segment.max_chars=90")  # older settings leave their results
     run(path, "report={}")
+    write_explorer(Corpus(str(out)), None, 10**9)
     victim = sample_documents("libreoffice-eng", 6)[1]
     hit = holders(out, victim["id"])
     assert max(hit) < max(part for part in Corpus(str(out)).parts if part[:12] == max(hit)[:12])  # more parts follow
@@ -123,7 +125,8 @@ def test_a_document_goes_for_good_and_nothing_else_changes(make_config: MakeConf
     counts = Selection(corpus, SelectSettings(where="chars >= 10")).count(RowProgress(QUIET, 0))
     assert counts.sentences == corpus.rows and counts.kept == some.num_rows
     export_corpus(QUIET, str(out), corpus, ExportOptions("lcm", str(tmp_path / "lcm")))
-    assert not mentions(tmp_path / "lcm", sentences[1]) and not (out / "report/index.html").exists()
+    assert not mentions(tmp_path / "lcm", sentences[1])
+    assert not (out / "report/index.html").exists() and not (out / "report/interactive.html").exists()
 
     # only the chunk that held it is segmented again, only the parts that held it are encoded again
     plan = make_plan(load_config(path))

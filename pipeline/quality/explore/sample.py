@@ -1,0 +1,203 @@
+"""Takes the sample of a corpus that the interactive report shows: rows with the smallest `u`, and a map of embeddings.
+
+`u` is uniform and independent of everything else, and scores that are measured for a sample are measured for the rows
+with the smallest `u`: so this sample is fair, and has as many scores as possible. The map is of the sampled rows among
+about the first `MAX_VECTORS`: their embeddings, centred, on the two directions in which they vary most (principal
+components).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.errors import visible
+from pipeline.corpus.reader import Corpus
+from pipeline.quality.measures import LENGTHS
+from pipeline.quality.report.rows import MAX_VECTORS, NON_FINITE, TRUNCATED
+from pipeline.quality.report.text_kinds import KINDS, kind_bits
+from stages.arrow import embedding_matrix
+from stages.noise.settings import SENTENCE_COLUMNS
+
+SAMPLE = 12_000  # rows; texts of about 100 characters make 4 MB of them
+LONGEST = 240  # characters of a text
+MAP = 1000  # places on each side of the map
+LEAST = 3  # rows for a map
+LABELS = {
+    "autobleu": "AutoBLEU",
+    "fragility_cosine": "fragility, cosine",
+    "fragility_bleu": "fragility, BLEU",
+    "fragility_predicted_cosine": "predicted fragility",
+    "weight": "sample weight",
+    "chars": "characters",
+    "tokens": "tokens",
+    "lang_confidence_detected": "language confidence",
+    **{name: name.replace("_", " ") for name in SENTENCE_COLUMNS},
+    "duplicate_count": "times in the corpus",
+    "near_duplicate_count": "nearly equal documents",
+    "semantic_duplicate_count": "sentences that mean the same",
+    "doc_words": "words of the document",
+}  # columns of numbers, in the order of the page
+SKEWED = 20  # a column is shown on a logarithmic scale if its largest value is this many times its median
+OTHER_LANGUAGE, REPEATED, CUT, BROKEN, SHORT = (
+    "another language", "repeated", "truncated", "not finite", f"at most {LENGTHS[0][1]} characters",
+)  # fmt: skip
+CAUSES = (*KINDS, OTHER_LANGUAGE, REPEATED, CUT, BROKEN, SHORT)  # bits of a row's cause, in this order
+SHOWN = ("text", "decoded", "lang", "source", "doc_id", "part", "row")
+FLAGS = ("lang_differs", "status", "u")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The rows of the sample, by rising `u`. `read`: how many rows it is taken from."""
+
+    table: pa.Table
+    causes: npt.NDArray[np.uint16]
+    place: npt.NDArray[np.int16]  # (rows, 2), 0 to `MAP`; −1 where a row has none
+    explained: tuple[float, float]  # shares of the variance
+    read: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(self.table.num_rows)
+
+    def columns(self, rows: int) -> dict[str, Any]:
+        """Return the first `rows` rows as the page needs them: values by column, names and codes of groups."""
+        table = self.table.slice(0, rows)
+        numbers = [
+            one
+            for name in LABELS
+            if name in table.column_names and (one := _numbers(name, table[name].to_numpy())) is not None
+        ]
+        texts = {name: _texts(table, name) for name in ("text", "decoded", "doc_id")}
+        mapped = self.place[:rows]
+        return {
+            "numbers": numbers,
+            "lang": _coded(table["lang"]),
+            "source": _coded(table["source"]),
+            "causes": {"names": CAUSES, "bits": self.causes[:rows].tolist()},
+            "lengths": [[low, high] for low, high in LENGTHS],
+            "text": texts["text"],
+            "decoded": texts["decoded"],
+            "document": texts["doc_id"],
+            "map": {
+                "x": mapped[:, 0].tolist(),
+                "y": mapped[:, 1].tolist(),
+                "rows": int((mapped[:, 0] >= 0).sum()),
+                "explained": [round(one, 4) for one in self.explained],
+            },
+        }
+
+
+def read_sample(corpus: Corpus, max_rows: int, rows: int = SAMPLE, max_vectors: int = MAX_VECTORS) -> Sample:
+    """Take about `rows` rows of about the first `max_rows`."""
+    rate = min(1.0, rows / max(1, min(corpus.rows, max_rows)))
+    where = corpus.condition(f"u < {rate!r}")
+    names = [name for name in dict.fromkeys((*SHOWN, *FLAGS, *LABELS)) if name in corpus.catalogue]
+    tables, read = [corpus.schema(*names).empty_table()], 0
+    for batch in corpus.batches(*names, where=where):
+        tables.append(batch.table)
+        read += batch.rows
+        if read >= max_rows:
+            break
+    table = pa.concat_tables(tables)
+    place, explained = project(_vectors(corpus, where, table.num_rows, min(max_vectors, max_rows)))
+    order = np.lexsort((np.arange(table.num_rows), table["u"].to_numpy()))
+    table = table.take(pa.array(order))
+    return Sample(table, _causes(table), place[order], explained, read)
+
+
+def _vectors(corpus: Corpus, where: Any, rows: int, most: int) -> npt.NDArray[np.float32]:
+    """Return (rows, dim): embeddings of the first rows of the sample; NaN where one is not finite or is not read."""
+    found, read = [np.zeros((0, 0), np.float32)], 0
+    if "embedding" in corpus.catalogue:
+        for batch in corpus.batches("embedding", "status", where=where):
+            vectors = embedding_matrix(batch.table["embedding"]).astype(np.float32)
+            vectors[batch.table["status"].to_numpy() == NON_FINITE] = np.nan
+            found.append(vectors)
+            read += batch.rows
+            if read >= most:
+                break
+    found = [one for one in found if len(one)]
+    vectors = np.concatenate(found)[:rows] if found else np.zeros((0, 1), np.float32)
+    missing = np.full((rows - len(vectors), vectors.shape[1]), np.nan, np.float32)
+    return np.concatenate([vectors, missing])
+
+
+def project(vectors: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int16], tuple[float, float]]:
+    """Return places on the map by the first two principal components, and their shares of the variance.
+
+    vectors: (rows, dim); rows that are not finite get no place (−1). The component's largest weight is positive, so the
+    map does not turn over from one computation to the next.
+    """
+    place = np.full((len(vectors), 2), -1, np.int16)
+    finite = np.isfinite(vectors).all(axis=1)
+    if finite.sum() < LEAST:
+        return place, (0.0, 0.0)
+    centred = vectors[finite].astype(np.float64)
+    centred -= centred.mean(axis=0)
+    values, directions = np.linalg.eigh(centred.T @ centred)
+    axes = directions[:, ::-1][:, :2]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), range(axes.shape[1])])
+    points = centred @ axes
+    width = np.ptp(points, axis=0).max()
+    if not width:  # all the same
+        return place, (0.0, 0.0)
+    middle = (points.max(axis=0) + points.min(axis=0)) / 2
+    place[finite, : points.shape[1]] = np.rint((points - middle) / width * MAP + MAP / 2).astype(np.int16)
+    shares = [float(one) for one in values[::-1][:2] / values.sum()]
+    return place, (shares[0], shares[1] if len(shares) > 1 else 0.0)
+
+
+def _causes(table: pa.Table) -> npt.NDArray[np.uint16]:
+    """Return (rows,): a bit for each of `CAUSES` that may explain what becomes of a sentence."""
+    bits = kind_bits(table["text"].to_pylist(), table["lang"].to_pylist()).astype(np.uint16)
+    there = table.column_names
+    flags = {
+        OTHER_LANGUAGE: pc.fill_null(table["lang_differs"], False) if "lang_differs" in there else None,
+        REPEATED: pc.greater(pc.fill_null(table["duplicate_count"], 1), 1) if "duplicate_count" in there else None,
+        CUT: pc.equal(table["status"], TRUNCATED) if "status" in there else None,
+        BROKEN: pc.equal(table["status"], NON_FINITE) if "status" in there else None,
+        SHORT: pc.less_equal(table["chars"], LENGTHS[0][1]),
+    }
+    for name, flag in flags.items():
+        if flag is not None:
+            bits |= flag.to_numpy().astype(np.uint16) << CAUSES.index(name)
+    return bits
+
+
+def _numbers(name: str, values: npt.NDArray[Any]) -> dict[str, Any] | None:
+    """Return a column for the page; None if it has no value, or the same one everywhere."""
+    numbers = np.asarray(values, np.float64)
+    known = numbers[np.isfinite(numbers)]
+    if not len(known) or known.min() == known.max():
+        return None
+    skewed = known.min() >= 0 and known.max() > SKEWED * max(float(np.median(known)), 1.0)
+    shown = [float(f"{one:.4g}") if np.isfinite(one) else None for one in numbers.tolist()]
+    whole = [int(one) if one is not None and one == int(one) else one for one in shown]
+    return {"name": name, "label": LABELS[name], "log": bool(skewed), "values": whole}
+
+
+def _coded(column: pa.ChunkedArray) -> dict[str, Any]:
+    """Return names, the commonest first, and the place of each row's name."""
+    coded = column.combine_chunks().dictionary_encode()
+    names, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+    counts = np.bincount(codes, minlength=len(names))
+    order = sorted(range(len(names)), key=lambda place: (-counts[place], names[place]))
+    ranks = np.empty(len(names), np.int64)
+    ranks[order] = np.arange(len(names))
+    return {"names": [visible(str(names[place])) for place in order], "codes": ranks[codes].tolist()}
+
+
+def _texts(table: pa.Table, name: str) -> list[str | None]:
+    """Return texts, cut, with control and direction characters made visible."""
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    cut = (one if one is None or len(one) <= LONGEST else f"{one[:LONGEST]}…" for one in table[name].to_pylist())
+    return [None if one is None else visible(one) for one in cut]
