@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
     from pipeline.monitor.run_status import Cluster
     from pipeline.run.run import Backend, RunOptions
-from launchers.launch import Launching, choose
 
 
 def backend_of(config: RunConfig, options: RunOptions) -> Backend:
     """Return the backend of a configuration's launcher. Raises `ConfigError` if it is not available here."""
     from launchers.devices import devices
+    from launchers.launch import Launching, choose
     from pipeline.run.run import Backend
 
     submit = None

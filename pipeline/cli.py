@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -98,6 +99,7 @@ def main() -> None:
     _shorten_waits()
     install_sigterm_handler()
     gc.set_threshold(GARBAGE)
+    atexit.register(gc.freeze)  # or Python looks through all modules for garbage before it ends
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches all installed packages for some
     try:
         result: Any = app(standalone_mode=True)

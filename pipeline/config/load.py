@@ -21,7 +21,8 @@ from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
 from pipeline.config.causes import causes, key_of, without
 from pipeline.config.frozen import Places
-from pipeline.config.run_config import SECTIONS, RunConfig
+from pipeline.config.run_config import RunConfig
+from pipeline.config.stages import SECTIONS
 from pipeline.config.train import MICRO_CONCEPTS
 from pipeline.inputs import InputError, resolve_inputs
 from pipeline.storage.remote import holds_credentials

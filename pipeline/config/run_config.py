@@ -14,6 +14,7 @@ from pipeline.config.frozen import Frozen, Places
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.report import MEASURES, ReportSettings, measure_of
 from pipeline.config.select import SelectSettings
+from pipeline.config.stages import FITS
 from pipeline.config.train import TrainSettings
 from pipeline.inputs import InputSettings, SplitSettings
 from pipeline.inputs.column_types import ColumnType
@@ -38,24 +39,10 @@ from stages.scaler.settings import ScalerSettings
 from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
 
-# as data goes through them
-STAGES = (
-    "segment", "language", "noise", "hashes", "minhash", "encode", "autobleu", "scaler", "fragility", "predictor",
-    "rvq", "decoder", "duplicates", "near", "semantic",
-)  # fmt: skip
-OF_DUPLICATES = (
-    "hashes",
-    "minhash",
-    "near",
-    "semantic",
-)  # stages of the section `duplicates`
-SECTIONS = tuple(name for name in STAGES if name not in OF_DUPLICATES)
 _NEEDS = {
     "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
     "rvq": ("encode",), "decoder": ("encode",),
 }  # fmt: skip
-FITS = ("scaler", "predictor", "rvq", "decoder")  # stages that are fitted on the pilot
-ONLY_FITS = ("scaler", "decoder")  # of these, they add no column
 
 
 class PilotSettings(Settings):

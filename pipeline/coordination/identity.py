@@ -15,14 +15,17 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import fsspec
 
 from pipeline.base.errors import PipelineError, StartError
-from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import Recipes
 from pipeline.storage.store import Store
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
 
 PACKAGES = ("pipeline", "stages", "launchers")
 LIBRARIES = (

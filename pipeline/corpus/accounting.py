@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.base.formats import number
-from pipeline.config.run_config import STAGES
+from pipeline.config.stages import STAGES
 from pipeline.corpus.counters import CHUNK, MISFITS, Counters, busy_seconds, by_detail, stages_of, whole_counts
 from pipeline.corpus.receipts import REPEATED
 from pipeline.corpus.recipe_match import LISTED_PARTS

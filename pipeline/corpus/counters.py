@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from pipeline.config.run_config import STAGES
+from pipeline.config.stages import STAGES
 from pipeline.corpus.receipts import REPEATED, ChunkReceipt, DataFile, Receipt
 from pipeline.corpus.recipes import SEGMENT
 

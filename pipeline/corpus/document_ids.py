@@ -12,6 +12,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import DamagedError
-from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import column_digest
 from pipeline.storage.records import read_table, said_of
 from pipeline.storage.store import Store
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
 
 FOLDER = "ids"
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("chunk", "doc_id", "first")])

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.config.frozen import FitRef, Frozen
-from pipeline.config.run_config import FITS, RunConfig
+from pipeline.config.stages import FITS
 from pipeline.corpus.fingerprint import content_digest, difference, fingerprint
 from pipeline.corpus.recipes import segment_recipe, stage_recipe
 from pipeline.storage import layout
@@ -27,6 +27,7 @@ from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store, named
 
 if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
     from stages.scaler.robust import RobustScaler
 
 _RECORD = re.compile(

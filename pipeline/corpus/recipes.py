@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +14,16 @@ import pyarrow.compute as pc
 
 from pipeline.base.errors import starting
 from pipeline.config.frozen import Frozen
-from pipeline.config.run_config import RunConfig
 from pipeline.corpus.document_ids import Duplicates, find_record, read_duplicates, with_duplicates
 from pipeline.corpus.fingerprint import fingerprint, fingerprint_bytes
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
 from pipeline.inputs import Chunk, ChunkTable, InputSettings, LangDetect
 from pipeline.inputs.chunk import PACKED
 from pipeline.storage.store import Store
-from stages.language import identifier as language
-from stages.segment.sat.card import load_sat_card
-from stages.sonar.card import load_card
 from stages.stage import StageSettings
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
 
 SEGMENT = "segment"
 _WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; a limit is part of the chunk
@@ -84,9 +83,13 @@ class Recipes:
 
 def segment_recipe(config: RunConfig) -> dict[str, Any]:
     """Return what the sentences of any document depend on."""
+    from stages.sonar.card import load_card
+
     card = load_card(config.segment.model)
     segment = config.segment.meaningful() | {"model": card.name}  # the digests of a card matter, its path does not
     if config.segment.uses_sat:
+        from stages.segment.sat.card import load_sat_card
+
         segment["sat"] = load_sat_card(config.segment.sat).name
     return {
         "stage": SEGMENT,
@@ -103,6 +106,8 @@ def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
 
 def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
     """Return what the documents of an input depend on."""
+    from stages.sonar.card import load_card
+
     reading = {key: value for key, value in one.meaningful().items() if key not in _WHERE_NOT_WHAT}
     recipe = {
         "tokenizer": load_card(config.segment.model).tokenizer_digest,  # with the languages that are known
@@ -112,7 +117,9 @@ def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
     }
     if isinstance(one.lang, LangDetect):
         with starting("lang: detect"):
-            recipe["detector"] = language.identity()
+            from stages.language.identifier import identity
+
+            recipe["detector"] = identity()
     if types := config.kept_types(one):
         recipe["keep_types"] = {name: kind.as_json() for name, kind in types.items()}
     return recipe | ({"duplicate_ids": "keep-all"} if config.duplicate_ids == "keep-all" and one.id else {})
@@ -124,6 +131,8 @@ def stage_recipe(stage: StageSettings, frozen: Frozen) -> dict[str, Any]:
     if stage.applied is not None:
         settings = {name: settings[name] for name in stage.applied}
     if "model" in settings:
+        from stages.sonar.card import load_card
+
         settings["model"] = load_card(settings["model"]).name
     recipe = {
         "stage": stage.name,

@@ -10,12 +10,11 @@ import socket
 import time
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
-from pipeline.config.run_config import RunConfig
 from pipeline.corpus.readme import write_readme
 from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
 from pipeline.inputs.packing import PACKABLE, TEXT
@@ -25,6 +24,9 @@ from pipeline.storage.remote import is_remote
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 from stages.stage import Settings
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
 
 PACKING = "packed"  # in the header: the formats whose small files share chunks; true in earlier versions, for text
 CONFIG = "corpus.yaml"  # the settings of a run, in its folder

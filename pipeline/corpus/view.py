@@ -11,20 +11,22 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from pipeline.base.errors import DamagedError
-from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.recipes import Recipes, recipe_path
 from pipeline.inputs import Chunk, ChunkTable
 from pipeline.inputs.table import BATCH, SCHEMA, InColumns
 from pipeline.storage.records import Values, needed, parse_json, read_json, read_table, sealed
 from pipeline.storage.store import Store
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
 
 VIEW_FILE = "view.json"
 CHUNKS_FILE = "chunks.parquet"

@@ -18,9 +18,6 @@ from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_tex
 from pipeline.inputs.kept_values import KEPT
 from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
-from stages.language.identifier import SONAR_CODES, identifier
-from stages.segment import marks
-from stages.sonar import card
 
 LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
 LONGEST_ID = 4096  # characters
@@ -212,6 +209,9 @@ def _typed(value: Any) -> str:
 
 def nearest_languages(code: str, languages: Collection[str]) -> str:
     """Say which codes were probably meant; a code of two letters (es, zh) is looked up, not compared."""
+    from stages.language.identifier import SONAR_CODES
+    from stages.sonar import card
+
     same = [known for known in SONAR_CODES.get(code.lower(), ()) if known in languages]
     nearest = ", ".join(list(dict.fromkeys([*same, *card.nearest_languages(code, languages)]))[:3])
     return f"nearest of the model's {len(languages)} languages: {nearest}"
@@ -228,6 +228,9 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
     `languages` are the codes that documents may have; None allows any. A text of nothing but white space is dropped for
     the same reason as after segmenting. Raises StartError if the identification model is missing.
     """
+    from stages.language.identifier import identifier
+    from stages.segment import marks
+
     with starting("lang: detect"):
         identify = identifier().identify
     stated = "state the language of such documents (lang: eng_Latn, or {column: NAME})"

@@ -14,8 +14,6 @@ from pipeline.corpus.leftovers import live_files
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data.index import FAMILIES, read_index
-from pipeline.training.record import read_started
 from pipeline.training.status import training_statuses
 
 
@@ -27,6 +25,8 @@ def indexes_of(store: Store) -> list[str]:
 
 def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
     """Yield indexes (twelve digits each) that name one of these data files, or cannot be read, so that they might."""
+    from pipeline.training.data.index import FAMILIES, read_index
+
     wanted = pa.array(sorted(files), pa.string())
     for digest in indexes_of(corpus.store):
         try:
@@ -40,6 +40,8 @@ def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
 
 def models_of(store: Store) -> Iterator[tuple[str, list[str]]]:
     """Yield trainings, each with the indexes of this corpus that it is pinned to; damaged ones are left out."""
+    from pipeline.training.record import read_started
+
     for one in training_statuses(store):
         with contextlib.suppress(CorpusError):
             pinned = read_started(store, one.run).pinned

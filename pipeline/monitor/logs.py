@@ -18,7 +18,7 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError, visible
 from pipeline.base.formats import counted, duration
 from pipeline.base.parallel import in_parallel
-from pipeline.config.run_config import STAGES
+from pipeline.config.stages import STAGES
 from pipeline.coordination.leases import BEATS
 from pipeline.corpus.events import read_events
 from pipeline.corpus.receipts import read_chunk_receipt, read_receipt

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import FITS, ONLY_FITS, STAGES, RunConfig
+from pipeline.config.run_config import RunConfig
+from pipeline.config.stages import FITS, ONLY_FITS, STAGES
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.receipts import PartRef

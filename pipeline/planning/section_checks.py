@@ -15,8 +15,9 @@ from pathlib import Path
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, number
 from pipeline.conditions.expression import parse
-from pipeline.config.run_config import FITS, RunConfig
+from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
+from pipeline.config.stages import FITS
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, duration, number, size
-from pipeline.config.run_config import ONLY_FITS
+from pipeline.config.stages import ONLY_FITS
 from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork

@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,15 +25,17 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from pipeline.base.errors import DamagedError
 from pipeline.config.frozen import FitRef, Frozen
 from pipeline.config.launcher import LauncherSettings
-from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import identity
 from pipeline.corpus.runs import read_summary
 from pipeline.corpus.states import View, read_state
 from pipeline.inputs import Chunk
-from pipeline.planning.plan import Plan
 from pipeline.storage import layout
 from pipeline.storage.records import read_json, said_of
 from pipeline.storage.store import Store
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
+    from pipeline.planning.plan import Plan
 
 SPEC_FILE = "order.json"
 
@@ -77,6 +79,8 @@ class PhaseSpec(BaseModel):
 
     def resolved(self) -> RunConfig:
         """Return the configuration with what the corpus has decided."""
+        from pipeline.config.run_config import RunConfig
+
         fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
         config = RunConfig.model_validate_json(json.dumps(self.config))
         return config.with_frozen(Frozen(fits, self.rates, self.duplicates, self.compared))
@@ -190,6 +194,8 @@ def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Pl
     expected = [(Chunk.from_json(text), digest) for text, digest in pairs]
     view = View.of(config, [chunk for chunk, _ in expected])
     assert view.chunks == expected, "the same code and recipes give other fingerprints"
+    from pipeline.planning.plan import Plan
+
     return Plan(config, view, spec.stages, read_state(store, view, ledgers=False), {}, ())
 
 

@@ -22,7 +22,8 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted, number
 from pipeline.base.messages import warn
-from pipeline.config.run_config import FITS, RunConfig
+from pipeline.config.run_config import RunConfig
+from pipeline.config.stages import FITS
 from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.console.tables import show_accounting, show_unfinished

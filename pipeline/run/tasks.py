@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.base.errors import AsideError, HostDiedError, PipelineError, StartError, StorageError
-from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import Identity, check_identity
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import ChunkReceipt, PartRef
@@ -25,6 +24,7 @@ from pipeline.storage.remote import without_credentials
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:  # imported where work is done, because torch and spaCy take seconds
+    from pipeline.config.run_config import RunConfig
     from pipeline.run.hosts import HostedWorker
     from pipeline.run.segmenting import ChunkSegmenter
     from pipeline.run.worker import PartWorker

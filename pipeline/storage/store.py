@@ -25,6 +25,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.base.errors import CorpusError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
 from pipeline.storage import retry
 from pipeline.storage.remote import CorpusStoreError, translate_errors
 
@@ -100,11 +101,22 @@ class Store:
             raise CorpusError(f"{self.url}: {path!r} does not lie in the corpus, so it is neither read nor changed")
         return f"{self._root}/{path}"
 
+    def _file(self, path: str) -> str:
+        """Return the place of a file to read. On local disks that is an ordinary file, or a link to one.
+
+        A pipe would never end, and a device may do anything. Raises `FileNotFoundError`, or `DamagedError` for what is
+        no file.
+        """
+        full = self._full(path)
+        if self.local and not stat.S_ISREG(mode := _mode_of(full)):
+            raise _not_a_file(f"{self.url}/{path}", mode)
+        return full
+
     @_asks
     def read(self, path: str) -> bytes:
         """Return the bytes of a file. Raises `MissingError` if it does not exist."""
         try:
-            return bytes(self._fs.cat_file(self._full(path)))
+            return bytes(self._fs.cat_file(self._file(path)))
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing") from None
 
@@ -112,7 +124,7 @@ class Store:
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes from `start` to before `end`. Raises `MissingError` if the file does not exist."""
         try:
-            return bytes(self._fs.cat_file(self._full(path), start=start, end=end)) if end > start else b""
+            return bytes(self._fs.cat_file(self._file(path), start=start, end=end)) if end > start else b""
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing") from None
 
@@ -121,7 +133,7 @@ class Store:
         """Open a seekable file for reading (Parquet footers, single row groups); local files are memory-mapped."""
         try:
             if self.local:
-                return pa.memory_map(self._full(path))
+                return pa.memory_map(self._file(path))
             return _Ranges(self, path, int(self._fs.info(self._full(path))["size"]))
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing, though a receipt names it") from None
@@ -205,9 +217,15 @@ class Store:
 
     @_asks
     def delete(self, path: str) -> None:
-        """Delete a file; a file that does not exist is not an error."""
+        """Delete a file, link, pipe or socket; what does not exist is not an error.
+
+        Raises `DamagedError` for a folder, which may hold what is not ours.
+        """
+        full = self._full(path)
+        if self.local and Path(full).is_dir() and not Path(full).is_symlink():
+            raise _not_a_file(f"{self.url}/{path}", stat.S_IFDIR)
         with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._full(path))
+            self._fs.rm_file(full)
 
     def delete_folder(self, folder: str) -> None:
         """Delete every file below a folder; on disks also the folders. A link is deleted, but not its target."""
@@ -382,6 +400,36 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFLNK: "link in a circle",
+}
+
+
+def _mode_of(full: str) -> int:
+    """Return the mode of what a path leads to. Raises `FileNotFoundError`, also for a link to nothing."""
+    try:
+        return Path(full).stat().st_mode
+    except NotADirectoryError:
+        raise FileNotFoundError(full) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return stat.S_IFLNK
+        raise
+
+
+def _not_a_file(where: str, mode: int) -> DamagedError:
+    kind = stat.S_IFMT(mode)
+    remedy = "move it away" if kind == stat.S_IFDIR else "delete it"
+    return DamagedError(
+        where, f"it is a {_KINDS.get(kind, 'device')}, not a file", f"{remedy}, and run pipeline verify --repair"
+    )
 
 
 _SHOWN = 120  # characters of a path in a message

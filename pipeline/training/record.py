@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.run_config import RunConfig
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from stages.lcm.card import LcmCard
+
+if TYPE_CHECKING:
+    from pipeline.config.run_config import RunConfig
 
 RECORD = "run.json"
 BROKEN = "restore it from a copy, or start the training over: pipeline train corpus.yaml --fresh"

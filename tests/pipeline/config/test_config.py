@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.load import load_config
-from pipeline.config.run_config import STAGES, RunConfig
+from pipeline.config.run_config import RunConfig
+from pipeline.config.stages import STAGES
 from stages.cards import CardError
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import load_card

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+import socket
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.storage.store import Store
 
 
@@ -95,3 +98,45 @@ def test_nothing_temporary_stays(tmp_path: Path) -> None:
     store.create("a", b"2")
     store.write("b", b"3")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "link in a circle"])
+def test_what_is_no_file_is_told_and_never_read(tmp_path: Path, kind: str) -> None:
+    """Reading a pipe or /dev/zero would never end."""
+    store, place = Store(str(tmp_path)), tmp_path / "run.json"
+    with contextlib.ExitStack() as until:
+        if kind == "pipe":
+            os.mkfifo(place)
+        elif kind == "folder":
+            place.mkdir()
+            (place / "mine.txt").write_text("precious")
+        elif kind == "device":
+            place.symlink_to("/dev/zero")
+        elif kind == "socket":
+            listening = until.enter_context(socket.socket(socket.AF_UNIX))
+            until.enter_context(contextlib.chdir(tmp_path))  # the name of a socket has at most 107 bytes
+            listening.bind(place.name)
+        else:
+            place.symlink_to(place.name)
+        for read in (store.read, store.open, lambda path: store.read_range(path, 0, 8)):
+            with pytest.raises(DamagedError, match=rf"run\.json is damaged \(it is a {kind}, not a file\)"):
+                read("run.json")
+        if kind == "folder":
+            with pytest.raises(DamagedError, match="move it away"):
+                store.delete("run.json")
+            assert (place / "mine.txt").read_text() == "precious"
+        else:
+            store.delete("run.json")
+            assert not os.path.lexists(place)
+
+
+def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"content")
+    (tmp_path / "here").symlink_to("there")
+    (tmp_path / "lost").symlink_to("nowhere")
+    store = Store(str(tmp_path))
+    assert store.read("here") == store.open("here").read() == b"content"
+    with pytest.raises(MissingError):
+        store.read("lost")
+    with pytest.raises(MissingError):
+        store.read("there/below")
