@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -257,6 +259,10 @@ def report(
         str | None,
         typer.Option(metavar="FILE", help="file or URL to write (default: report/index.html in the corpus)"),
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="also show what differs from this corpus, or from this run (its name)"),
+    ] = None,
     interactive: Annotated[
         bool,
         typer.Option("--interactive", help="instead, a page to explore a sample in (report/interactive.html)"),
@@ -280,6 +286,10 @@ def report(
 
       pipeline report corpus.yaml --strict
 
+      pipeline report runs/sample --interactive
+
+      pipeline report runs/sample --compare runs/other --to compared.html
+
       pipeline report s3://mine/corpus --to report.html
     """
     from pipeline.quality.expectations import (
@@ -290,18 +300,24 @@ def report(
     )
     from pipeline.quality.explore import write_explorer
     from pipeline.quality.report import write_corpus_report
+    from pipeline.quality.report.compared import compare_corpora
 
+    if interactive and compare:
+        raise ConfigError("--compare is a section of the static report; leave out --interactive")
     corpus = open_corpus(where)
     settings = report_settings(where, corpus)
     if strict and not settings.expect:
         raise ConfigError(f"--strict: {where} expects nothing (report.expect of its corpus.yaml), so nothing can fail")
+    compared = None
+    if compare:
+        other = load(Path(compare)).output if compare.endswith((".yaml", ".yml")) else compare
+        compared = compare_corpora(corpus, other, settings.max_rows)
     expected = check_expectations(corpus, settings)
     if interactive:
         place = write_explorer(corpus, to, settings.max_rows, expected)
     else:
-        place = write_corpus_report(
-            corpus, to, lambda text: err.print(text, markup=False, highlight=False), settings.max_rows, expected
-        )
+        say: Callable[[str], None] = lambda text: err.print(text, markup=False, highlight=False)  # noqa: E731
+        place = write_corpus_report(corpus, to, say, settings.max_rows, expected, compared)
     show_expectations(out, expected)
     out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)
     if strict and (failed := failed_expectations(expected)):

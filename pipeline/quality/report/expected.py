@@ -27,8 +27,7 @@ def expectations(found: Sequence[Expectation]) -> Section | None:
         return None
     rows: list[list[Cell]] = [
         [
-            "✓" if one.holds else "✗",
-            one.measure,
+            f"{'✓' if one.holds else '✗'} {one.measure}",
             MEASURES[measure_of(one.measure)[0]].about,
             Said(one.group or one.why),
             one.shown,
@@ -36,7 +35,7 @@ def expectations(found: Sequence[Expectation]) -> Section | None:
         ]
         for one in found
     ]
-    blocks: list[Block] = [Table(("", "measure", "what it is", "where", "value", "expected"), rows, text=4)]
+    blocks: list[Block] = [Table(("measure", "what it is", "where", "value", "expected"), rows, text=3)]
     lead = (
         "What `report.expect` of the corpus.yaml says. Of measures by language and by source, each with at least "
         f"{FEW} measured sentences must satisfy the limit, and the worst one is shown."
