@@ -13,8 +13,8 @@ from launchers.segmenting_process import SegmentingProcess
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.planning.pilot_size import sentences_in
 from pipeline.planning.plan import Plan
-from pipeline.planning.workload import sentences_in
 from pipeline.run.tasks import PartTask, SegmentTask
 
 BESIDE_SENTENCES = 5000  # to segment, about, from which on a process for it is worth its start

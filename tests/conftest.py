@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.corpus.states import View, read_state
 from pipeline.planning import rates
-from pipeline.storage.retry import take_retry_counts
+from pipeline.storage import retry
 from pipeline.storage.store import Store
 from tests.support.s3 import forget_all, moto
 
@@ -82,9 +82,12 @@ def _no_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _repeated_requests_are_this_tests_own() -> Iterator[None]:
-    """A process counts repeated requests until a receipt tells of them: none of this test go into the next one's."""
+    """A process counts repeated requests until a receipt tells of them: none of this test go into the next one's. Nor
+    does the patience that a run told this process to have with stores.
+    """
     yield
-    take_retry_counts()
+    retry.take_retry_counts()
+    retry.current = retry.Patience()
 
 
 def sample_documents(name: str, count: int) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -236,9 +238,19 @@ def seconds_left() -> float | None:
     return None if _end in (None, float("inf")) else _end - time.monotonic()
 
 
-def requeue() -> None:
-    """Queue this task again, with its id and its log; SLURM then ends this process. Raises SlurmError if it cannot."""
+def requeue(delay: float = 0.0) -> None:
+    """Queue this task again, with its id and its log; SLURM then ends this process.
+
+    `delay`: seconds before it may start. SLURM takes the time only of a job that waits, so this process, which it has
+    just told to end, gives it before it ends. Raises SlurmError if the job cannot be queued again.
+    """
     job = _this_job()
     if job is None:
         raise SlurmError("this process is not in a SLURM job, so there is nothing to queue again")
+    if not delay:
+        ask("scontrol", "requeue", job)
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ask("scontrol", "requeue", job)
+    ask("scontrol", "update", f"JobId={job}", f"StartTime=now+{math.ceil(delay)}")
+    sys.exit(0)

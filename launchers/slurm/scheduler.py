@@ -8,35 +8,42 @@ costs only idle tasks, because shards are claimed.
 from __future__ import annotations
 
 import json
-import signal
 import time
 from pathlib import Path
 
+from pydantic import BaseModel
 from rich.console import Console
 
 from launchers.slurm import jobs
-from launchers.slurm.sbatch import WARNING
-from launchers.slurm.submit import pipeline_command, read_options, submit_scheduler
+from launchers.slurm.submit import patience_of, pipeline_command, read_options, submit_scheduler
 from launchers.slurm.training import submit as submit_training
 from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import CANCEL
-from pipeline.corpus.runs import RunRecord, newest_config, newest_view
+from pipeline.corpus.runs import SUMMARY, RunRecord, newest_config, newest_view
 from pipeline.run.phases import SPEC_FILE, failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
 from pipeline.run.run import ends_with_training, finish, plan_run, raise_if_unexpected
 from pipeline.run.steps import Step, next_step
 from pipeline.run.tasks import MAX_STARTS
+from pipeline.storage.records import read_json
+from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 
 JOBS = "jobs.json"
 DEATHS = MAX_STARTS + 1  # phases in a row whose workers may die silently: in the last one, a part is set aside
 
 
+class _Jobs(BaseModel):
+    array: tuple[str, ...]
+    gate: tuple[str, ...]
+
+
 def schedule_phase(console: Console, url: str, run: str, number: int, folder: Path, held: str) -> None:
     """Decide what phase `number` of a run is. `held`: the file of the run's lock.
 
-    Raises `CorpusError` if the run ends here in failure.
+    Raises `CorpusError` if the run ends here in failure, and `AwayError`, with the run as it was, if the store does not
+    answer.
     """
     store = Store(url)
     lock = Lease.of(store, held)
@@ -45,16 +52,25 @@ def schedule_phase(console: Console, url: str, run: str, number: int, folder: Pa
     config = RunConfig.model_validate_json(json.dumps(newest_config(store)))
     record = RunRecord(store, config, newest_view(store), reopened=run)
     here = phase_folder(run, number)
-    if store.exists(f"{here}/{JOBS}") or store.exists(f"{run}/summary.json"):
+    if store.exists(f"{run}/{SUMMARY}") or _queued(store, here, phase_folder(run, number + 1)):
         return  # this job was restarted after it had done its work
-    signal.signal(WARNING, lambda number, frame: jobs.requeue())  # a restarted job repeats what was not done by then
     try:
         _decide(console, config, record, number, folder, lock)
+    except AwayError:
+        raise  # this job is queued again
     except BaseException as error:
-        if isinstance(error, PipelineError) and not store.exists(f"{run}/summary.json"):
+        if isinstance(error, PipelineError) and not store.exists(f"{run}/{SUMMARY}"):
             record.close({"done": False, "failures": [str(error)]})
             lock.release()
         raise
+
+
+def _queued(store: Store, here: str, following: str) -> bool:
+    """Return whether this phase is queued: its jobs are recorded, and not lost while the store was away."""
+    if not store.exists(f"{here}/{JOBS}"):
+        return False
+    queued = read_json(store, f"{here}/{JOBS}", _Jobs, "delete it: the phase is then queued again")
+    return store.exists(f"{following}/{SPEC_FILE}") or jobs.alive([*queued.array, *queued.gate])
 
 
 def _decide(console: Console, config: RunConfig, record: RunRecord, number: int, folder: Path, lock: Lease) -> None:
@@ -71,6 +87,8 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         record.see(plan.view)
     try:
         step = next_step(plan, last)
+    except AwayError:
+        raise
     except CorpusError as error:
         failures.append(str(error))
         step = Step("finish", plan)
@@ -78,8 +96,12 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         started = store.modified(f"{run}/corpus.yaml")
         try:
             finish(console, plan, record, failures if plan.launches else [], time.time() - started)
-        finally:
+        except AwayError:
+            raise  # this job comes back, and ends the run then
+        except BaseException:
             lock.release()
+            raise
+        lock.release()
         if ends_with_training(config, options):
             if options.strict:
                 raise_if_unexpected(store)
@@ -93,14 +115,19 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
     console.print(f"phase {number}, {spec.kind}: {spec.chunks} chunks in {spec.ranges} claims", highlight=False)
     tasks = min(config.launcher.tasks, spec.ranges)
     array = jobs.submit(
-        pipeline_command("worker", store.url, here), config.launcher, folder, f"{spec.kind}-{number}", tasks=tasks
+        pipeline_command("worker", store.url, here, *patience_of(config)),
+        config.launcher,
+        folder,
+        f"{spec.kind}-{number}",
+        tasks=tasks,
     )
+    after: tuple[str, ...] = ()
     try:
         after = submit_scheduler(config, store, run, number + 1, folder, array, lock)
+        store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
     except BaseException:
-        jobs.cancel(array)  # nobody would close the phase
+        jobs.cancel([*after, *array])  # nobody would close the phase, or two would
         raise
-    store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
 
 
 def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:

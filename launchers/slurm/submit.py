@@ -66,10 +66,21 @@ def submit_scheduler(
     config: RunConfig, store: Store, run: str, number: int, folder: Path, after: Sequence[str], lock: Lease
 ) -> tuple[str, ...]:
     """Queue the scheduler job that decides what phase `number` is; its jobs hold the run's lock from now on."""
-    command = pipeline_command("gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path)
+    command = pipeline_command(
+        "gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path, *patience_of(config)
+    )
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
-    set_holder(lock, holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
+    try:
+        set_holder(lock, holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
+    except BaseException:
+        jobs.cancel(ids)
+        raise
     return ids
+
+
+def patience_of(config: RunConfig) -> tuple[str, str]:
+    """Return the option that tells a job how long to wait for a store that is away."""
+    return "--patience", str(config.launcher.storage_patience)
 
 
 def pipeline_command(*arguments: str) -> list[str]:

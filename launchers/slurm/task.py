@@ -42,6 +42,8 @@ from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_p
 from pipeline.run.run import plan_run
 from pipeline.run.steps import compare, decide, next_step
 from pipeline.run.tasks import attempts_at, clear_attempts
+from pipeline.storage.remote import AwayError
+from pipeline.storage.retry import LONGEST_PAUSE, give_up_soon, seconds_waited
 from pipeline.storage.store import Store
 
 NEAR = 8  # free shards for each task, of which it claims a random one: tasks that start together rarely collide
@@ -84,15 +86,20 @@ class Task:
                 try:
                     self._claim_and_do(mine)
                 except KeyboardInterrupt:
-                    self._let_go()
+                    give_up_soon()
+                    with contextlib.suppress(AwayError):  # then the lease expires
+                        self._let_go()
                     self.console.print(f"stopped: {heart.stopped or 'asked to'}; finished work is kept")
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
-                if not self._progress:
+                away = seconds_waited() > seconds_of(self.config.launcher.time) / 4
+                if not self._progress and not away:
                     raise CorpusError(
                         f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer one, or "
                         "smaller parts (part_sentences)"
                     )
                 jobs.requeue()
+        except AwayError:
+            raise  # this task is queued again
         except PipelineError as error:
             self._state["last_error"] = str(error)
             self._tell()
@@ -120,7 +127,11 @@ class Task:
         if any(self.store.exists(f"{self.run}/{end}") for end in (CANCEL, SUMMARY)):
             return None
         leases = Leases(self.store, f"{self.folder}/claims", self.seconds)
+        waited = seconds_waited()
         leases.poll()
+        if seconds_waited() - waited > self.seconds / BEATS:  # holders could send no heartbeats either
+            time.sleep(self.seconds / BEATS + LONGEST_PAUSE)
+            leases.poll()
         names = [name for name in map(name_of, range(self.spec.ranges)) if f"{name}.done" not in leases.files]
         left = jobs.seconds_left()
         spare = min(SPARE_SECONDS, seconds_of(self.config.launcher.time) / 4)
@@ -148,6 +159,10 @@ class Task:
                         self._let_go()
                         self.console.print(f"claim {lease.name} was taken over by another worker; going on with others")
                         return
+                    if event.away:
+                        with contextlib.suppress(AwayError):
+                            self._let_go()
+                        raise AwayError(f"{event.where}: {event.error}")
                     if event.kind == "failed":
                         failures.append({"where": event.where, "error": event.error})
                         if event.fatal:

@@ -77,9 +77,11 @@ class StartError(CorpusError):
 
 @contextmanager
 def starting(stage: str) -> Iterator[None]:
-    """Turn any failure while a stage is created into a `StartError` that names the stage."""
+    """Turn any failure while a stage is created into a `StartError` that names the stage; `StorageError` stays."""
     try:
         yield
+    except StorageError:
+        raise
     except Exception as error:
         kind = "" if isinstance(error, (PipelineError, ValueError)) else f"{type(error).__name__}: "
         raise StartError(f"{stage} cannot start: {kind}{error}") from error

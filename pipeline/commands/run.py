@@ -277,22 +277,27 @@ def gate(
     number: int,
     folder: Annotated[Path, typer.Option()],
     lock: Annotated[str, typer.Option()],
+    patience: Annotated[float | None, typer.Option()] = None,
 ) -> None:
     """Decide what phase NUMBER of a run on SLURM is, and queue it. Jobs call this."""
     from launchers.slurm.jobs import keep_to_given_cpus
+    from launchers.slurm.outage import queued_again_when_away
     from launchers.slurm.scheduler import schedule_phase as pass_gate
 
     keep_to_given_cpus()
-    pass_gate(out, corpus, run, number, folder, lock)
+    with queued_again_when_away(out, patience):
+        pass_gate(out, corpus, run, number, folder, lock)
 
 
-def worker(corpus: str, phase: str) -> None:
+def worker(corpus: str, phase: str, patience: Annotated[float | None, typer.Option()] = None) -> None:
     """Work on a phase of a run until nothing is left to claim. Jobs call this; more may be started by hand."""
     from launchers.slurm.jobs import keep_to_given_cpus
+    from launchers.slurm.outage import queued_again_when_away
     from launchers.slurm.task import Task
 
     keep_to_given_cpus()
-    Task(out, corpus, phase).work()
+    with queued_again_when_away(out, patience):
+        Task(out, corpus, phase).work()
 
 
 def training(corpus: str, run: str) -> None:

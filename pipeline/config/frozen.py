@@ -27,7 +27,8 @@ class FitRef:
 class Frozen:
     """The decisions of a corpus.
 
-    `fits`: by name (`scaler`). `rates`: the share of rows that a stage samples, by stage. `duplicates`: the record of
+    `fits`: by name (`scaler`). `rates`: the share of rows that a stage samples, by stage, if that is not what
+    its section says. `duplicates`: the record of
     documents that are left out because earlier ones have their ids; empty if there is none. `compared`: a digest of all
     chunks in order, for stages that compare the whole corpus; empty if there are no such stages.
     """

@@ -12,6 +12,8 @@ from pydantic import field_validator
 
 from stages.stage import Settings, execution
 
+STORAGE_PATIENCE = 1800.0  # seconds
+
 
 class LauncherSettings(Settings):
     """Settings of all launchers; `kind` (or `--launcher`) chooses one, so a file may describe several."""
@@ -25,6 +27,13 @@ class LauncherSettings(Settings):
     parts_in_flight: int = execution(3, ge=1, le=16, description="parts that a worker works on at a time")
     lease_seconds: float = execution(
         120.0, ge=2, description="a worker without a heartbeat for this long loses what it holds"
+    )
+    storage_patience: float = execution(
+        STORAGE_PATIENCE,
+        ge=0,
+        le=86400,
+        description="seconds that a run waits for an object store that is away; then it stops, and SLURM jobs queue "
+        "themselves again with a delay (10 minutes, or this if it is less)",
     )
 
     address: str | None = execution(

@@ -5,6 +5,7 @@ Each stage has a section, named like the stage's folder; a stage whose section i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import yaml
@@ -49,6 +50,23 @@ class PilotSettings(Settings):
     """The pilot: the sample that scaler, predictor and codebooks are fitted on."""
 
     rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
+    scored_rows: int | None = meaning(
+        None,
+        ge=1,
+        description="about how many sentences of a whole pilot fragility scores before the predictor is fitted, if "
+        "fragility.sample gives fewer (default: those of fragility.sample)",
+    )
+
+    def meaningful(self) -> dict[str, Any]:
+        """Return what fits depend on; the rate of the pilot is part of the recipe of fragility, with which it is
+        scored.
+        """
+        return {"rows": self.rows}
+
+    @property
+    def scored_rate(self) -> float:
+        """The share of the pilot's sentences that are scored at least; larger samples contain smaller ones."""
+        return min(1.0, (self.scored_rows or 0) / self.rows)
 
 
 class RunConfig(Settings):
@@ -224,10 +242,22 @@ class RunConfig(Settings):
     def _ready(self, stage: StageSettings) -> StageSettings | None:
         if not self.frozen.fits.keys() >= set(stage.fits) or (stage.corpus_wide and not self.frozen.compared):
             return None
-        if not isinstance(getattr(stage, "sample", None), Rows):
-            return stage
         rate = self.frozen.rates.get(stage.name)
-        return None if rate is None else stage.model_copy(update={"sample": rate})
+        if rate is None:
+            return None if isinstance(getattr(stage, "sample", None), Rows) else stage
+        return stage.model_copy(update={"sample": rate})
+
+    def scoring_the_pilot(self) -> RunConfig:
+        """Return the configuration by which fragility scores the pilot for the predictor: at a rate of its own, if that
+        is higher, until the predictor is fitted.
+        """
+        if not self.fragility or not self.fit.scored_rows:
+            return self
+        rate = self.frozen.rates.get("fragility", self.fragility.sample)
+        if isinstance(rate, Rows) or rate >= self.fit.scored_rate:
+            return self
+        rates = {**self.frozen.rates, "fragility": self.fit.scored_rate}
+        return self.with_frozen(replace(self.frozen, rates=rates))
 
     def as_yaml(self) -> str:
         """Return YAML from which `load_config` makes the same configuration; absent sections stay absent."""

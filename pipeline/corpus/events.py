@@ -16,7 +16,7 @@ class Event(BaseModel):
 
     `segmented`: a part is written. `chunk`: a chunk is finished and its accounting balances. `part`: a part is up to
     date (`computed`: what was done now). `failed`: `error` in one line, `detail` for the log, `fatal` if everything
-    else would fail in the same way.
+    else would fail in the same way, `away` if that is because a store does not answer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +31,7 @@ class Event(BaseModel):
     error: str = ""
     detail: str = ""
     fatal: bool = False
+    away: bool = False
 
 
 class _Logged(Event):

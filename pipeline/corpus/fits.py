@@ -134,7 +134,7 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
             return None
         return recipe | {fit: config.frozen.fits[fit].content for fit in needed}
     if name == "predictor":
-        scored = [stage for stage in config.row_stages() if stage.name == "fragility"]
+        scored = [stage for stage in config.scoring_the_pilot().row_stages() if stage.name == "fragility"]
         return {**recipe, "fragility": fingerprint(stage_recipe(scored[0], config.frozen))} if scored else None
     return recipe
 

@@ -24,7 +24,7 @@ from fsspec.utils import glob_translate
 
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
-from pipeline.storage.retry import FIRST_RETRY_SECONDS, filesystem, is_transient, with_retries
+from pipeline.storage.retry import filesystem, is_transient, with_retries
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -69,7 +69,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     if "file" in _protocols(fs):
         fs = _LocalFiles(settings.follow_links)
     fs.invalidate_cache()
-    root, infos = with_retries("list input", lambda: _find(fs, path), FIRST_RETRY_SECONDS)
+    root, infos = with_retries("list input", lambda: _find(fs, path), answered=False)
     files = []
     for full, info in infos.items():
         relative = full[len(root) :].lstrip("/")

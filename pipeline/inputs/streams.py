@@ -23,7 +23,7 @@ from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text
 from pipeline.inputs.settings import InputError
-from pipeline.storage.retry import RETRY_SECONDS, filesystem, with_retries
+from pipeline.storage.retry import filesystem, with_retries
 
 BLOCK = 1 << 20
 PIECE = 1 << 16  # the most compressed bytes that a break can lose
@@ -63,9 +63,7 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     fs, path, _ = _as_planned(chunk)
     cache = "none" if random_access else "readahead"
     with _there(chunk):
-        file = with_retries(
-            "open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache), RETRY_SECONDS
-        )
+        file = with_retries("open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
     return cast(IO[bytes], _Patient(file))
 
 
@@ -82,7 +80,7 @@ class _Patient:
             self._file.seek(at)
             return self._file.read(size)
 
-        return with_retries("read input", read, RETRY_SECONDS)
+        return with_retries("read input", read)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -100,7 +98,7 @@ def head_of(chunk: Chunk) -> bytes:
     if not size:  # stores refuse an empty range
         return b""
     with _there(chunk):
-        return with_retries("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)), RETRY_SECONDS)
+        return with_retries("read input", lambda: bytes(fs.cat_file(path, start=0, end=HEAD)))
 
 
 def check_lines(chunk: Chunk, head: bytes) -> None:
@@ -119,7 +117,7 @@ def _as_planned(chunk: Chunk) -> tuple[Any, str, int]:
     fs, path = filesystem(chunk.url)
     fs.invalidate_cache(path)
     with _there(chunk):
-        info = with_retries("look at input", lambda: fs.info(path), RETRY_SECONDS)
+        info = with_retries("look at input", lambda: fs.info(path))
         now = stamp(fs, path, info)
     if now != (chunk.current or chunk.stamp):
         raise _moved(chunk, "has changed")

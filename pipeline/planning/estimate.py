@@ -23,6 +23,7 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, States
 from pipeline.inputs import ChunkTable
 from pipeline.planning.examined import Examined, Texts, examine
+from pipeline.planning.pilot_size import doubts
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import keep_rate, machine_rate
 from pipeline.planning.reasons import NEW
@@ -59,7 +60,7 @@ class Estimate:
 
     sentences: that segmenting will yield; error: of these, relative; tokens: in them, with language tag and `</s>`
     (None: unknown, since the model's tokenizer is not on this machine); documents: examined; warnings: languages that
-    the cap in tokens cuts.
+    the cap in tokens cuts, and fits that the pilot gives too little.
     """
 
     sentences: float
@@ -90,7 +91,11 @@ def estimate_of(plan: Plan) -> Estimate:
     relative = math.sqrt(variance) / sentences if sentences else 0.0
     card, segment = load_card(plan.config.segment.model), plan.config.segment
     counts = tokens_by_language(card, texts.first)
-    warnings = cut_by_tokens(counts, segment.max_tokens if segment.capped else None, card.name)
+    whole = sentences + plan.work[SEGMENT].sentences_done if work else sentences
+    warnings = [
+        *cut_by_tokens(counts, segment.max_tokens if segment.capped else None, card.name),
+        *(doubts(plan.config, whole) if plan.missing_fits else ()),
+    ]
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None
     return Estimate(sentences, relative, tokens, documents, sentences * _stored_bytes(plan), tuple(warnings), stages)

@@ -23,6 +23,7 @@ from pipeline.corpus.recipes import SEGMENT, with_comparison, with_known_duplica
 from pipeline.corpus.runs import packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
+from pipeline.planning.pilot_size import check_scored
 from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
 from pipeline.planning.same_content import recognise
 from pipeline.storage.store import Store
@@ -179,11 +180,17 @@ def make_plan(
     """
     stages = choose_stages(config, only, until)
     config = freeze(Store(config.output), config, refit)
+    own = config.predictor and not config.predictor.file
+    learns = own and "predictor" in stages and "predictor" not in config.frozen.fits
+    if learns:
+        config = config.scoring_the_pilot()
     check_languages(config)
     check_train(config)
     if chunks is None:
         found = plan_inputs(config.input, config.chunk_bytes, packs(Store(config.output)))
         chunks = order_chunks(found, seed=config.seed)
+    if learns:
+        check_scored(config, chunks)
     store = Store(config.output)
     config = with_comparison(with_known_duplicates(store, config, chunks), chunks)
     view = View.of(config, chunks)

@@ -23,7 +23,7 @@ from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
-from pipeline.planning.workload import sentences_in
+from pipeline.planning.pilot_size import POINTS_PER_UNIT, sentences_in
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from stages.cards import CardError
@@ -246,7 +246,7 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
             ("rvq", "units"),
             (
                 f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
-                f"(39 sentences a unit and more make good codebooks: {max(2, few // 39)})"
+                f"({POINTS_PER_UNIT} sentences a unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
             ),
         )
 

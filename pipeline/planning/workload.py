@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.inputs import Chunk
+from pipeline.planning.pilot_size import sentences_in
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import machine_rate
 from stages.cards import CardError
@@ -19,17 +19,10 @@ from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
 from stages.stage import StageSettings
 
-STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input per sentence, as in the sample's books and manuals
 TOKENS = 28  # per sentence, likewise
 SEGMENTED = 600.0  # sentences per second and process, by SaT on a core
 CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
 SENTENCE_SECONDS = 0.5e-3  # beside these: tokens, batches, and writing
-
-
-def sentences_in(chunk: Chunk) -> int:
-    """Estimate how many sentences a chunk will give."""
-    packed = chunk.compression or chunk.format == "parquet"
-    return chunk.bytes // (COMPRESSED_BYTES if packed else STORED_BYTES)
 
 
 def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:

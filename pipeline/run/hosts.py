@@ -34,6 +34,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.receipts import PartRef
 from pipeline.run.networks import Computes, Networks, Ran, built
 from pipeline.run.worker import PartVisit, PartWorker
+from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from stages.stage import Stage, StageSettings
 
@@ -207,6 +208,7 @@ def main(connection: int, life: int) -> None:
     asking = socket.socket(fileno=connection)
     with contextlib.suppress(EOFError, ConnectionError):
         config, device, stages = receive(asking)
+        be_patient(config.launcher.storage_patience)
         worker = PartWorker(config, device, stages, _Remote(config, asking))
         while True:
             ref = receive(asking)

@@ -60,6 +60,7 @@ from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, w
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.steps import compare, decide, next_step
+from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
 from pipeline.training.record import RECORD as TRAINING
 from pipeline.training.record import changed_since, refuse
@@ -165,9 +166,11 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
     """Do everything except training. Raises `CorpusError` if some of it is not done, or the accounting does not
     balance.
 
-    Ctrl-C raises `KeyboardInterrupt`, after the run's record is closed. If the work is handed to a cluster, this
-    returns at once with the run's folder, and the jobs hold the corpus's lock.
+    A store that is away is waited for, for `launcher.storage_patience` seconds. Ctrl-C raises `KeyboardInterrupt`,
+    after the run's record is closed. If the work is handed to a cluster, this returns at once with the run's folder,
+    and the jobs hold the corpus's lock.
     """
+    be_patient(config.launcher.storage_patience)
     store = Store(config.output)
     if is_begun(store):
         check_corpus(store)
@@ -322,6 +325,7 @@ class _Run:
         try:
             plan = self._steps(plan)
         except KeyboardInterrupt:
+            give_up_soon()
             self.record.close({"done": False, "interrupted": True})
             if heart.stopped:
                 raise CorpusError(f"stopped: {heart.stopped}; finished work is kept") from None

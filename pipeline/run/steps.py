@@ -19,14 +19,13 @@ from pipeline.base.formats import counted, duration
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.fits import FitRecord
+from pipeline.planning.pilot_size import FEW_SCORED
 from pipeline.planning.plan import Plan
 from pipeline.run.duplicates import find_duplicates
 from pipeline.run.fitting import fit, freeze_rates
 from pipeline.run.phases import todo_of
 from pipeline.run.pilot import Pilot, pilot_of
 from pipeline.storage.store import Store
-
-FEW_SCORED = 2000  # rows that the predictor needs to learn well
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _doubt(record: FitRecord) -> str:
     if record.name == "predictor" and record.rows < FEW_SCORED:
         return (
             f"{counted(record.rows, 'sentence')} with a fragility are few; {FEW_SCORED} or more give weights to rely "
-            "on: raise fragility.sample, or fit.rows"
+            "on: raise fit.scored_rows, fragility.sample or fit.rows"
         )
     if record.name == "decoder" and not record.numbers.get("held_out_rows") and not record.source:
         return "no validation or test document is in the pilot, so nothing says what it gained: give split a share"

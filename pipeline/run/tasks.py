@@ -20,7 +20,8 @@ from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import ChunkReceipt, PartRef
 from pipeline.corpus.runs import STARTS
 from pipeline.inputs import Chunk
-from pipeline.storage.remote import without_credentials
+from pipeline.storage.remote import AwayError, without_credentials
+from pipeline.storage.retry import be_patient, is_transient
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:  # imported where work is done, because torch and spaCy take seconds
@@ -144,6 +145,7 @@ class _Attempts:
     """
 
     def __init__(self, config: RunConfig, folder: str) -> None:
+        be_patient(config.launcher.storage_patience)
         self._store = Store(config.output)
         self._folder = f"{folder}/{STARTS}"
         self._deaths = Counter(path.rpartition("/")[2].rpartition("-")[0] for path in self._store.listing(self._folder))
@@ -225,4 +227,5 @@ def failed_event(where: str, error: BaseException) -> Event:
         error=without_credentials(text),
         detail=without_credentials("".join(traceback.format_exception(error))),
         fatal=isinstance(error, (StorageError, StartError)),
+        away=isinstance(error, AwayError) or is_transient(error),  # of inputs, as their client reports it
     )

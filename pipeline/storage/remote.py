@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.base.errors import ConfigError, PipelineError, StorageError
+from pipeline.storage.retry import is_transient
 
 _CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "requests", "s3fs"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -46,6 +47,13 @@ class CorpusStoreError(RemoteError, StorageError):
     """
 
 
+class AwayError(CorpusStoreError):
+    """A store, of the corpus or of its inputs, did not answer for as long as this process waits for it.
+
+    It may answer later, so a SLURM job queues itself again with a delay.
+    """
+
+
 def is_remote(url: str) -> bool:
     """Return whether the files of a URL are on another machine."""
     return "://" in url and not url.startswith(("file://", "local://", "memory://"))
@@ -74,7 +82,7 @@ def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterato
         if is_remote(url) and (isinstance(error, OSError) or _of_a_client(error)):
             name = type(error).__name__
             advice = _ADVICE.get(name, "check the network and try again: finished work is kept")
-            raise kind(f"{what} ({name}); {advice}") from error
+            raise (AwayError if is_transient(error) else kind)(f"{what} ({name}); {advice}") from error
         raise
 
 

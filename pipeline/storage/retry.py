@@ -8,7 +8,11 @@ botocore, `with_retries` repeats a whole operation of a store: for bodies that b
 outages longer than botocore's retries, and for other stores. gcsfs repeats each request up to six times, and Azure's
 client three times, on their own and uncounted; when they give up, the operation is repeated and counted here.
 
-Cost: nothing while a store answers. A store that is down is retried for two minutes; then the error is raised.
+How long a store that is away is waited for is the patience of the process (`be_patient`): two minutes, and in a run
+`launcher.storage_patience`. After an operation has given up, the next ones give up soon, so that a process that cleans
+up does not wait once more for each of its files.
+
+Cost: nothing while a store answers.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import fsspec
@@ -29,8 +34,9 @@ from pipeline.base.errors import PipelineError
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
 
-RETRY_SECONDS = 120.0  # seconds from the first failure of an operation to its last try
+RETRY_SECONDS = 120.0  # seconds from the first failure of an operation to its last try, unless a run says otherwise
 FIRST_RETRY_SECONDS = 10.0  # until a store has answered once: its address is probably wrong
+TOLD_SECONDS = 30.0  # of waiting, after which it is said once
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 20.0  # seconds between two tries: doubled each time, and half of it random
 S3_ATTEMPTS = 4  # of each request by botocore, the first one included
 
@@ -64,6 +70,48 @@ _counting = threading.Lock()
 _repeated: Counter[str] = Counter()
 
 
+@dataclass
+class Patience:
+    """How long this process waits for stores. `None`: the constants above. `gave_up`: no store has answered since."""
+
+    seconds: float | None = None
+    first: float | None = None
+    gave_up: bool = False
+    waited: float = 0.0  # seconds, by any operation
+
+
+current = Patience()
+
+
+def be_patient(seconds: float, *, from_start: bool = False) -> None:
+    """Wait so many seconds for a store that is away, in this process from now on.
+
+    `from_start`: also for the first answer of a store, whose address is known to be right.
+    """
+    current.seconds = seconds
+    if from_start:
+        current.first = seconds
+
+
+def patience(answered: bool = True) -> float:
+    """Return how many seconds to wait for a store. `answered`: it has answered before."""
+    if answered:
+        found = RETRY_SECONDS if current.seconds is None else current.seconds
+    else:
+        found = FIRST_RETRY_SECONDS if current.first is None else current.first
+    return min(found, FIRST_RETRY_SECONDS) if current.gave_up else found
+
+
+def give_up_soon() -> None:
+    """Have operations that fail from now on wait for `FIRST_RETRY_SECONDS` at most, until a store answers again."""
+    current.gave_up = True
+
+
+def seconds_waited() -> float:
+    """Return how many seconds operations of this process have waited for stores so far."""
+    return current.waited
+
+
 def count_retry(operation: str) -> None:
     """Count one repetition of an operation."""
     with _counting:
@@ -78,26 +126,37 @@ def take_retry_counts() -> Counter[str]:
     return taken
 
 
-def with_retries(operation: str, ask: Callable[[], R], seconds: float) -> R:
-    """Call `ask` until it succeeds.
+def with_retries(operation: str, ask: Callable[[], R], answered: bool = True) -> R:
+    """Call `ask` until it succeeds, or the patience of this process is at its end.
 
     Args:
         operation: the name under which repetitions are counted.
         ask: the call.
-        seconds: how long to retry while the store fails in a way that may pass.
+        answered: whether the store has answered before.
 
     Raises:
         Exception: the last error of `ask`.
     """
-    waited, pause, started = 0.0, SHORTEST_PAUSE, time.monotonic()
+    waited, pause, started, told = 0.0, SHORTEST_PAUSE, time.monotonic(), False
     while True:
         try:
-            return ask()
+            result = ask()
         except Exception as error:
-            if not is_transient(error) or waited >= seconds:
+            if not is_transient(error):
                 raise
-            _log.info("%s failed and is tried again: %s", operation, error)
-        time.sleep(pause * random.uniform(0.5, 1.0))
+            if waited >= patience(answered):
+                current.gave_up = True
+                raise
+            level = logging.INFO if told or waited < TOLD_SECONDS else logging.WARNING
+            told = told or level == logging.WARNING
+            _log.log(level, "%s has failed for %.0f s and is tried again: %s", operation, waited, error)
+        else:
+            current.gave_up = False
+            return result
+        seconds = min(pause, max(patience(answered) - waited, SHORTEST_PAUSE)) * random.uniform(0.5, 1.0)
+        time.sleep(seconds)
+        with _counting:
+            current.waited += seconds
         waited, pause = time.monotonic() - started, min(2 * pause, LONGEST_PAUSE)
         count_retry(operation)
 

@@ -90,9 +90,7 @@ class Store:
         return Store, (self.url,)
 
     def _patiently(self, operation: str, ask: Callable[[], R]) -> R:
-        result = retry.with_retries(
-            operation, ask, retry.RETRY_SECONDS if self._answered else retry.FIRST_RETRY_SECONDS
-        )
+        result = retry.with_retries(operation, ask, self._answered)
         self._answered = True
         return result
 

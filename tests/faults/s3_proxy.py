@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import http.client
 import random
+import re
 import socket
 import threading
 import time
@@ -57,6 +58,7 @@ class S3Proxy:
         self.requests = 0
         self._random = random.Random(f"bad S3 {seed}")
         self._drawing = threading.Lock()
+        self.outages: list[tuple[re.Pattern[str], float]] = []  # "METHOD /path" that begins the next one, its seconds
         self.expired = False  # from when this is true, the credentials of every request have run out
         self._gone_until = 0.0
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -79,10 +81,12 @@ class S3Proxy:
         """From now on every connection ends without an answer, and nothing is carried out."""
         self._gone_until = time.monotonic() + seconds
 
-    def draw(self, command: str) -> str:
+    def draw(self, command: str, path: str = "") -> str:
         """What becomes of the next request: the name of a fault, or nothing."""
         with self._drawing:
             self.requests += 1
+            if self.outages and self.outages[0][0].match(f"{command} {path}") and time.monotonic() >= self._gone_until:
+                self.go_away(self.outages.pop(0)[1])
             place = self._random.random()
             if time.monotonic() < self._gone_until:
                 fault = "gone"
@@ -120,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.server.proxy
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         time.sleep(proxy.latency)
-        fault = proxy.draw(self.command)
+        fault = proxy.draw(self.command, self.path)
         if fault == "gone":
             self._hang_up()
             return

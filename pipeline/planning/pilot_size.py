@@ -1,0 +1,80 @@
+"""How many sentences fits have to learn from, before anything is computed: by the bytes of the inputs and the settings.
+
+For example, at the paper's size fragility samples 50 million of 310 billion sentences. A pilot of 2 million has 323 of
+them, too few for a predictor that then weights all sentences; `fit.scored_rows: 500_000` scores a quarter of the pilot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.base.errors import ConfigError
+from pipeline.base.formats import number
+from pipeline.config.run_config import RunConfig
+from pipeline.inputs import Chunk, ChunkTable
+from stages.sampling import Rows
+
+STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input per sentence, as in the sample's books and manuals
+FEW_SCORED = 2000  # rows that the predictor needs to learn well
+POINTS_PER_UNIT = 39  # rows for each centroid that make good codebooks
+
+
+def sentences_in(chunk: Chunk) -> int:
+    """Estimate how many sentences a chunk will give."""
+    return _sentences(chunk.bytes, chunk.compression, chunk.format)
+
+
+def _sentences(stored: int, compression: str | None, kind: str) -> int:
+    return stored // (COMPRESSED_BYTES if compression or kind == "parquet" else STORED_BYTES)
+
+
+def sentences_of(chunks: Sequence[Chunk]) -> int:
+    """Estimate how many sentences all these chunks will give; a second for three million."""
+    columns = ChunkTable.of(chunks).columns("bytes", "compression", "format")
+    return sum(_sentences(*one) for lists in columns for one in zip(*lists, strict=True))
+
+
+def pilot_rows(config: RunConfig, sentences: float) -> float:
+    """Return about how many sentences the pilot of a corpus of so many has."""
+    return min(float(config.fit.rows), sentences)
+
+
+def scored_rows(config: RunConfig, sentences: float) -> float:
+    """Return about how many sentences of the pilot are scored before the predictor is fitted, in a corpus of so
+    many.
+    """
+    assert config.fragility
+    sample = config.frozen.rates.get("fragility", config.fragility.sample)
+    rate = min(1.0, sample.rows / max(1.0, sentences)) if isinstance(sample, Rows) else sample
+    return pilot_rows(config, sentences) * max(rate, config.fit.scored_rate)
+
+
+def check_scored(config: RunConfig, chunks: Sequence[Chunk]) -> None:
+    """Raise `ConfigError` if the predictor would learn from far fewer sentences than the pilot could give it."""
+    if not config.fragility:
+        return
+    sentences = sentences_of(chunks)
+    pilot, scored = pilot_rows(config, sentences), scored_rows(config, sentences)
+    if scored < FEW_SCORED and pilot >= 10 * FEW_SCORED:
+        raise ConfigError(
+            f"{config.place('fit')}: of the pilot's {number(pilot)} sentences about {number(scored)} would be scored "
+            f"by fragility, and the predictor would learn from them alone; {FEW_SCORED} are the least, half a million "
+            "are good: set fit.scored_rows, which scores more of the pilot and nothing else, or raise fragility.sample"
+        )
+
+
+def doubts(config: RunConfig, sentences: float) -> Iterator[str]:
+    """Yield warnings of fits that the pilot of a corpus of so many sentences gives less than they ask for.
+
+    Fits that exist, or come from a file, and corpora that have no more sentences are not told of.
+    """
+    pilot = pilot_rows(config, sentences)
+    if config.rvq and not config.rvq.file and "rvq" not in config.frozen.fits and pilot < sentences:
+        wanted = min(float(config.rvq.rows), sentences)
+        if pilot < wanted:
+            least = POINTS_PER_UNIT * config.rvq.units
+            few = f"; {number(least)} are the least for {config.rvq.units} units" * (pilot < least)
+            yield (
+                f"rvq asks for {number(wanted)} sentences, and the pilot holds {number(pilot)}{few}: raise fit.rows, "
+                "or lower rvq.rows"
+            )

@@ -1,0 +1,100 @@
+"""How long a process waits for a store that is away, by a clock that only waiting moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.corpus.receipts import PartRef
+from pipeline.run.tasks import failed_event
+from pipeline.storage import retry
+from pipeline.storage.remote import AwayError, CorpusStoreError, translate_errors
+
+OUTAGE = 600.0  # seconds
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(retry, "current", retry.Patience())
+    return clock
+
+
+def away_until(clock: Clock, end: float) -> Callable[[], str]:
+    def ask() -> str:
+        if clock.now < end:
+            raise ConnectionError("no answer")
+        return "an answer"
+
+    return ask
+
+
+def test_an_outage_of_ten_minutes_ends_a_process_of_two_minutes_and_none_of_thirty(clock: Clock) -> None:
+    with pytest.raises(ConnectionError):
+        retry.with_retries("read", away_until(clock, OUTAGE))
+    assert retry.RETRY_SECONDS <= clock.now < retry.RETRY_SECONDS + retry.LONGEST_PAUSE
+    retry.current = retry.Patience()
+    began = clock.now
+    with pytest.raises(ConnectionError):  # one that starts in the outage
+        retry.with_retries("read", away_until(clock, OUTAGE), answered=False)
+    assert clock.now - began < 2 * retry.FIRST_RETRY_SECONDS
+
+    retry.current = retry.Patience()
+    retry.be_patient(1800.0, from_start=True)
+    clock.now = 0.0
+    retry.take_retry_counts()
+    assert retry.with_retries("read", away_until(clock, OUTAGE), answered=False) == "an answer"
+    assert OUTAGE <= clock.now <= OUTAGE + retry.LONGEST_PAUSE
+    assert retry.seconds_waited() == pytest.approx(clock.now)
+    assert OUTAGE / retry.LONGEST_PAUSE <= retry.take_retry_counts()["read"] <= 80
+
+
+def test_who_gave_up_cleans_up_without_waiting_as_long_again(clock: Clock) -> None:
+    retry.be_patient(1800.0)
+    with pytest.raises(ConnectionError):
+        retry.with_retries("read", away_until(clock, 9e9))
+    assert 1800 <= clock.now <= 1800 + retry.LONGEST_PAUSE
+    for _ in range(3):
+        began = clock.now
+        with pytest.raises(ConnectionError):
+            retry.with_retries("delete", away_until(clock, 9e9))
+        assert clock.now - began < 2 * retry.FIRST_RETRY_SECONDS
+    assert retry.with_retries("read", away_until(clock, 0.0)) == "an answer"
+    assert retry.patience() == 1800, "a store that answered again is waited for again"
+
+
+def test_who_is_asked_to_stop_no_longer_waits(clock: Clock) -> None:
+    retry.be_patient(1800.0)
+
+    def ask() -> str:
+        if clock.now > 60:
+            retry.give_up_soon()
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        retry.with_retries("read", ask)
+    assert clock.now < 60 + 2 * retry.LONGEST_PAUSE
+
+
+def test_a_store_that_is_away_is_told_from_one_that_refuses() -> None:
+    for error, away in ((ConnectionError("no answer"), True), (PermissionError("expired"), False)):
+        with pytest.raises(CorpusStoreError) as caught, translate_errors("s3://bucket/corpus", CorpusStoreError):
+            raise error
+        assert isinstance(caught.value, AwayError) == away
+        event = failed_event(PartRef(part="a", fingerprint="b").part, caught.value)
+        assert event.fatal and event.away == away
