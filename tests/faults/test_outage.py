@@ -36,7 +36,9 @@ def test_an_outage_in_each_phase_ends_in_the_same_corpus(
     settings = {"segment": {"method": "spacy-capped", "max_chars": 40}, "autobleu": None}
     folder = tmp_path / "jobs"
     launcher = SLURM | {"storage_patience": PATIENCE, "folder": str(folder)}
-    path = make_config(**settings, scaler={}, fit={"rows": 100}, output=f"{bucket}/corpus", launcher=launcher)
+    path = make_config(
+        **settings, scaler={}, rvq={"codebooks": 2, "units": 16}, output=f"{bucket}/corpus", launcher=launcher
+    )
     whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole
     with S3Proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
