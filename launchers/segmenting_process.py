@@ -29,18 +29,25 @@ NICE = 5  # beside networks on the same cores; beside other programs, a lower pr
 
 
 class SegmentingProcess:
-    """Yields the events of these chunks, in order. `folder`: the run's; `device`: where SaT computes."""
+    """Yields the events of chunks, in order. `device`: where SaT computes.
 
-    def __init__(self, config: RunConfig, folder: str, device: str, chunks: Sequence[Chunk]) -> None:
-        self._order = (config, folder, device)
+    It may be given chunks again, of another shard, once it is over: the process stays.
+    """
+
+    def __init__(self, config: RunConfig, device: str) -> None:
+        self._order = (config, device)
         self._gpu = device != "cpu"
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: all chunks are done
         self._host: Host | None = None
         self._stopping = threading.Lock()  # held while a process is started or ended
         self._stopped = False
-        self.over = False
-        self._thread = threading.Thread(target=self._work, args=(chunks,), daemon=True)
-        self._thread.start()
+        self._folder = ""
+        self.over = True
+
+    def segment(self, chunks: Sequence[Chunk], folder: str) -> None:
+        """Begin with these chunks. `folder`: that of the run or of the shard, which holds marks."""
+        self.over, self._folder = False, folder
+        threading.Thread(target=self._work, args=(chunks,), daemon=True).start()
 
     def __enter__(self) -> SegmentingProcess:
         return self
@@ -84,7 +91,7 @@ class SegmentingProcess:
             if not host:
                 return
             try:
-                send(host.socket, chunk.to_json())
+                send(host.socket, (self._folder, chunk.to_json()))
                 while text := receive(host.socket):
                     event = Event.model_validate_json(text)
                     if event.kind != "segmented" or event.where not in seen:
@@ -118,16 +125,23 @@ def main(connection: int, life: int) -> None:
     threading.Thread(target=_watch, args=(life,), daemon=True).start()
     asking = socket.socket(fileno=connection)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        config, folder, device = receive(asking)
+        config, device = receive(asking)
         if device == "cpu":
             import torch
 
             os.nice(NICE)
             torch.set_num_threads(1)
-        task = SegmentTask(config, folder, device)
+        task: SegmentTask | None = None
+        last = ""
         try:
             while True:
-                chunk = Chunk.from_json(receive(asking))
+                folder, text = receive(asking)
+                chunk = Chunk.from_json(text)
+                if task is None:
+                    task = SegmentTask(config, folder, device)
+                elif folder != last:
+                    task.under(folder)
+                last = folder
                 with contextlib.closing(task(chunk)) as events:
                     for event in events:
                         send(asking, event.model_dump_json())

@@ -21,7 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
-from stages.fetch import sha256_of
+from stages.fetch import checked_sha256
 from stages.yaml_text import load_yaml
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -98,7 +98,7 @@ def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], 
         path = path_of(name)
         if not path.is_file():
             wrong.append(f"{path} is missing")
-        elif (found := sha256_of(path)) != wanted:
+        elif (found := checked_sha256(path)) != wanted:
             wrong.append(f"{path} has sha256 {found}, the card says {wanted}")
     if wrong:
         raise CardError(f"card {card}: {'; '.join(wrong)}; put the right files there, or correct the card")

@@ -5,7 +5,7 @@ is `PIPELINE_CACHE`, or `sonar-pipeline` below `XDG_CACHE_HOME` or `~/.cache`. A
 if the server allows that, and gets its name after the check. One process fetches, others wait.
 
 If a card states no sha256, the digest of the first download is recorded beside the file (`….sha256`), which must keep
-it from then on. Cost: the download, and at every load one read of the file at about 1 GB/s.
+it from then on. Cost: the download, and once a day on each machine one read of the file at about 1 GB/s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import hashlib
 import http.client
 import os
 import shutil
+import stat
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -34,6 +36,8 @@ RETRY_PAUSES = (1.0, 3.0)  # seconds before another try; a try that got some byt
 TIMEOUT = 60.0  # seconds without a byte
 LINE_SECONDS = 10.0  # from one line of progress to the next
 _BLOCK = 1 << 20
+RECORDED_BYTES = 64 << 20  # from this size on, the digest of a file is computed once a machine
+RECORD_SECONDS = 86_400.0  # after which it is computed again
 
 
 class FetchError(ValueError):
@@ -80,6 +84,48 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def checked_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file that this machine need not have read again.
+
+    Eight processes of a node that load the same weights, again and again, read 6 GB once: the first one computes the
+    digest and records it in a private folder of this machine, the others wait for it. A record holds for a day, and for
+    the file as it is (device, inode, size, times of its content and of its inode). Small files are read each time.
+    """
+    facts = path.stat()
+    if facts.st_size < RECORDED_BYTES:
+        return sha256_of(path)
+    version = (str(path.resolve()), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    try:
+        folder = _private_folder()
+        record = folder / hashlib.sha256(repr(version).encode()).hexdigest()
+        with _alone(record, quietly=True):
+            if record.is_file() and 0 <= time.time() - record.stat().st_mtime < RECORD_SECONDS:
+                found = record.read_text()
+                if len(found) == 64:
+                    return found
+            found = sha256_of(path)
+            temporary = record.with_suffix(f".{os.getpid()}")
+            temporary.write_text(found)
+            temporary.replace(record)
+            return found
+    except (OSError, _NotOursError):  # no folder for temporary files, or one that another user made
+        return sha256_of(path)
+
+
+class _NotOursError(Exception):
+    """A folder is not one that this user alone may write to."""
+
+
+def _private_folder() -> Path:
+    """Return this user's folder of records on this machine."""
+    folder = Path(tempfile.gettempdir()) / f"sonar-pipeline-checked-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+        raise _NotOursError
+    return folder
+
+
 def fetch(url: str, *, sha256: str | None, size: int | None, report: Report | None = None) -> Path:
     """Return the path of the file, fetched if it is missing, checked in any case. `sha256`, `size`: what the card
     states.
@@ -122,7 +168,10 @@ def _fetch(url: str, target: Path, sha256: str | None, size: int | None, report:
 
 def _check(path: Path, target: Path, sha256: str | None) -> None:
     """Compare with the card, or with what was recorded for `target`; record it if there is neither."""
-    found, record = sha256_of(path), target.with_name(target.name + ".sha256")
+    found, record = (
+        checked_sha256(path) if path == target else sha256_of(path),
+        target.with_name(target.name + ".sha256"),
+    )
     recorded = record.read_text().split()[0] if sha256 is None and record.is_file() else None
     wanted = sha256 or recorded
     if wanted is None:
@@ -249,13 +298,14 @@ def _make_room(part: Path, needed: int) -> None:
 
 
 @contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """Hold the lock of a file; the lock disappears with the process."""
+def _alone(target: Path, quietly: bool = False) -> Iterator[None]:
+    """Hold the lock of a file; the lock disappears with the process. `quietly`: say nothing while waiting."""
     with target.with_name(f".{target.name}.lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say(f"{target.name}: waiting for another process that fetches it")
+            if not quietly:
+                _say(f"{target.name}: waiting for another process that fetches it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

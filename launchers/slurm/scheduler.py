@@ -17,6 +17,7 @@ from rich.console import Console
 from launchers.slurm import jobs
 from launchers.slurm.submit import patience_of, pipeline_command, read_options, submit_scheduler
 from launchers.slurm.training import submit as submit_training
+from launchers.slurm.weights import fetch_weights
 from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.leases import Lease
@@ -107,6 +108,8 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
                 raise_if_unexpected(store)
             submit_training(console, config)
         return
+    if number == 1:
+        fetch_weights(console, config)
     here = phase_folder(run, number)
     if store.exists(f"{here}/{SPEC_FILE}"):  # this job was stopped before it wrote `JOBS`; workers may have begun
         spec = read_phase(store, here)

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from launchers.devices import devices
+from launchers.inline import InlineWorkers
 from launchers.launch import launch
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
@@ -38,10 +39,11 @@ from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import sweep
 from pipeline.corpus.runs import SUMMARY, newest_view
 from pipeline.corpus.states import fold, read_state
-from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_phase, read_worker
+from pipeline.planning.plan import Plan
+from pipeline.run.phases import ShardResult, after_losses, plan_of_shard, read_phase, read_worker, run_of
 from pipeline.run.run import plan_run
 from pipeline.run.steps import compare, decide, next_step
-from pipeline.run.tasks import attempts_at, clear_attempts
+from pipeline.run.tasks import attempts_at, clear_attempts, marks_of
 from pipeline.storage.remote import AwayError
 from pipeline.storage.retry import LONGEST_PAUSE, give_up_soon, seconds_waited
 from pipeline.storage.store import Store
@@ -58,7 +60,7 @@ class Task:
         self.console = console
         self.store = Store(url)
         self.folder = folder
-        self.run = folder.rpartition("/")[0]
+        self.run, self._phase = run_of(folder)
         self.spec = read_phase(self.store, folder)
         self.config = self.spec.resolved()
         self.seconds = self.config.launcher.lease_seconds
@@ -71,7 +73,7 @@ class Task:
         self._lease: Lease | None = None
         self._after_losses = after_losses(self.store, folder)
         self._interrupted = ""  # the shard that this task held when SLURM stopped it, before it was restarted
-        self._chunks: set[str] = set()  # of the present shard
+        self._launch: Callable[[Plan, str], Iterator[Event]] = launch
         self._writing = threading.Lock()
 
     def work(self) -> None:
@@ -111,10 +113,14 @@ class Task:
             while (lease := self._claim(rng, mine)) is not None:
                 self._do(lease)
 
-    def _engine(self) -> contextlib.AbstractContextManager[None]:
+    def _engine(self) -> contextlib.AbstractContextManager[object]:
         """Keep what stays up over all shards."""
-        if self.spec.kind in ("fit", "compare") or self.config.launcher.inside == "inline":
+        if self.spec.kind in ("fit", "compare"):
             return contextlib.nullcontext()
+        if self.config.launcher.inside == "inline":
+            workers = InlineWorkers()
+            self._launch = workers.run
+            return contextlib.closing(workers)
         from launchers.local import ray_on_this_machine
 
         return ray_on_this_machine()
@@ -183,12 +189,11 @@ class Task:
             self._lease = None
 
     def _events_of(self, number: int, generation: int) -> Generator[Event]:
-        plan = plan_of_shard(self.store, self.folder, self.spec, number)
-        self._chunks = {one.chunk.id for one in plan.chunks}
+        plan, marks = plan_of_shard(self.store, self.folder, self.spec, number), self._marks(number)
         if self._interrupted == name_of(number):  # by preemption, a limit or a lost node, which no part is to blame for
-            clear_attempts(self.store, self.run, self._chunks)
+            clear_attempts(self.store, marks)
         self._interrupted = ""
-        for event in launch(plan, self.run):
+        for event in self._launch(plan, marks):
             with self._writing:
                 line = {"time": _now(), "worker": self.name} | event.model_dump(exclude_defaults=True)
                 self._events.append(json.dumps(line, ensure_ascii=False))
@@ -200,7 +205,7 @@ class Task:
             yield event
         state = read_state(self.store, plan.view, ledgers=False)
         if (
-            generation or self._after_losses or attempts_at(self.store, self.run, self._chunks)
+            generation or self._after_losses or attempts_at(self.store, marks)
         ):  # another worker wrote files and was lost
             sweep(self.store, state, whole=False)
         fold(self.store, state)
@@ -240,8 +245,12 @@ class Task:
         self._tell()
         lease, self._lease = self._lease, None
         if lease:
-            clear_attempts(self.store, self.run, self._chunks)
+            clear_attempts(self.store, self._marks(int(lease.name)))
             lease.release()
+
+    def _marks(self, number: int) -> str:
+        """Return the folder of a shard's marks."""
+        return marks_of(self.run, self._phase, number)
 
     def _before(self) -> Lease | None:
         """Return the lease that this very task held before it was restarted; nobody else can hold it in its place."""

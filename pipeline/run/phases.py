@@ -9,6 +9,7 @@ shard.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import io
 import itertools
@@ -26,7 +27,7 @@ from pipeline.base.errors import DamagedError
 from pipeline.config.frozen import FitRef, Frozen
 from pipeline.config.launcher import LauncherSettings
 from pipeline.coordination.identity import identity
-from pipeline.corpus.runs import read_summary
+from pipeline.corpus.runs import STARTS, read_summary
 from pipeline.corpus.states import View, read_state
 from pipeline.inputs import Chunk
 from pipeline.storage import layout
@@ -153,6 +154,7 @@ def write_phase(
                 columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
                 writer.write_table(pa.table(columns, schema=_WORK))
         store.write(f"{folder}/work.parquet", sink.getvalue())
+        _carry_marks(store, folder, plan, cuts)
     spec = PhaseSpec(
         kind=kind,
         stages=plan.stages,
@@ -171,6 +173,26 @@ def write_phase(
     )
     store.write(f"{folder}/{SPEC_FILE}", spec.model_dump_json(indent=1).encode())
     return spec
+
+
+def _carry_marks(store: Store, folder: str, plan: Plan, cuts: Sequence[tuple[int, int]]) -> None:
+    """Give the shards the marks of workers that died in earlier phases."""
+    from pipeline.run.tasks import carry_marks
+
+    run, number = run_of(folder)
+    marked = {path.rpartition("/")[2].partition("-")[0] for path in store.find(f"{run}/{STARTS}")}
+    if not marked:
+        return
+    ends = [end for _, end in cuts]
+    places = (place for place in enumerate(plan.chunks_to_work_on()) if place[1].chunk.id in marked)
+    shards = {one.chunk.id: bisect.bisect_right(ends, at) for at, one in places}
+    carry_marks(store, run, number, shards.get)
+
+
+def run_of(folder: str) -> tuple[str, int]:
+    """Return the run of a phase's folder, and the phase's number."""
+    run, _, number = folder.rpartition("/phase-")
+    return run, int(number)
 
 
 _WORK = pa.schema([("chunk", pa.string()), ("fingerprint", pa.string())])
@@ -220,8 +242,8 @@ def after_losses(store: Store, folder: str) -> bool:
     """Return whether workers were lost before this phase, in an earlier one or in the run before, and may have left
     files.
     """
-    run, _, number = folder.rpartition("/phase-")
-    for before in (phase_folder(run, one) for one in range(1, int(number))):
+    run, number = run_of(folder)
+    for before in (phase_folder(run, one) for one in range(1, number)):
         done = sum(path.endswith(".done") for path in store.find(f"{before}/claims"))
         if done < read_phase(store, before).ranges:
             return True

@@ -10,7 +10,7 @@ import secrets
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ ASIDE = "is set aside for this run"  # in the errors of parts and chunks that ar
 
 
 class SegmentTask:
-    """Chunk → events, one per part and one for the chunk. `folder`: the run's, which holds the marks of attempts.
+    """Chunk → events, one per part and one for the chunk. `folder`: the run's, or its shard's (`marks_of`).
 
     `ordered`: the identity of the machine that started the run, if this may be another one.
     """
@@ -46,6 +46,10 @@ class SegmentTask:
         self._device = device
         self._starts = _Attempts(config, folder)
         self._segmenter: ChunkSegmenter | None = None
+
+    def under(self, folder: str) -> None:
+        """Leave marks in another folder from now on: that of the next shard. The segmenter stays loaded."""
+        self._starts = _Attempts(self._config, folder)
 
     def __call__(self, chunk: Chunk) -> Generator[Event]:
         """Segment a chunk."""
@@ -102,6 +106,10 @@ class PartTask:
         self._hosted = hosted
         self._worker: PartWorker | HostedWorker | None = None
 
+    def under(self, folder: str) -> None:
+        """Leave marks in another folder from now on: that of the next shard. Networks stay loaded."""
+        self._starts = _Attempts(self._config, folder)
+
     def __call__(self, ref: PartRef) -> Event:
         """Visit a part; repeat it if its host dies, until it is set aside."""
         while True:
@@ -137,9 +145,28 @@ class PartTask:
             self._worker.close()
 
 
+def marks_of(run: str, phase: int, shard: int) -> str:
+    """Return the folder below which the marks of a shard lie, apart from those of all other shards."""
+    return f"{run}/{STARTS}/{phase}-{shard:05d}"
+
+
+def carry_marks(store: Store, run: str, phase: int, shard_of: Callable[[str], int | None]) -> None:
+    """Move the marks that workers left who died in earlier phases below the shards of this phase.
+
+    `shard_of`: the id of a chunk → its shard now. Cost: one listing of what the dead have left.
+    """
+    for path in store.find(f"{run}/{STARTS}"):
+        name = path.rpartition("/")[2]
+        shard = shard_of(name.partition("-")[0])
+        target = f"{marks_of(run, phase, shard)}/{STARTS}/{name}" if shard is not None else path
+        if target != path:
+            store.create(target, secrets.token_bytes(8))
+            store.delete(path)
+
+
 class _Attempts:
-    """Marks of what is being worked on, in the run's folder; a mark that a worker finds at its start is of one that
-    died.
+    """Marks of what is being worked on, in the folder of the run or of a shard. A mark that a worker finds when it
+    begins there is of one that died.
 
     So a part that kills its worker is set aside, and not tried for ever.
     """
@@ -204,14 +231,14 @@ class _SharedOrAlone:
                 self._changed.notify_all()
 
 
-def attempts_at(store: Store, run: str, chunks: Collection[str]) -> list[str]:
-    """Return the marks of these chunks and their parts: of work in progress, and of workers that died."""
-    return [path for path in store.listing(f"{run}/{STARTS}") if path.rpartition("/")[2].partition("-")[0] in chunks]
+def attempts_at(store: Store, folder: str) -> list[str]:
+    """Return the marks below a folder: of work in progress, and of workers that died."""
+    return list(store.listing(f"{folder}/{STARTS}"))
 
 
-def clear_attempts(store: Store, run: str, chunks: Collection[str]) -> None:
-    """Delete the marks of these chunks and their parts, whose workers were stopped and did not die."""
-    for path in attempts_at(store, run, chunks):
+def clear_attempts(store: Store, folder: str) -> None:
+    """Delete the marks below a folder, whose workers were stopped and did not die."""
+    for path in attempts_at(store, folder):
         store.delete(path)
 
 

@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from stages.cards import CardError, card_json
-from stages.fetch import FetchError, Report, UnavailableError, cache_path, fetch, sha256_of
+from stages.fetch import FetchError, Report, UnavailableError, cache_path, checked_sha256, fetch, sha256_of
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
 Layout = Literal["native", "fairseq2", "m2m100"]
@@ -157,7 +157,7 @@ class ModelCard(BaseModel):
                 raise CardError(f"card {self.name}: {error}") from error
         if not path.is_file():
             raise CardError(f"card {self.name}: {role} file {path} is not there; correct files.{role}.path")
-        found = sha256_of(path)
+        found = checked_sha256(path)
         if found != file.sha256:
             stated = f" ({file.bytes} bytes)" if file.bytes else ""
             raise CardError(

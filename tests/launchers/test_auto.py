@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -70,12 +71,14 @@ def test_a_process_that_segments_beside_gives_the_same_bytes_though_it_dies(
     assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
     plan, folder = planned(path)
     device = devices()[0]
-    events = list(inline._beside(plan, folder, PartTask(plan.config, folder, device, plan.stages)))
+    with contextlib.closing(inline.InlineWorkers()) as workers:
+        events = list(workers._run_beside(plan, folder, PartTask(plan.config, folder, device, plan.stages)))
     kinds = [event.kind for event in events]
     assert kinds.count("chunk") == 3 and kinds.count("part") == kinds.count("segmented") and "failed" not in kinds
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
     plan, folder = planned(path, f"output={tmp_path / 'dies'}")
-    with SegmentingProcess(plan.config, folder, device, plan.chunks_to_segment()) as segmenting:
+    with SegmentingProcess(plan.config, device) as segmenting:
+        segmenting.segment(plan.chunks_to_segment(), folder)
         while not segmenting._host:
             pass
         segmenting._host._process.kill()
@@ -90,7 +93,8 @@ def test_a_process_that_segments_ends_when_nobody_wants_it_and_leaves_no_mark(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     plan, folder = planned(make_config())
-    with SegmentingProcess(plan.config, folder, devices()[0], plan.chunks_to_segment()) as segmenting:
+    with SegmentingProcess(plan.config, devices()[0]) as segmenting:
+        segmenting.segment(plan.chunks_to_segment(), folder)
         next(segmenting.wait())
         assert segmenting._host
         process = segmenting._host._process

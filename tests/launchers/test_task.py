@@ -7,16 +7,22 @@ import math
 import random
 import signal
 import time
+from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from launchers.slurm.task import in_order_of_claims, name_of
+from launchers.slurm.task import Task, in_order_of_claims, name_of
 from pipeline.config.load import load_config
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.planning.plan import make_plan
+from pipeline.run import networks, segmenting
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, shards_of, write_phase
+from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, write_config, write_inputs
 from tests.support.runs import bring_up_to_date
@@ -110,6 +116,50 @@ def test_a_worker_that_lost_its_claim_goes_on_with_others(
     assert len(done) == read_phase(store, folder).ranges > 1
     assert sum(one.worker.endswith(f"-{silent.pid}") for one in done) >= len(done) - 1
     assert data_digests(tmp_path / "out") == whole
+
+
+def test_a_task_loads_networks_once_and_lists_only_the_marks_of_its_shard(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each claim loaded them again, and listed the marks of the whole run: of thousands of other workers."""
+    store, run, folder = order_phase(make_config(launcher=SLURM | {"chunks_per_claim": 1, "tasks": 1}))
+    for number in range(200):  # of other workers
+        store.write(f"{marks_of(run, 1, 77)}/starts/ffffffffffff-{number:05d}-0", b"")
+    counts: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str, what: Callable[..., str]) -> None:
+        before = getattr(owner, name)
+
+        def ask(*arguments: Any, **options: Any) -> Any:
+            result = before(*arguments, **options)
+            counts[what(*arguments)] += len(result) if name == "listing" else 1
+            return result
+
+        monkeypatch.setattr(owner, name, ask)
+
+    counted(networks, "built", lambda store, config, settings: f"network of {settings.name}")
+    counted(segmenting, "ChunkSegmenter", lambda *_: "segmenter")
+    counted(Store, "listing", lambda store, path: "marks" if "/starts" in path else "others")
+    Task(Console(quiet=True), store.url, folder).work()
+    assert read_phase(store, folder).ranges == len(list(read_results(store, folder))) == 3
+    assert counts["network of encode"] == counts["network of autobleu"] == counts["segmenter"] == 1
+    assert counts["marks"] == 0
+
+
+def test_marks_of_workers_that_died_in_an_earlier_phase_count_in_the_next(make_config: MakeConfig) -> None:
+    path = make_config(launcher=SLURM | {"chunks_per_claim": 1, "tasks": 1})
+    bring_up_to_date(path, "launcher.kind=inline", "autobleu=null")
+    store, run, _ = order_phase(path)
+    plan = make_plan(load_config(path))
+    second, last = plan.chunks[1].parts[0].ref.part, plan.chunks[2].parts[0].ref.part
+    for mark in (f"{second}-0", f"{second}-1"):
+        store.write(f"{marks_of(run, 1, 0)}/starts/{mark}", b"")
+    store.write(f"{marks_of(run, 1, 2)}/starts/{last}-0", b"")
+    write_phase(store, phase_folder(run, 2), plan, "main", ())
+    found = {path.removeprefix(f"{run}/starts/") for path in store.find(f"{run}/starts")}
+    assert found == {f"2-00001/starts/{second}-0", f"2-00001/starts/{second}-1", f"2-00002/starts/{last}-0"}
+    write_phase(store, phase_folder(run, 2), plan, "main", ())  # by a scheduler job that was restarted
+    assert {path.removeprefix(f"{run}/starts/") for path in store.find(f"{run}/starts")} == found
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])

@@ -18,7 +18,7 @@ import yaml
 
 from stages import fetch as module
 from stages.cards import CardError
-from stages.fetch import FetchError, Lines, UnavailableError, cache_path, fetch, public
+from stages.fetch import FetchError, Lines, UnavailableError, cache_path, checked_sha256, fetch, public
 from stages.sonar.card import load_card
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB: several blocks
@@ -299,3 +299,59 @@ def test_a_long_download_reports_rate_and_time_left(
         "fetching weights.pt: 1.50 of 3.00 GB, 50.0 MB/s, 30 s left",
         "fetching weights.pt: 2.00 of 3.00 GB, 50.0 MB/s, 20 s left",
     ]
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files whose digests were computed, on a machine that has no record yet."""
+    found: list[Path] = []
+
+    def counted(path: Path) -> str:
+        found.append(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(module, "sha256_of", counted)
+    monkeypatch.setattr(module, "RECORDED_BYTES", 1000)
+    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
+    return found
+
+
+def test_all_processes_of_a_machine_read_weights_once_to_check_them(tmp_path: Path, reads: list[Path]) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(CONTENT)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(checked_sha256(path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [SHA256] * 8 and len(reads) == 1
+
+
+def test_a_changed_file_is_read_again_though_its_size_and_time_are_the_same(tmp_path: Path, reads: list[Path]) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(CONTENT)
+    before = path.stat()
+    assert checked_sha256(path) == SHA256
+    path.write_bytes(CONTENT[::-1])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert checked_sha256(path) == hashlib.sha256(CONTENT[::-1]).hexdigest()
+    assert len(reads) == 2
+
+
+def test_records_end_after_a_day_and_those_of_others_do_not_count(tmp_path: Path, reads: list[Path]) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(CONTENT)
+    checked_sha256(path)
+    (record,) = tmp_path.glob(f"sonar-pipeline-checked-*/{'?' * 64}")
+    record.write_text("0" * 64)
+    assert checked_sha256(path) == "0" * 64, "the record counts"
+    os.utime(record, (0, 0))
+    assert checked_sha256(path) == SHA256 and len(reads) == 2
+    record.write_text("0" * 64)
+    record.parent.chmod(0o777)
+    assert checked_sha256(path) == SHA256 and len(reads) == 3
+    small = tmp_path / "small"
+    small.write_bytes(b"few")
+    record.parent.chmod(0o700)
+    assert checked_sha256(small) == checked_sha256(small) and len(reads) == 5

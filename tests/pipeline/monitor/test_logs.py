@@ -12,6 +12,7 @@ from pipeline.corpus import runs
 from pipeline.corpus.runs import RunRecord, newest_view
 from pipeline.corpus.states import read_state
 from pipeline.planning.plan import make_plan
+from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline
@@ -26,10 +27,11 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     write_jsonl(tmp_path / "in" / ODD, sample_documents("libreoffice-rus", 2))
     assert pipeline("run", path, "--until", "segment", "--launcher", "inline").returncode == 0
     store, run, folder = order_phase(path)
-    chunks = [one for one in read_state(store, newest_view(store)) if not one.chunk.path.startswith("odd")]
-    aside, good = (one.parts[0].ref.part for one in chunks[:2])
+    chunks = enumerate(read_state(store, newest_view(store)))
+    (shard, first), (_, second) = [one for one in chunks if not one[1].chunk.path.startswith("odd")][:2]
+    aside, good = (one.parts[0].ref.part for one in (first, second))
     for number in range(3):
-        store.write(f"{run}/starts/{aside}-{number}", b"")
+        store.write(f"{marks_of(run, 1, shard)}/starts/{aside}-{number}", b"")
     worker = start_worker(store, folder)
     assert worker.wait(600) == 0
     name = next(iter(store.find(f"{folder}/workers"))).rpartition("/")[2].removesuffix(".json")

@@ -13,6 +13,7 @@ from pipeline.coordination.lock import holder_info, set_holder, take_lock
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
 from pipeline.monitor.run_status import Cluster, RunWatcher
+from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline
@@ -68,7 +69,7 @@ def test_what_is_set_aside_is_named(make_config: MakeConfig) -> None:
     store, run, folder = order_phase(path)
     part = read_state(store, newest_view(store))[0].parts[0].ref.part
     for number in range(3):
-        store.write(f"{run}/starts/{part}-{number}", b"")
+        store.write(f"{marks_of(run, 1, 0)}/starts/{part}-{number}", b"")
     watcher = held_by_jobs(store, run)
     worker = start_worker(store, folder)
     shown_by_worker = worker.communicate(timeout=600)[0]

@@ -1,0 +1,65 @@
+"""Fetches the models of a run once, before its tasks start: a thousand nodes would ask their publisher at once.
+
+The first scheduler job fetches and checks; the files lie in the cache folders of SONAR models (`PIPELINE_CACHE`) and of
+Hugging Face (`HF_HOME`), which all nodes must share for this to help. Each node then reads a file once to check it
+(`stages.fetch.checked_sha256`). Cost: nothing but that check if they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.base.errors import StartError
+from pipeline.base.formats import counted, size
+from pipeline.config.run_config import RunConfig
+from stages.cards import CardError
+from stages.fragility.card import load_external_card
+from stages.segment.sat.card import load_sat_card
+from stages.sonar.card import FileRole, load_card
+
+
+def fetch_weights(console: Console, config: RunConfig) -> None:
+    """Fetch and check what the stages of a run load. Raises `StartError` if a model cannot be had."""
+    try:
+        for name, role in sorted(set(_files(config))):
+            load_card(name).verify(role)
+        places = {load_card(name).path(role) for name, role in _files(config)}
+        if config.fragility:
+            load_external_card(config.fragility.external).files()
+        if config.segment.uses_sat:
+            _fetch_sat(config.segment.sat)
+    except CardError as error:
+        raise StartError(f"the models of this run are not to be had here: {error}") from error
+    stored = sum(path.stat().st_size for path in places)
+    console.print(f"models: {counted(len(places), 'file')} of SONAR, {size(stored)}, checked", highlight=False)
+
+
+def _files(config: RunConfig) -> Iterator[tuple[str, FileRole]]:
+    """Yield the files that are loaded: the name of a card, and which of its files."""
+    yield config.segment.model, "tokenizer"
+    if config.encode:
+        yield config.encode.model, "encoder"
+    for stage in (config.autobleu, config.fragility, config.decoder):
+        if stage:
+            yield stage.model, "decoder"
+            yield stage.model, "tokenizer"
+
+
+def _fetch_sat(name: str) -> None:
+    card = load_sat_card(name)
+    for place in card.missing():
+        repository, colon, file = place.partition(": ")
+        if colon and not Path(place).is_absolute():
+            from huggingface_hub import hf_hub_download
+
+            try:
+                hf_hub_download(repository, file)
+            except (OSError, ValueError, RuntimeError) as error:
+                raise CardError(
+                    f"card {card.name}: {place} cannot be fetched ({str(error).splitlines()[0]}); run `pipeline models "
+                    f"{card.name} --fetch` where there is a network"
+                ) from error
+    card.verify()
