@@ -8,6 +8,7 @@ import re
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from pipeline.corpus.accounting import compute_accounting
@@ -46,6 +47,7 @@ def test_an_outage_in_each_phase_ends_in_the_same_corpus(
         with monkeypatch.context() as through:
             through.setenv("AWS_ENDPOINT_URL", proxy.url)
             assert pipeline("run", path).returncode == 0
+        fsspec.get_filesystem_class("s3").clear_instance_cache()  # of clients with the proxy's address
         deadline = time.monotonic() + 1200
         while jobs_of(folder):
             assert time.monotonic() < deadline, logs(folder)
