@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pipeline.base.errors import CorpusError
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.leases import Held, Leases
-from pipeline.run.phases import ShardResult, WorkerReport, failures_of, read_phase, read_result, read_worker, shards_of
+from pipeline.planning.requests import shards_of
+from pipeline.run.phases import ShardResult, WorkerReport, failures_of, read_phase, read_result, read_worker
 from pipeline.storage.store import Store
 
 SLOW = 3.0  # a claim that takes this many times the median is a straggler

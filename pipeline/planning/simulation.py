@@ -6,10 +6,12 @@ Every figure follows from a named source: what the receipts of this corpus measu
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import seconds_of
@@ -19,6 +21,7 @@ from pipeline.corpus.ledger import FILE_CHUNKS
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, total_of
 from pipeline.planning.plan import Plan
+from pipeline.planning.requests import A_BEAT, A_CHUNK, A_SHARD, A_TASK, Requests, of_a_part, shards_of
 from pipeline.storage import layout
 from stages.sampling import Rows
 from stages.sonar.card import load_card
@@ -27,6 +30,8 @@ BY_PAPER, BY_SCHEMA, DERIVED = "paper", "schema", "derived"  # where a figure co
 PAPER_RATES = (300.0, 400.0)  # SONAR embeddings per second and GPU
 STORED = 0.85  # of raw float16, as `benchmarks.storage` measures it
 LIST_KEYS, REQUEST_SECONDS, AT_ONCE = 1000, 0.05, 16  # keys per LIST, seconds per request, small reads at a time
+BEATS = 4.0  # heartbeats while a lease lasts
+SPREAD = 0.1  # standard deviation of the logarithm of the nodes' speeds
 SAMPLED = ("autobleu", "fragility")
 NUMBERS = {"int32": 4, "float": 4, "double": 8, "uint64": 8, "uint8": 1}  # bytes
 
@@ -138,8 +143,11 @@ class Simulation:
 
     @property
     def parts(self) -> int:
-        """The number of parts: whole parts of every chunk, and one of its rest."""
-        return self.chunks * math.ceil(self.size.sentences / self.chunks / self.config.part_sentences)
+        """The number of parts: whole parts of every chunk, each with half a document more than asked for, and one of
+        its rest.
+        """
+        each = self.config.part_sentences + self.size.sentences / self.size.documents / 2
+        return self.chunks * math.ceil(self.size.sentences / self.chunks / each)
 
     @property
     def files(self) -> int:
@@ -156,10 +164,9 @@ class Simulation:
         """The number of ledger files after compaction."""
         return math.ceil(self.chunks / FILE_CHUNKS)
 
-    @property
-    def claims(self) -> int:
-        """The least number of ranges of chunks that tasks claim in a phase; towards its end the ranges are smaller."""
-        return math.ceil(self.chunks / self.config.launcher.chunks_per_claim)
+    def claims(self, tasks: int) -> int:
+        """Return the number of shards of chunks that so many tasks claim in the main pass."""
+        return len(shards_of(self.chunks, self.config.launcher.chunks_per_claim, tasks))
 
     @property
     def bytes(self) -> float:
@@ -190,11 +197,34 @@ class Simulation:
         return math.ceil(self.receipts / LIST_KEYS)
 
     @property
-    def part_requests(self) -> int:
-        """Return the requests of the work on one part: checks (one per stage), writes (files and a receipt per stage)
-        and reads.
+    def part_requests(self) -> Requests:
+        """Return the requests of the work on one part."""
+        files = [one.total / self.parts for one in self.storage]
+        return of_a_part(sum(one.stage != SEGMENT for one in self.stages), files)
+
+    def requests(self, tasks: int, hours: float = 0.0) -> Requests:
+        """Return the requests of so many tasks that do all the work, for so many hours each."""
+        found = self.part_requests.times(self.parts) + A_CHUNK.times(self.chunks)
+        found += A_SHARD.times(self.claims(tasks)) + A_TASK.times(tasks)
+        return found + A_BEAT.times(tasks * hours * 3600 * BEATS / self.config.launcher.lease_seconds)
+
+    def makespan(self, tasks: int, hours: float) -> float:
+        """Return the hours until the last of so many tasks ends, if each would have so many hours of even work.
+
+        Nodes differ in speed, by about a tenth (`SPREAD`), and each takes shards as it is free; the pilot's barrier and
+        the queue of the cluster are not counted.
         """
-        return 2 * len(self.stages) + len(self.storage) + 3  # mark of the start, receipt of `segment`, sentences
+        each = tasks * hours / max(1, self.chunks)  # of a chunk, at the mean speed
+        normal = NormalDist(0.0, SPREAD)
+        slower = [math.exp(normal.inv_cdf((place + 0.5) / tasks)) for place in range(tasks)]
+        free = [(0.0, place) for place in range(tasks)]
+        end = 0.0
+        for start, stop in shards_of(self.chunks, self.config.launcher.chunks_per_claim, tasks):
+            at, place = free[0]
+            at += (stop - start) * each * slower[place]
+            heapq.heapreplace(free, (at, place))
+            end = max(end, at)
+        return end
 
 
 def simulate(plan: Plan, documents: float | None) -> Simulation:

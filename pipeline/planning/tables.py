@@ -16,6 +16,7 @@ from pipeline.config.stages import ONLY_FITS
 from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork
+from pipeline.planning.requests import month_dollars
 from pipeline.planning.simulation import (
     AT_ONCE,
     BY_PAPER,
@@ -211,7 +212,11 @@ def _objects(console: Console, found: Simulation) -> None:
         ["data files", large(found.files), f"{len(found.storage)} families"],
         ["receipts", large(found.receipts), f"{len(found.stages)} stages per part, one per chunk"],
         ["ledger rows", large(found.chunks), f"one per finished chunk, in {found.ledgers} files or more"],
-        ["claims per phase", large(found.claims), f"of {launcher.chunks_per_claim} chunks, or more of fewer"],
+        [
+            "claims",
+            large(found.claims(launcher.tasks)),
+            f"of {launcher.tasks} tasks (launcher.tasks): {launcher.chunks_per_claim} chunks each, fewer in the end",
+        ],
     ]
     _table(console, "Things", ("", "number", ""), rows, texts=2)
 
@@ -221,6 +226,7 @@ def _storage(console: Console, found: Simulation) -> None:
     each = found.bytes / found.size.sentences
     rows.append(["all", large(found.size.sentences), f"{each:.1f}", size(found.bytes), ""])
     _table(console, "Storage", ("family", "rows", "bytes per row", "in all", "from"), rows, texts=2)
+    console.print(f"On S3 Standard, about {_dollars(month_dollars(found.bytes))} a month.", highlight=False)
 
 
 def _source(one: Storage) -> str:
@@ -260,14 +266,23 @@ def _time(console: Console, found: Simulation, gpus: Sequence[int]) -> None:
     nodes = found.config.launcher.gpus_per_node or 1
     console.print(
         f"An array task has {nodes} GPU{'s' * (nodes != 1)} (launcher.gpus_per_node) and starts again after "
-        f"{found.config.launcher.time} (launcher.time). Fits see the pilot only, and are not counted.",
+        f"{found.config.launcher.time} (launcher.time). Fits see the pilot only, and are not counted. If nodes differ "
+        f"in speed by a tenth, the last of {number(found.tasks(gpus[-1]))} tasks ends after "
+        f"{span(found.makespan(found.tasks(gpus[-1]), high / gpus[-1]))}.",
         highlight=False,
     )
 
 
+def _dollars(value: float) -> str:
+    return f"${value:.2f}" if value < 10 else f"${number(float(f'{value:.3g}'))}"
+
+
 def _requests(console: Console, found: Simulation) -> None:
     high = found.device_hours()[1]
-    waiting = found.part_requests * REQUEST_SECONDS
+    tasks = found.config.launcher.tasks
+    work = found.requests(tasks, high / (tasks * (found.config.launcher.gpus_per_node or 1)))
+    a_part = found.part_requests.total
+    waiting = a_part * REQUEST_SECONDS
     share = f"{waiting * found.parts / (high * 3600):.2%}" if high else "–"
     planning = 1 + 2 * found.ledgers
     listing, reading = found.lists * REQUEST_SECONDS, found.receipts / AT_ONCE * REQUEST_SECONDS
@@ -285,8 +300,8 @@ def _requests(console: Console, found: Simulation) -> None:
             f"verify, gc: {number(LIST_KEYS)} keys per LIST",
         ],
         ["read every receipt", large(found.receipts), span(reading / 3600), f"verify, gc: {AT_ONCE} at a time"],
-        ["work on the parts", large(found.part_requests * found.parts), span(waiting * found.parts / 3600), ""],
+        ["the work itself", large(work.total), span(work.total * REQUEST_SECONDS / 3600), ""],
     ]
-    rows[-1][3] = f"{found.part_requests} per part: {share} of the workers' time, mostly while they compute"
+    rows[-1][3] = f"{a_part:.0f} per part, {share} of the workers' time; {_dollars(work.dollars)} on S3"
     title = f"Requests to an object store, {REQUEST_SECONDS * 1000:.0f} ms each"
     _table(console, title, ("", "requests", "time", ""), rows, texts=2)

@@ -30,6 +30,7 @@ from pipeline.coordination.identity import identity
 from pipeline.corpus.runs import STARTS, read_summary
 from pipeline.corpus.states import View, read_state
 from pipeline.inputs import Chunk
+from pipeline.planning.requests import shards_of
 from pipeline.storage import layout
 from pipeline.storage.records import read_json, said_of
 from pipeline.storage.store import Store
@@ -123,18 +124,6 @@ class WorkerReport(BaseModel):
 def phase_folder(run: str, number: int) -> str:
     """Return the folder of the n-th phase of a run (`runs/<run>`); the first is 1."""
     return f"{run}/phase-{number}"
-
-
-def shards_of(chunks: int, most: int, workers: int) -> list[tuple[int, int]]:
-    """Return [start, end) of every shard: at most `most` chunks, and towards the end half of each worker's share of the
-    rest.
-    """
-    found, start = [], 0
-    while start < chunks:
-        size = max(1, min(most, -(-(chunks - start) // (2 * workers))))
-        found.append((start, start + size))
-        start += size
-    return found
 
 
 def write_phase(

@@ -20,8 +20,9 @@ from launchers.slurm.task import Task, in_order_of_claims, name_of
 from pipeline.config.load import load_config
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.planning.plan import make_plan
+from pipeline.planning.requests import shards_of
 from pipeline.run import networks, segmenting
-from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, shards_of, write_phase
+from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
 from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, write_config, write_inputs

@@ -54,7 +54,8 @@ def test_the_size_of_the_paper(tmp_path: Path) -> None:
     assert found.parts == 8 * 406_504
     assert found.files == found.parts * 8 and found.receipts == found.parts * 6 + found.chunks
     assert found.ledgers == 25  # of 16 384 chunks
-    assert found.claims == 8131 and found.lists == math.ceil(found.receipts / 1000)
+    assert found.claims(1) == 8135 and found.claims(1000) == 15_127  # towards the end they are of fewer chunks
+    assert found.lists == math.ceil(found.receipts / 1000)
     encode = next(one for one in found.stages if one.stage == "encode")
     assert encode.hours == pytest.approx((310e9 / 400 / 3600, 310e9 / 300 / 3600))  # 215 to 287 thousand GPU-hours
     assert found.unknown == ("segment", "autobleu", "fragility", "predictor", "rvq")
@@ -109,7 +110,16 @@ def test_what_is_shown_fits_the_terminal(tmp_path: Path, width: int) -> None:
     lines = shown(of("sample-full", *SONAR, f"output={tmp_path}"), width)
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    for words in ("310 billion", "215 278 – 287 037", "539.6 TB", "3.25 million", "no rate: run some", "17 h", "0.36%"):
+    for words in (
+        "310 billion",
+        "215 278 – 287 037",
+        "539.6 TB",
+        "3.25 million",
+        "no rate: run some",
+        "17 h",
+        "0.77%",
+        "$13 500 a month",
+    ):
         assert words in text, words
 
 
@@ -121,6 +131,14 @@ def test_the_command(make_config: MakeConfig) -> None:
     assert alone.returncode == 2 and "--gpus 16 belongs to --simulate" in alone.stderr
     wrong = pipeline("plan", path, "--simulate", "--gpus", "8,many")
     assert wrong.returncode == 2 and "for instance --gpus 8,64,1000" in wrong.stderr
+
+
+def test_the_last_task_ends_later_if_nodes_differ(tmp_path: Path) -> None:
+    found = of("sample-full", *SONAR, f"output={tmp_path}")
+    even = 287.0
+    assert even * 0.98 < found.makespan(1000, even) < even * 1.03, "small shards at the end keep all of them busy"
+    large_claims = of("sample-full", *SONAR, "launcher.chunks_per_claim=400", f"output={tmp_path}")
+    assert large_claims.makespan(1000, even) > found.makespan(1000, even)
 
 
 def test_figures_in_words() -> None:
