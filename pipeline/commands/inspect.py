@@ -139,16 +139,26 @@ def export(
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="float32 or float16 [parquet: float32; numpy, webdataset: float16], or none, which leaves them out of "
-            "parquet",
+            help="float32 or float16 [parquet, hub: float32; numpy, webdataset: float16], or none, which leaves them "
+            "out of parquet and hub",
         ),
     ] = None,
     row_group_rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="for parquet: rows in a row group, at most [8192]")
+        int | None, typer.Option(min=1, metavar="N", help="for parquet, hub: rows in a row group, at most [8192]")
     ] = None,
     shard_mb: Annotated[
         int | None, typer.Option(min=1, metavar="MB", help="for webdataset: size of a tar file, at most [256]")
     ] = None,
+    licence: Annotated[
+        str | None, typer.Option(metavar="ID", help="for hub: licence of the texts, such as cc-by-4.0 [unknown]")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="USER/NAME", help="for hub: upload the folder to this dataset repository")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="for --push: a new repository is private")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="for --push: in place of what the repository holds")
+    ] = False,
 ) -> None:
     """Write the selected sentences for other programs, or in the layout of another project's trainer.
 
@@ -160,6 +170,10 @@ def export(
 
     webdataset: tar files that the package webdataset streams. One sample per document,
     or piece of one: the matrix of its embeddings (.npy), and all else (.json).
+
+    hub: plain Parquet as a dataset of the Hugging Face Hub, with a card (README.md):
+    licences, languages, features, inputs, filters, models, quality and plots. With
+    --push it is uploaded; if that breaks off, the same command goes on.
 
     lcm: for Meta's large_concept_model. Parquet with one row per document:
     text_sentences and text_sentences_sonar_emb (FP16, bit for bit), a hive
@@ -179,6 +193,9 @@ def export(
 
       pipeline export runs/sample --format numpy --to sample-numpy --vectors float32
 
+      pipeline export runs/sample --format hub --to sample-hub --licence cc-by-4.0
+        --push me/sample
+
       pipeline export runs/sample --format lcm --to s3://mine/lcm
 
       pipeline export runs/sample --format sonar-llm --to sonar_embeddings
@@ -191,7 +208,13 @@ def export(
     corpus = open_corpus(place)
     scaler = fitted_scaler(corpus.store, corpus.view.fits) if kind == "lcm" else None
     rules = SelectOptions(where, broken, min_sentences)
-    export_corpus(out, place, corpus, ExportOptions(kind, to, rules, vectors, row_group_rows, shard_mb), scaler)
+    options = ExportOptions(kind, to, rules, vectors, row_group_rows, shard_mb, licence, push, private, replace)
+    draw = None
+    if kind == "hub":
+        from pipeline.quality.report.dataset import dataset_plots
+
+        draw = dataset_plots
+    export_corpus(out, place, corpus, options, scaler, draw)
 
 
 def files(

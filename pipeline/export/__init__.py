@@ -8,8 +8,11 @@ over the selected text and embeddings.
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,11 +20,14 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, CorpusError, StorageError
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.exports import record_export
+from pipeline.corpus.exports import record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.corpus.tombstones import tombstone_paths
+from pipeline.export.hub import Draw, write_hub
+from pipeline.export.hub.header import LICENCES
+from pipeline.export.hub.push import Push
 from pipeline.export.lcm import write_lcm
 from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
@@ -34,11 +40,12 @@ from pipeline.select.selection import Counts, Selection
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
 
-FORMATS = ("parquet", "numpy", "webdataset", "lcm", "sonar-llm")
+FORMATS = ("parquet", "numpy", "webdataset", "hub", "lcm", "sonar-llm")
 VECTORS = {  # types of vectors that a format can have, the usual one first; formats that are missing have one type
     "parquet": ("float32", "float16", "none"),
     "numpy": ("float16", "float32"),
     "webdataset": ("float16", "float32"),
+    "hub": ("float32", "float16", "none"),
 }
 
 
@@ -50,28 +57,55 @@ class ExportOptions:
     to: str
     rules: SelectOptions = field(default_factory=SelectOptions)
     vectors: str | None = None  # one of `VECTORS`
-    row_group_rows: int | None = None  # of the format parquet
+    row_group_rows: int | None = None  # of the formats parquet and hub
     shard_mb: int | None = None  # of the format webdataset
+    licence: str | None = None  # of the texts, for the format hub; one of `LICENCES`
+    push: str | None = None  # the dataset repository to upload to, for the format hub
+    private: bool = False  # whether it is made private
+    replace: bool = False  # whether its other files go
 
 
 def export_corpus(
-    console: Console, place: str, corpus: Corpus, options: ExportOptions, scaler: RobustScaler | None = None
+    console: Console,
+    place: str,
+    corpus: Corpus,
+    options: ExportOptions,
+    scaler: RobustScaler | None = None,
+    draw: Draw | None = None,
 ) -> None:
-    """Write the selection of a corpus. `scaler` is for the format lcm, whose release calls it a normalizer.
+    """Write the selection of a corpus.
 
-    Raises `ConfigError` for a format, a place or a condition that is not possible, `CorpusError` for a corpus that is
-    not finished, of which nothing is selected, or from which documents were purged meanwhile.
+    Args:
+        console: where to say what was done.
+        place: what the user named: a corpus, or its YAML file.
+        corpus: the corpus.
+        options: of the command.
+        scaler: for the format lcm, whose release calls it a normalizer.
+        draw: draws the plots of the format hub.
+
+    Raises:
+        ConfigError: for a format, a place, a condition or a repository that is not possible.
+        CorpusError: for a corpus that is not finished, of which nothing is selected, or from which documents were
+            purged meanwhile.
+        HubError: if an upload fails.
     """
     if options.format not in FORMATS:
         raise ConfigError(f"--format {options.format}: allowed are {', '.join(FORMATS)}")
     vectors = _vectors(options)
-    _only(options.format, "--row-group-rows", options.row_group_rows, ("parquet",))
+    _only(options.format, "--row-group-rows", options.row_group_rows, ("parquet", "hub"))
     _only(options.format, "--shard-mb", options.shard_mb, ("webdataset",))
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
+    push = _push(options)
+    selection = selection_of(place, corpus, options.rules)
+    if push:
+        push.check()
+        if _is_written(options, selection):
+            console.print(f"{options.to} is complete; it is uploaded as it is", markup=False, highlight=False)
+            push.upload(console)
+            return
     target = ExportTarget(options.to, corpus.url)
     purged = tombstone_paths(corpus.store)
-    selection = selection_of(place, corpus, options.rules)
     _whole(corpus)
     with RowProgress(console, corpus.rows) as progress:
         counts = selection.count(progress)
@@ -83,6 +117,11 @@ def export_corpus(
             written = write_lcm(selection, target, progress, scaler)
         elif options.format == "parquet":
             written = write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
+        elif options.format == "hub":
+            if draw is None:
+                raise ValueError("the format hub needs `draw`")
+            row_group_rows = options.row_group_rows or ROW_GROUP_ROWS
+            written = write_hub(selection, target, progress, vectors, row_group_rows, counts, options.licence, draw)
         elif options.format == "numpy":
             written = write_numpy(selection, target, progress, vectors)
         elif options.format == "webdataset":
@@ -92,7 +131,7 @@ def export_corpus(
 
             written = write_sonar_llm(selection, newest_config(corpus.store), target, progress)
     _balance(counts, written)
-    target.write_json("export.json", _about(options.format, selection, counts, written))
+    target.write_json("export.json", _identity(options, selection) | _about(counts, written))
     console.print(
         f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
         f"({counted(written.files, 'file')}, {size(written.bytes)})",
@@ -107,6 +146,8 @@ def export_corpus(
             f"documents were purged from {corpus.url} during this export, which may hold them: delete {target.url} and "
             "export again"
         )
+    if push:
+        push.upload(console)
 
 
 def _vectors(options: ExportOptions) -> str:
@@ -162,14 +203,51 @@ def _record(console: Console, kind: str, selection: Selection, target: ExportTar
         )  # fmt: skip
 
 
-def _about(kind: str, selection: Selection, counts: Counts, written: Written) -> dict[str, object]:
+def _identity(options: ExportOptions, selection: Selection) -> dict[str, object]:
+    """Return what decides an export's bytes."""
+    given = {"vectors": options.vectors, "row_group_rows": options.row_group_rows, "licence": options.licence}
     return {
-        "format": kind,
+        "format": options.format,
         "corpus": selection.corpus.view.name,
+        "view": view_digest(selection.corpus.view),
         "select": selection.settings.model_dump(mode="json"),
         "selection": selection.digest,
+        "options": {name: value for name, value in given.items() if value is not None},
+    }
+
+
+def _about(counts: Counts, written: Written) -> dict[str, object]:
+    return {
         "sentences": counts.sentences,
         "removed": counts.removed,
         "written": {"sentences": written.sentences, "sequences": written.pieces, "by_split": written.by_split},
         "dim": written.dim,
     }
+
+
+def _push(options: ExportOptions) -> Push | None:
+    """Return the upload that is asked for. Raises `ConfigError` for options that do not go together."""
+    for name, value in (("--push", options.push), ("--licence", options.licence)):
+        _only(options.format, name, value, ("hub",))
+    if options.licence and options.licence not in LICENCES:
+        near = difflib.get_close_matches(options.licence.lower().replace(" ", "-"), LICENCES, n=3, cutoff=0.3)
+        raise ConfigError(
+            f"--licence {options.licence} is no name of a licence on the Hub; "
+            + (f"did you mean {' or '.join(near)}? " if near else "")
+            + f"Allowed are {', '.join(LICENCES)}"
+        )
+    if not options.push:
+        for name, asked in (("--private", options.private), ("--replace", options.replace)):
+            if asked:
+                raise ConfigError(f"{name} says how to upload, and --push is missing; give --push USER/NAME")
+        return None
+    return Push(options.push, options.to, private=options.private, replace=options.replace)
+
+
+def _is_written(options: ExportOptions, selection: Selection) -> bool:
+    """Return whether the local folder already holds this very export, complete."""
+    try:
+        found = json.loads(Path(options.to, "export.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found | _identity(options, selection) == found

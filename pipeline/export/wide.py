@@ -11,6 +11,7 @@ after the splits, as `datasets` expects. Memory: a row group of each split.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import IO
 
 import numpy as np
@@ -27,7 +28,12 @@ ROW_GROUP_ROWS = 8192
 
 
 def write_wide(
-    selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str, row_group_rows: int
+    selection: Selection,
+    target: ExportTarget,
+    progress: RowProgress,
+    vectors: str,
+    row_group_rows: int,
+    see: Callable[[str, pa.Table], None] | None = None,
 ) -> Written:
     """Write every selected sentence.
 
@@ -37,6 +43,7 @@ def write_wide(
         progress: is told of written rows.
         vectors: the type of vectors, `float32` or `float16`, or `none` to leave them out.
         row_group_rows: the most rows of a row group.
+        see: is shown (split, rows) as they are written.
 
     Raises:
         CorpusError: for a damaged file of the corpus.
@@ -53,6 +60,8 @@ def write_wide(
                     writer = _RowGroupWriter(file, table.schema, row_group_rows, written)
                     writers[split] = closing.enter_context(contextlib.closing(writer))
                 writers[split].write(table)
+                if see:
+                    see(split, table)
     written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{target.url}/data/*/*.parquet'"
     return written
 

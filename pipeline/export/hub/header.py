@@ -1,0 +1,101 @@
+"""The YAML header of a dataset card, with the names that the Hub and `datasets` give things."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.export.hub.figures import ExportFigures
+from pipeline.inputs.splits import SPLITS
+from stages.language.identifier import SONAR_CODES
+
+# The licences that the Hub lists, of those that texts and models usually have.
+LICENCES = (
+    "agpl-3.0", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "bsl-1.0", "cc", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0",
+    "cc-by-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0",
+    "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cc-by-nd-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0",
+    "cc0-1.0", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "isc", "lgpl", "lgpl-2.1", "lgpl-3.0", "mit", "mpl-2.0", "odbl",
+    "odc-by", "other", "pddl", "postgresql", "unknown", "unlicense",
+)  # fmt: skip
+UNKNOWN = "unknown"
+_TWO_LETTERS = {codes[0].split("_")[0]: label for label, codes in SONAR_CODES.items() if len(label) == 2} | {
+    "bho": "bho", "nob": "nb", "ibo": "ig", "hau": "ha", "zul": "zu", "xho": "xh", "kin": "rw", "lin": "ln",
+    "tir": "ti", "tso": "ts", "tsn": "tn", "ssw": "ss", "sna": "sn", "wol": "wo", "aka": "ak", "bam": "bm",
+    "ewe": "ee", "fao": "fo", "fij": "fj", "kik": "ki", "lug": "lg", "mri": "mi", "nya": "ny", "run": "rn",
+    "sag": "sg", "smo": "sm", "sot": "st", "twi": "tw", "dzo": "dz",
+}  # fmt: skip
+_SIZES = ((10**3, "1K"), (10**4, "10K"), (10**5, "100K"), (10**6, "1M"), (10**7, "10M"), (10**8, "100M"),
+          (10**9, "1B"), (10**10, "10B"), (10**11, "100B"), (10**12, "1T"))  # fmt: skip
+
+
+def iso_code(lang: str) -> str:
+    """Return the ISO 639-1 code of a SONAR code such as `deu_Latn` (`de`), or ISO 639-3 where there is none (`ban`).
+
+    Text that is no such code stays, without its script.
+    """
+    code = lang.partition("_")[0]
+    return _TWO_LETTERS.get(code, code)
+
+
+def licence_id(text: str) -> str:
+    """Return the Hub's name of the licence that a model's card states first (`MIT (weights). …` is `mit`)."""
+    first = re.split(r" \(|\. |; |, ", text)[0].strip().lower()
+    return first if first in LICENCES else "other"
+
+
+def size_category(rows: int) -> str:
+    """Return the Hub's category of a number of rows, such as `10K<n<100K`."""
+    below = "n<1K"
+    for (low, name), (_, upper) in zip(_SIZES, (*_SIZES[1:], (0, "")), strict=True):
+        if rows >= low:
+            below = f"{name}<n<{upper}" if upper else "n>1T"
+    return below
+
+
+def header(name: str, licences: list[str], figures: ExportFigures, file_bytes: int) -> dict[str, Any]:
+    """Return the header. `licences`: of the texts and of the encoder, as the Hub names them; `file_bytes`: of the
+    Parquet files.
+    """
+    splits = [split for split in SPLITS if split in figures.rows]
+    rows = sum(figures.rows.values())
+    return {
+        "pretty_name": name,
+        "language": sorted({iso_code(lang) for lang in figures.langs}),
+        "license": list(dict.fromkeys(licences)),
+        "size_categories": [size_category(rows)],
+        "task_categories": ["feature-extraction", "sentence-similarity"],
+        "tags": ["sonar", "sentence-embeddings", "large-concept-model", "sonar-pipeline"],
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [{"split": split, "path": f"data/{split}/*.parquet"} for split in splits],
+            }
+        ],
+        "dataset_info": {
+            "config_name": "default",
+            "features": features(figures.schema) if figures.schema else [],
+            "splits": [
+                {"name": split, "num_bytes": figures.bytes[split], "num_examples": figures.rows[split]}
+                for split in splits
+            ],
+            "download_size": file_bytes,
+            "dataset_size": sum(figures.bytes.values()),
+        },
+    }
+
+
+def features(schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return the features of `datasets` for the columns of Parquet files."""
+    return [{"name": field.name, **_feature(field.type)} for field in schema]
+
+
+def _feature(kind: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_list(kind):
+        inner = _feature(kind.value_type)
+        return {"list": inner.get("dtype") or inner.get("struct") or inner}
+    if pa.types.is_struct(kind):
+        return {"struct": [{"name": one.name, **_feature(one.type)} for one in kind]}
+    names = {pa.float32(): "float32", pa.float64(): "float64", pa.float16(): "float16", pa.date32(): "date32"}
+    return {"dtype": names.get(kind, str(kind))}

@@ -1,0 +1,218 @@
+"""`export --format hub`: `datasets` and the Hub's own classes accept the folder, and an upload arrives bit for bit."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from pipeline import Corpus
+from pipeline.base.errors import ConfigError
+from pipeline.export import ExportOptions, export_corpus
+from pipeline.export.hub.card import escaped
+from pipeline.export.hub.header import features, iso_code, licence_id, size_category
+from pipeline.export.hub.push import HubError
+from pipeline.quality.report.dataset import dataset_plots
+from pipeline.select.command import SelectOptions
+from tests.pipeline.export.exported import WHERE
+from tests.support.cli import pipeline
+from tests.support.hub import Hub, hub_server
+
+
+def export(corpus: Corpus, to: Path, **options: Any) -> str:
+    shown = io.StringIO()
+    asked = ExportOptions("hub", str(to), **options)
+    export_corpus(Console(file=shown, width=200), corpus.url, corpus, asked, draw=dataset_plots)
+    return shown.getvalue()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    from huggingface_hub import constants
+
+    with hub_server() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setenv("HF_TOKEN", "hf_me")
+        yield server
+
+
+def local_files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_datasets_loads_the_folder_with_the_features_that_the_card_states(corpus: Corpus, tmp_path: Path) -> None:
+    import datasets
+    from huggingface_hub import DatasetCard
+
+    export(corpus, tmp_path / "to", rules=SelectOptions(WHERE), licence="mpl-2.0", vectors="float16")
+    card = DatasetCard.load(tmp_path / "to/README.md")
+    assert card.data.language == ["de", "en"] and card.data.license[0] == "mpl-2.0"
+    found = datasets.load_dataset(str(tmp_path / "to"), cache_dir=str(tmp_path / "cache"))
+    rows = corpus.to_arrow("doc_id", "split", "text", "title", "embedding", "part", "row", where=WHERE)
+    assert set(found) == {"train", "validation", "test"} == set(rows["split"].to_pylist())
+    for split, mine in found.items():
+        wanted = rows.filter(pa.compute.equal(rows["split"], split)).to_pylist()
+        names = ("doc_id", "split", "text", "title", "part", "row")
+        assert mine.select_columns(list(names)).to_list() == [{name: row[name] for name in names} for row in wanted]
+        stored = np.array([row["embedding"] for row in wanted], np.float16)
+        assert np.array(mine["embedding"][:], np.float16).tobytes() == stored.tobytes()
+        stated = card.data.dataset_info["features"]
+        assert stated == mine.features._to_yaml_list()
+        sizes = {one["name"]: one["num_examples"] for one in card.data.dataset_info["splits"]}
+        assert sizes[split] == len(mine)
+
+
+def test_the_card_says_where_the_data_are_from_and_what_is_not_known(corpus: Corpus, tmp_path: Path) -> None:
+    export(corpus, tmp_path / "to", rules=SelectOptions(WHERE))
+    text = (tmp_path / "to/README.md").read_text()
+    about = json.loads((tmp_path / "to/export.json").read_text())
+    for words in (
+        "Licence of the texts: not stated", "metadata title", "max_chars: 80", "removed: chars \\>= 20",
+        f"| written | {about['written']['sentences']} |", "| documents in | 11 |", "sha256 `", "stage encode, version",
+        "AutoBLEU of the sentences that were scored", "| eng\\_Latn | en |",
+    ):  # fmt: skip
+        assert words in text, words
+    for path in (tmp_path / "to/plots").iterdir():
+        assert f"](plots/{path.name})" in text and path.read_bytes().startswith(b"<svg")
+    assert len(list((tmp_path / "to/plots").iterdir())) == 4
+    assert str(tmp_path) not in text and corpus.url not in text
+    export(corpus, tmp_path / "again", rules=SelectOptions(WHERE))
+    assert local_files(tmp_path / "to") == local_files(tmp_path / "again")
+
+
+def test_features_of_every_type_are_those_of_datasets() -> None:
+    import datasets
+
+    of_struct = pa.struct([("a", pa.int64()), ("names", pa.list_(pa.string()))])
+    schema = pa.schema([
+        ("text", pa.string()), ("vector", pa.list_(pa.field("element", pa.float16(), nullable=False))),
+        ("day", pa.date32()), ("moment", pa.timestamp("us", "UTC")), ("yes", pa.bool_()), ("one", pa.float32()),
+        ("two", pa.float64()), ("small", pa.int8()), ("hash", pa.uint64()), ("struct", of_struct),
+        ("structs", pa.list_(of_struct)), ("lists", pa.list_(pa.list_(pa.int32()))),
+    ])  # fmt: skip
+    assert features(schema) == datasets.Features.from_arrow_schema(schema)._to_yaml_list()
+
+
+def test_names_of_the_hub() -> None:
+    assert [iso_code(lang) for lang in ("eng_Latn", "zho_Hans", "nob_Latn", "arb_Arab", "ban_Latn", "x")] == [
+        "en", "zh", "nb", "ar", "ban", "x",
+    ]  # fmt: skip
+    assert [licence_id(text) for text in ("MIT (weights). Texts: books", "CC-BY-NC-4.0", "ask us")] == [
+        "mit", "cc-by-nc-4.0", "other",
+    ]  # fmt: skip
+    sizes = {0: "n<1K", 999: "n<1K", 1000: "1K<n<10K", 25_000: "10K<n<100K", 10**9: "1B<n<10B", 2 * 10**12: "n>1T"}
+    assert {rows: size_category(rows) for rows in sizes} == sizes
+    assert escaped("a|b<img src=x>\n# [x](y) `c`") == r"a\|b\<img src=x\>\\n\# \[x\](y) \`c\`"
+
+
+def test_a_push_arrives_bit_for_bit_and_is_read_from_there(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
+    from huggingface_hub import snapshot_download
+
+    said = export(corpus, tmp_path / "to", push="me/mine", private=True)
+    assert f"uploaded to {hub.url}/datasets/me/mine" in said.replace("\n", "")
+    there = hub.repositories["me/mine"]
+    assert there.private and there.files == local_files(tmp_path / "to")
+    assert set(hub.checked) == {(tmp_path / "to/README.md").read_text()}
+    back = snapshot_download(
+        "me/mine", repo_type="dataset", local_dir=tmp_path / "back", token="hf_me", endpoint=hub.url
+    )
+    found = {name: data for name, data in local_files(Path(back)).items() if not name.startswith(".cache")}
+    assert found == there.files
+
+
+def test_a_push_that_broke_off_goes_on(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
+    hub.break_after = 2
+    with pytest.raises(HubError, match="the same command goes on with the upload"):
+        export(corpus, tmp_path / "to", push="me/mine")
+    written = local_files(tmp_path / "to")
+    assert "export.json" in written and not hub.repositories["me/mine"].files and len(hub.sent) == 2
+    hub.break_after = None
+    said = export(corpus, tmp_path / "to", push="me/mine")
+    assert "is complete; it is uploaded as it is" in said and local_files(tmp_path / "to") == written
+    assert hub.repositories["me/mine"].files == written
+    assert len(hub.sent) == len(set(hub.sent)) > 2, "a file that had arrived was sent again"
+    commits = hub.repositories["me/mine"].commits
+    assert "uploaded to" in export(corpus, tmp_path / "to", push="me/mine")
+    assert hub.repositories["me/mine"].commits == commits, "nothing new, no commit"
+
+
+def test_other_files_of_a_repository_are_replaced_only_if_asked(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
+    export(corpus, tmp_path / "old", push="me/mine")
+    with pytest.raises(ConfigError, match=r"me/mine exists and holds other files .* and \d+ more\); .* --replace"):
+        export(corpus, tmp_path / "new", push="me/mine", rules=SelectOptions("chars >= 60"))
+    assert not (tmp_path / "new").exists(), "it is refused before anything is written"
+    export(corpus, tmp_path / "new", push="me/mine", rules=SelectOptions("chars >= 60"), replace=True)
+    assert hub.repositories["me/mine"].files == local_files(tmp_path / "new")
+
+
+def refusal(corpus: Corpus, to: Path, repo: str) -> str:
+    with pytest.raises((HubError, ConfigError)) as caught:
+        export(corpus, to, push=repo)
+    assert caught.value.__cause__ is not None or isinstance(caught.value, ConfigError)
+    return str(caught.value)
+
+
+def test_what_stands_in_the_way_of_a_push_is_said_before_anything_is_written(
+    corpus: Corpus, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    to = tmp_path / "to"
+    assert "is no name of a repository" in refusal(corpus, to, "me/a b")
+    assert "says not whose it is" in refusal(corpus, to, "mine")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "refused --push me/mine (401: " in (said := refusal(corpus, to, "me/mine")) and "log in again" in said
+    monkeypatch.delenv("HF_TOKEN")
+    assert "there is none: run `hf auth login`" in refusal(corpus, to, "me/mine")
+    monkeypatch.setenv("HF_TOKEN", "hf_me")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in refusal(corpus, to, "me/mine")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert "does not answer" in (said := refusal(corpus, to, "me/mine")) and "check the network" in said
+    assert not to.exists() and not hub.repositories
+
+
+def test_names_of_others_are_refused_with_what_to_do(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
+    from tests.support.hub import Repository
+
+    assert "may write for other" in refusal(corpus, tmp_path / "to", "other/mine")
+    assert (tmp_path / "to/export.json").exists()
+    hub.repositories["me/taken"] = Repository("other", private=True)
+    assert "taken by a repository that this token does not see" in refusal(corpus, tmp_path / "to", "me/taken")
+
+
+def test_options_are_checked(corpus: Corpus, tmp_path: Path) -> None:
+    for options, words in (
+        ({"licence": "CC BY"}, "did you mean .*cc-by-4.0"),
+        ({"private": True}, "--private says how to upload, and --push is missing"),
+        ({"push": "me/mine", "format": "parquet"}, "--push is an option of --format hub"),
+    ):
+        kind = options.pop("format", "hub")  # type: ignore[attr-defined]
+        asked = ExportOptions(kind, str(tmp_path / "to"), **options)
+        with pytest.raises(ConfigError, match=words):
+            export_corpus(Console(file=io.StringIO()), corpus.url, corpus, asked, draw=dataset_plots)
+    remote = ExportOptions("hub", "s3://bucket/to", push="me/mine")
+    with pytest.raises(ConfigError, match="uploads a folder of this machine"):
+        export_corpus(Console(file=io.StringIO()), corpus.url, corpus, remote, draw=dataset_plots)
+    assert not (tmp_path / "to").exists()
+
+
+def test_the_command(finished: Path, tmp_path: Path, corpus: Corpus, hub: Hub) -> None:
+    arguments = ("export", finished, "--format", "hub", "--to", tmp_path / "to", "--push", "me/mine")
+    done = pipeline(*arguments, "--licence", "cc-by-4.0")
+    assert done.returncode == 0 and "uploaded to" in done.stdout, done
+    refused = pipeline(*arguments, "--licence", "mine")
+    assert refused.returncode == 2 and "is no name of a licence" in refused.stderr
