@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.base.errors import ConfigError
 from pipeline.commands.options import AsJson, CorpusPlace, load, open_corpus, out
 
 
@@ -20,6 +21,10 @@ def verify(
     ] = False,
     compare: Annotated[
         str | None, typer.Option(metavar="CORPUS", help="instead, say whether that corpus equals this one")
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="read only a random share of the chunks, for instance 0.01"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,11 +40,17 @@ def verify(
     corpora are equal if documents, texts, order and bytes are; where GPUs
     computed, vectors may differ by a cosine of 1e-5.
 
+    --sample reads the files, receipts and ledger rows of some chunks, other ones
+    each time, and no other record. If a hundredth of all chunks is damaged, 300
+    chunks find that 19 times in 20.
+
     Exit code 1 if anything is wrong.
 
     Examples:
 
       pipeline verify runs/sample --repair
+
+      pipeline verify s3://mine/large --sample 0.01
 
       pipeline verify runs/sample --compare s3://mine/sample
     """
@@ -49,9 +60,13 @@ def verify(
     from pipeline.commands import as_json as shapes
     from pipeline.coordination.lock import locked
     from pipeline.maintenance.records import check_is_corpus
-    from pipeline.maintenance.verify_command import compare_corpora, compare_with, verify_corpus
+    from pipeline.maintenance.verify_command import compare_corpora, compare_with, verify_corpus, verify_sample
     from pipeline.storage.store import Store
 
+    if sample is not None and not 0 < sample <= 1:
+        raise ConfigError(f"--sample {sample}: give a share of the chunks above 0 and up to 1, for instance 0.01")
+    if sample is not None and (repair or compare):
+        raise ConfigError("--sample only reads: leave out --repair and --compare, which read everything")
     if compare:
         one, other = open_corpus(where), open_corpus(compare)
         if as_json:
@@ -64,8 +79,9 @@ def verify(
         config = load(Path(where)) if where.endswith((".yaml", ".yml")) else None
         store = Store(config.output if config else where)
         check_is_corpus(store)
+        quiet = Console(quiet=True) if as_json else out
         with locked(store, "repair", jobs_alive) if repair else contextlib.nullcontext():
-            wrong = verify_corpus(Console(quiet=True) if as_json else out, store, repair, config)
+            wrong = verify_sample(quiet, store, sample) if sample else verify_corpus(quiet, store, repair, config)
         if as_json:
             shapes.print_json("verify", shapes.verify(store, wrong, repair))
         fine = not wrong
@@ -104,7 +120,6 @@ def gc(
     from rich.console import Console
 
     from launchers.dispatch import jobs_alive
-    from pipeline.base.errors import ConfigError
     from pipeline.coordination.lock import locked
     from pipeline.corpus.reader import Corpus
     from pipeline.maintenance.gc import delete_garbage, find_garbage, show_garbage

@@ -8,10 +8,11 @@ parts as there are threads.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -48,16 +49,32 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
     ]
     for name, path in corpus.view.fits.items():
         wrong += _fit(corpus.store, name, path)
+    wrong += _files(corpus.store, state, progress)
+    return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus)]
+
+
+def check_sample(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None]) -> list[Finding]:
+    """Return what is wrong with these chunks of a corpus, by their numbers: files, receipts and ledger rows.
+
+    Nothing else is read except the ledgers. `progress` is told the bytes of every file that was read.
+    """
+    chunks = corpus.chunks
+    wrong = _files(corpus.store, (chunks[number] for number in numbers), progress)
+    return [*wrong, *check_ledgers(chunks, np.asarray(numbers, np.int64))]
+
+
+def _files(store: Store, chunks: Iterable[ChunkState], progress: Callable[[int], None]) -> list[Finding]:
+    wrong: list[Finding] = []
+    rest = iter(chunks)
     with ThreadPoolExecutor(THREADS) as pool:
-        chunks = iter(state)
-        while some := list(itertools.islice(chunks, AT_ONCE)):
+        while some := list(itertools.islice(rest, AT_ONCE)):
             parts = [part for chunk in some for part in chunk.parts]
-            for found, done in pool.map(lambda part: _part(corpus.store, part), parts):
+            for found, done in pool.map(lambda part: _part(store, part), parts):
                 wrong += found
                 progress(done)
-            for found in pool.map(lambda chunk: _quarantine(corpus.store, chunk), some):
+            for found in pool.map(lambda chunk: _quarantine(store, chunk), some):
                 wrong += found
-    return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus)]
+    return wrong
 
 
 def _fit(store: Store, name: str, path: str) -> list[Finding]:
@@ -169,19 +186,21 @@ def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
     ]
 
 
-def check_ledgers(states: States) -> Iterator[Finding]:
+def check_ledgers(states: States, numbers: npt.NDArray[np.int64] | None = None) -> Iterator[Finding]:
     """Compare every row that the view uses with one made again from receipts; a difference spoils the row's file.
 
-    Cost: one small read per receipt.
+    `numbers`: of the chunks whose rows are compared, if not all; receipts that are missing are told in any case. Cost:
+    one small read per receipt.
     """
     store = states.store
+    rows = states.rows if numbers is None else states.rows[numbers]
     if states.gone:
         chunks = states.ledgers.columns("chunk")["chunk"].take(states.gone).to_pylist()
         for chunk in sorted(set(chunks)):
             what = f"some receipts of chunk {chunk} are missing, though a ledger vouches for them; pipeline run"
             yield Finding(f"receipts of chunk {chunk}", f"{what} makes what they stand for again", None, rerun=True)
     vouched = np.zeros(len(states.ledgers), np.bool_)
-    vouched[states.rows[states.rows >= 0]] = True
+    vouched[rows[rows >= 0]] = True
     for path, row in states.ledgers.rows(vouched):
         where = f"the row of chunk {row['chunk']}"
         try:

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
-from pipeline.maintenance.verify import check
-from pipeline.maintenance.verify_command import compare_with, verify_corpus
+from pipeline.maintenance.verify import check, check_sample
+from pipeline.maintenance.verify_command import compare_with, verify_corpus, verify_sample
 from pipeline.storage import layout
 from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
@@ -183,3 +183,39 @@ def test_a_run_writes_its_record_again_when_nobody_can_read_it(corpus: Path) -> 
         Corpus(str(corpus / "out"))
     assert run(corpus / "corpus.yaml").startswith("Nothing to do.")
     assert Corpus(str(corpus / "out")).rows and verified(corpus)[0]
+
+
+def test_a_sample_reads_the_files_of_its_chunks_and_finds_what_is_wrong_there(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Corpus(str(corpus / "out"))
+    assert len(found.chunks) == 2
+    files = [
+        {file.path for part in one.parts for receipt in part.receipts.values() for file in receipt.files}
+        for one in found.chunks
+    ]
+    read: list[str] = []
+    before = Store.read
+    monkeypatch.setattr(Store, "read", lambda store, path: read.append(path) or before(store, path))
+    assert not check_sample(found, [1], lambda done: None)
+    assert {path for path in read if path.endswith(".parquet")} == files[1], "the other chunk is not read"
+    data = corpus / "out" / sorted(files[0])[0]
+    data.write_bytes(data.read_bytes()[:-1] + b"?")
+    assert not check_sample(found, [1], lambda done: None)
+    assert [one.path for one in check_sample(found, [0], lambda done: None)] == [sorted(files[0])[0]]
+    (receipt,) = (corpus / "out").glob(f"chunks/*/{found.chunks[1].chunk.id}.*.json")
+    receipt.unlink()
+    assert any("ledger" in one.path for one in check_sample(found, [1], lambda done: None))
+    shown = io.StringIO()
+    assert len(verify_sample(Console(file=shown, width=300), Store(str(corpus / "out")), 1.0)) >= 2
+    assert f"wrong: {sorted(files[0])[0]}" in shown.getvalue()
+
+
+def test_a_sample_is_a_share_and_repairs_nothing(finished: Path) -> None:
+    fine = pipeline("verify", finished / "out", "--sample", "0.01")
+    assert fine.returncode == 0 and "A sample agrees with its receipts: 1 chunk of 2" in fine.stdout, said(fine)
+    for share in ("0", "1.5", "nan"):
+        wrong = pipeline("verify", finished / "out", "--sample", share)
+        assert wrong.returncode == 2 and "give a share of the chunks above 0" in said(wrong)
+    both = pipeline("verify", finished / "out", "--sample", "0.5", "--repair")
+    assert both.returncode == 2 and "--sample only reads" in said(both)
