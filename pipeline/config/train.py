@@ -155,11 +155,12 @@ class TrainSettings(Settings):
         "less). batch_concepts must be a multiple of it, and it must not be less than the model's context. It decides "
         "the order of the data",
     )
-    lanes: int = meaning(
-        LANES,
+    lanes: int | None = meaning(
+        None,
         ge=1,
         description="the most streams that read the data (small corpora have fewer). With a multiple of the number of "
-        "processes, each process reads files of its own. It decides the order of the data",
+        "processes, each process reads files of its own. It decides the order of the data (default: when the training "
+        "begins, the least multiple of launcher.train_nodes · processes that is 8 or more)",
     )
     lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
     warmup_steps: int | None = meaning(
@@ -288,6 +289,16 @@ class TrainSettings(Settings):
                 raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
         return card
 
+    @property
+    def streams(self) -> int:
+        """The most streams that read the data."""
+        return self.lanes or LANES
+
+    def with_lanes(self, processes: int) -> TrainSettings:
+        """Return the settings of a training that begins with so many processes, each of which reads its own files."""
+        return self if self.lanes else self.model_copy(update={"lanes": -(-LANES // processes) * processes})
+
     def pinned(self) -> dict[str, Any]:
         """Return the meaning settings, without those that say which card it is."""
-        return {key: value for key, value in self.meaningful().items() if key not in OF_CARD}
+        found = {key: value for key, value in self.meaningful().items() if key not in OF_CARD}
+        return found | {"lanes": self.streams}

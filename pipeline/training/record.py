@@ -118,10 +118,16 @@ def changed_since(store: Store, config: RunConfig) -> list[str]:
     """Return `key old → new` for what has changed since the training was begun, so that it could not continue."""
     assert config.train
     old = read_started(store, config.train.folder).pinned.model_dump(mode="json")
-    wanted = asked(config, config.train, config.train.card)
+    wanted = asked(config, as_begun(config.train, old["settings"]), config.train.card)
     if "own_attention" not in old["card"]:
         wanted["card"].pop("own_attention", None)  # it continues with full attention, as it began
     return changes(compared(old), compared(wanted))
+
+
+def as_begun(settings: TrainSettings, pinned: dict[str, Any]) -> TrainSettings:
+    """Return the settings with what a training chose when it began, where they leave it open."""
+    lanes = pinned.get("lanes", TrainSettings().streams)
+    return settings if settings.lanes else settings.model_copy(update={"lanes": lanes})
 
 
 def asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:

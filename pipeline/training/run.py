@@ -34,6 +34,7 @@ from pipeline.training.record import (
     Pinned,
     PinnedIndex,
     Started,
+    as_begun,
     asked,
     changes,
     check_same,
@@ -122,6 +123,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
         started = read_started(store, run)
         pinned, digest = started.pinned, started.scaler
+        settings = as_begun(settings, pinned.settings)
         wanted = asked(config, settings, card)
         if "own_attention" not in pinned.card and wanted["card"].pop("own_attention", None):
             console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
@@ -131,11 +133,20 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         if not store.exists(f"{run}/{SCALER}"):
             _write_scaler(store, settings, pinned, digest)
     if pinned is None:
+        settings = settings.with_lanes(processes_of(config))
         pinned = _pin(console, config, settings, card, corpus)
         digest = _write_scaler(store, settings, pinned)
     started = Started(pinned=pinned, settings=settings, scaler=digest)
     write_started(store, run, started)
     return run
+
+
+def processes_of(config: RunConfig) -> int:
+    """Return how many processes will train, as far as the configuration says."""
+    launcher, settings = config.launcher, settings_of(config)
+    if launcher.kind == "slurm":
+        return launcher.train_nodes * (settings.processes or launcher.gpus_per_node or 1)
+    return settings.processes or 1
 
 
 def _write_scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> str:

@@ -146,7 +146,7 @@ class _Work:
 
     def say_who_reads(self, lanes: int) -> None:
         """Say if several processes read the same files. `lanes`: how many streams the corpora have."""
-        world, wanted = self.processes.world, self.settings.lanes
+        world, wanted = self.processes.world, self.settings.streams
         readers = share_of_files(lanes, world)
         if readers == 1:
             return
@@ -208,8 +208,8 @@ class _Work:
             pin=self.processes.device.type == "cuda",
             shuffle=training,
             epochs=None if training else 1,
-            streams=self.settings.lanes,
-            buffer_sentences=buffer_sentences_of(self.settings.lanes, self.settings.micro_concepts),
+            streams=self.settings.streams,
+            buffer_sentences=buffer_sentences_of(self.settings.streams, self.settings.micro_concepts),
         )
 
     def _tokeniser(self) -> Tokeniser | None:

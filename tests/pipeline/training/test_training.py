@@ -29,18 +29,19 @@ from pipeline.maintenance.verify import check
 from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.data.loader import share_of_files
 from pipeline.training.distributed import Processes
 from pipeline.training.evaluation.evaluate import evaluate_trained
 from pipeline.training.model_file import load_model
 from pipeline.training.not_finite import NotFiniteError
-from pipeline.training.record import read_started
-from pipeline.training.run import alone, train
+from pipeline.training.record import changed_since, read_started
+from pipeline.training.run import alone, prepare, processes_of, train
 from pipeline.training.worker import _Work, work
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.records import write_record
 from tests.support.runs import run
-from tests.support.trainings import OneOfTwo, folder, make_corpus, steps_of, trained, write_card
+from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
 TWO_TOWER = {
     "kind": "two-tower",
@@ -293,6 +294,27 @@ def test_a_training_goes_on_with_the_own_attention_that_it_began_with(corpus: Pa
     assert card.own_attention == "value"
     with pytest.raises(ConfigError, match=r"is another model: model\.own_attention value → None"):
         trained(corpus, "x", model=full, init_from=str(folder(corpus, "values")))
+
+
+def test_each_process_of_a_new_training_reads_files_of_its_own(corpus: Path) -> None:
+    assert [TrainSettings().with_lanes(count).streams for count in (1, 3, 8, 256)] == [8, 9, 8, 256]
+    assert share_of_files(TrainSettings().streams, 256) == 32  # as before: so many processes read each file
+    assert share_of_files(TrainSettings().with_lanes(256).streams, 256) == 1
+    assert TrainSettings(lanes=4).with_lanes(256).streams == 4
+    card = f"train.model={corpus.parent / 'small.yaml'}"
+    nodes = ("launcher.kind=slurm", "launcher.train_nodes=32", "launcher.gpus_per_node=8")
+    assert processes_of(load_config(corpus, (card, *nodes))) == 256
+    store, three = (
+        Store(str(corpus.parent / "out")),
+        load_config(corpus, (card, "train.name=nine", "train.processes=3")),
+    )
+    assert read_started(store, prepare(Console(quiet=True), three)).settings.lanes == 9
+    trained(corpus, "nine", steps=1)
+    assert read_started(store, "train/nine").settings.lanes == 8
+    settings = three.train.model_copy(update=TRAIN | {"steps": 1}) if three.train else None
+    more = three.model_copy(update={"train": settings})
+    assert not changed_since(store, more), "a training that was begun keeps its order with more processes"
+    assert read_started(store, prepare(Console(quiet=True), more)).settings.lanes == 8
 
 
 @pytest.mark.parametrize(
