@@ -10,8 +10,9 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 # 24 000 files are compiled in a minute of CPU, for which pip would use one core. Those for other Pythons are left out.
 COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
-# A third worker fills the waits of two on two cores; of the slow tests one does all that wait for SLURM's jobs.
+# A third worker fills the waits of two on two cores. Of the slow tests, two workers wait for SLURM's jobs most of the time.
 WORKERS ?= 3
+WORKERS_OF_SLOW ?= 5
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
 # A Python that may not write byte code would compile torch again in every process: some seconds each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,7 +33,7 @@ test: .venv/tested
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 
 test-rest: .venv/tested
-	$(PYTEST) -n $(WORKERS) --dist loadgroup --durations=40 -m "not ($(FAST)) and not gpu"
+	$(PYTEST) -n $(WORKERS_OF_SLOW) --dist loadgroup --durations=40 -m "not ($(FAST)) and not gpu"
 
 test-all: test test-rest
 
@@ -50,7 +51,7 @@ faults: .venv/tested
 	$(COMPILE)
 	touch $@
 
-.venv/tested: .venv/installed
+.venv/tested: .venv/bin/python setup.cfg pyproject.toml constraints.txt
 	$(PIP) -e ".[test]"
 	$(COMPILE)
-	touch $@
+	touch .venv/installed $@

@@ -39,7 +39,8 @@ MakeConfig = Callable[..., Path]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for SLURM is marked so; there is one SLURM, so one worker of pytest-xdist does all that needs it.
+    """Who asks for SLURM is marked so. Two workers of pytest-xdist do what needs it, and wait for its jobs: one the
+    trainings, one the rest. More would fill the CPUs of its only node.
 
     What is marked `gpu` is skipped where torch sees none.
     """
@@ -49,7 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
         if item.get_closest_marker("slurm"):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
+            trains = item.path == ROOT / "tests/launchers/test_training.py"
+            item.add_marker(pytest.mark.xdist_group("slurm, trainings" if trains else "slurm"))
 
 
 def pytest_collection_finish() -> None:

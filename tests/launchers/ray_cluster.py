@@ -79,18 +79,22 @@ class Cluster:
             os.killpg(node.process.pid, signal.SIGKILL)
         node.process.wait()
 
+    def start_again(self) -> None:
+        """Starts the nodes that gave up: `ray start` does after 30 s, which are too few on a busy machine."""
+        for node in self.nodes:
+            if node.process.poll() is not None and not node.killed:
+                self.kill(node)  # what is left of its group
+                node.killed, node.process = False, self._process(node.options, node.variables)
+
     def wait_for(self, nodes: int) -> None:
-        """Until so many nodes are alive. One that has not started within 30 s gives up, and is started again."""
+        """Until so many nodes are alive."""
         code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
         code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
         command = [sys.executable, "-c", code, self.address, str(nodes)]
         waiting = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 600  # of a busy machine
         while waiting.poll() is None and time.monotonic() < deadline:
-            for node in self.nodes:
-                if node.process.poll() is not None and not node.killed:
-                    self.kill(node)  # what is left of its group
-                    node.killed, node.process = False, self._process(node.options, node.variables)
+            self.start_again()
             time.sleep(0.2)
         waiting.kill()
         assert waiting.wait() == 0, f"{nodes} nodes are not there"

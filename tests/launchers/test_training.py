@@ -140,7 +140,7 @@ def test_a_job_preempted_in_the_middle_of_a_checkpoint(
     """
     (corpus.parent / "wide.yaml").write_text(yaml.safe_dump(CARD | {"name": "wide", "model_dim": 256, "layers": 4}))
     name = "preempted-" + re.sub("[^a-z]", "", how.lower())
-    same = ("train.model=wide.yaml", "train.steps=40", "train.checkpoint_every=1", "train.keep_checkpoints=2")
+    same = ("train.model=wide.yaml", "train.steps=24", "train.checkpoint_every=1", "train.keep_checkpoints=2")
     train(Console(quiet=True), load_config(corpus, ["train.name=undisturbed", *same]))
     job = submitted(name, *same, "launcher.partition=main", "launcher.cpus_per_task=8")
     until(lambda: job.standing().steps)
