@@ -47,11 +47,11 @@ faults: .venv/tested
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python setup.cfg pyproject.toml constraints.txt
-	$(PIP) -e .
+	$(PIP) -e ".[all]"
 	$(COMPILE)
 	touch $@
 
 .venv/tested: .venv/bin/python setup.cfg pyproject.toml constraints.txt
-	$(PIP) -e ".[test]"
+	$(PIP) -e ".[all,test]"
 	$(COMPILE)
 	touch .venv/installed $@

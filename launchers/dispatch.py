@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.base.errors import ConfigError
+from pipeline.base.extras import missing_extras
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 def backend_of(config: RunConfig, options: RunOptions) -> Backend:
     """Return the backend of a configuration's launcher. Raises `ConfigError` if it is not available here."""
+    check_packages(config)
     from launchers.devices import devices
     from launchers.launch import Launching, choose
     from pipeline.run.run import Backend
@@ -33,6 +37,14 @@ def backend_of(config: RunConfig, options: RunOptions) -> Backend:
         checked_address(config)
     launching = Launching()
     return Backend(launching, lambda: devices()[0], train, submit, jobs_alive, choose, launching.close)
+
+
+def check_packages(config: RunConfig) -> None:
+    """Raise `ConfigError` where the Python that computes, which is this one, lacks packages that a run needs."""
+    sections = {"train": config.train, "report": config.report, "ray": config.launcher.kind in ("local", "ray")}
+    lacking = missing_extras(["encode", *(extra for extra, asked in sections.items() if asked)])
+    if lacking:
+        raise ConfigError(lacking)
 
 
 def check_launcher(config: RunConfig) -> None:

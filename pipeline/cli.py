@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.commands import inspect, maintain, monitor, run, setup, train
 from pipeline.commands.options import LogLevel, Quiet, Verbose, err, out, with_messages
@@ -103,6 +104,12 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches all installed packages for some
     try:
         result: Any = app(standalone_mode=True)
+    except ModuleNotFoundError as error:
+        message = missing_package(error)
+        if message is None:
+            raise
+        err.print(message, style="red", markup=False, highlight=False)
+        sys.exit(1)
     except (PipelineError, OSError, ValueError) as error:  # OSError: no permission, no space, a store without an answer
         from stages.cards import CardError  # imports pydantic, which the help should not wait for
 

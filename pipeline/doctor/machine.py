@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.base.errors import PipelineError
+from pipeline.base.extras import FOR
 from pipeline.base.formats import number, size
 from pipeline.config.launcher import LauncherSettings
-from pipeline.doctor.checks import PACKAGE, Check, installed, pip_extra, requirements
+from pipeline.doctor.checks import PACKAGE, Check, Level, installed, pip_extra, requirements
 
 NATIVE = ("torch", "pyarrow", "spacy", "sentencepiece")  # compiled libraries, which may be installed and still not load
-PURPOSE = {"s3": "s3:// URLs", "gcs": "gs:// URLs", "azure": "az:// URLs", "sonar-space": "backend: sonar-space"}
+COMPUTES = "encode"  # the extra without which no run works
+PURPOSE = FOR | {"s3": "s3:// URLs", "gcs": "gs:// URLs", "azure": "az:// URLs", "sonar-space": "backend: sonar-space"}
 MEMORY_BAD, MEMORY_WARN = 1e9, 4e9  # bytes
 FILES_BAD, FILES_WARN = 256, 4096
 BUSY = 1.0  # load per core from other programs that is not worth a warning
@@ -32,10 +34,10 @@ def python() -> Check:
 
 
 def libraries() -> Iterator[Check]:
-    """Check the required libraries, then the extras."""
+    """Check the required libraries, then the extras; without that which computes, no run works on this machine."""
     needed = requirements()
     missing = [name for name in needed[""] if not installed(name)]
-    broken = [f"{name} ({why})" for name in NATIVE if name not in missing and (why := _import_error(name))]
+    broken = [f"{name} ({why})" for name in NATIVE if installed(name) and (why := _import_error(name))]
     versions = ", ".join(f"{name} {installed(name)}" for name in NATIVE[1:] if installed(name))
     if missing or broken:
         found = f"missing: {', '.join(missing) or 'none'}; do not load: {', '.join(broken) or 'none'}"
@@ -44,12 +46,13 @@ def libraries() -> Iterator[Check]:
     else:
         yield Check("good", "libraries", f"all {len(needed[''])} there: {versions}, …")
     for extra, names in needed.items():
-        if extra in ("", "test"):
+        if extra in ("", "test", "all"):
             continue
         absent = [name for name in names if not installed(name)]
         purpose = f" (for {PURPOSE[extra]})" if extra in PURPOSE else ""
         if absent:
-            yield Check("note", f"[{extra}]", f"not installed{purpose}: {', '.join(absent)}", pip_extra(extra))
+            level: Level = "bad" if extra == COMPUTES else "note"
+            yield Check(level, f"[{extra}]", f"not installed{purpose}: {', '.join(absent)}", pip_extra(extra))
         else:
             versions = ", ".join(f"{name} {installed(name)}" for name in names)
             yield Check("good", f"[{extra}]", f"{versions}{purpose}")
@@ -182,7 +185,7 @@ def ray(start: Callable[[], tuple[float, dict[str, float]]] | None, needed: bool
     """
     version = installed("ray")
     if not version:
-        return Check("bad" if needed else "note", "Ray", "not installed", "pip install 'ray[data]'")
+        return Check("bad" if needed else "note", "Ray", "not installed", pip_extra("ray"))
     if start is None:
         return Check("note", "Ray", f"{version}, not tried" + (" (--no-ray)" if needed else ": launcher inline"))
     try:

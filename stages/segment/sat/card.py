@@ -103,8 +103,10 @@ def hub_name(place: str) -> str:
 
 
 def _in_cache(repository: str, name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:  # of the extra `encode`: what would fetch it is not here either
+        return False
     return isinstance(try_to_load_from_cache(repository, name), str)
 
 

@@ -1,0 +1,89 @@
+"""The core without its extras: what only reads a corpus works, and what computes says at once what to install."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from pipeline.base.extras import FOR, PACKAGES, missing_extras, missing_package
+from tests.conftest import ROOT, sample_documents, write_config, write_jsonl
+from tests.support.corpora import made_once, make_corpus
+
+# Python takes a module that is None for one that is not installed.
+WITHOUT = """
+import contextlib, io, json, sys
+for name in json.loads(sys.argv[1]):
+    sys.modules[name] = None
+from pipeline import cli
+from typer.testing import CliRunner
+from pipeline.base.errors import PipelineError
+for line in sys.stdin:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        sys.argv = ["pipeline", *json.loads(line)]
+        try:
+            cli.main()
+        except SystemExit as exit:
+            code = exit.code
+    print(json.dumps([code, said.getvalue()]), flush=True)
+"""
+
+
+def without_extras(commands: list[list[str]]) -> list[tuple[int, str]]:
+    """Exit code and output of commands where no package of any extra is installed."""
+    packages = json.dumps([name for names in PACKAGES.values() for name in names])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, packages], cwd=ROOT, text=True, capture_output=True, check=True,
+        input="\n".join(map(json.dumps, commands)),
+    )  # fmt: skip
+    return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
+
+
+def test_readers_work_and_a_run_says_what_to_install(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    corpus = str(made_once(tmp_path_factory, "core", make_corpus) / "out")
+    write_jsonl(tmp_path / "in" / "one.jsonl", sample_documents("libreoffice-eng", 1))
+    config = str(write_config(tmp_path, report={}))
+    readers = [
+        ["status", corpus], ["inspect", corpus], ["select", corpus, "--where", "chars > 20"], ["files", corpus],
+        ["sql", corpus], ["verify", corpus], ["logs", corpus], ["quarantine", corpus], ["models"],
+        ["schema"], ["plan", config], ["export", corpus, "--format", "parquet", "--to", str(tmp_path / "parquet")],
+    ]  # fmt: skip
+    computing = [
+        ["run", config],
+        ["report", corpus],
+        ["export", corpus, "--format", "sonar-llm", "--to", str(tmp_path / "llm")],
+        ["doctor"],
+    ]
+    answers = without_extras(readers + computing)
+    for command, (code, said) in zip(readers, answers, strict=False):
+        assert code == 0, (command, said)
+    assert list((tmp_path / "parquet").rglob("*.parquet"))
+    run, report, export, doctor = answers[len(readers) :]
+    assert run[0] == 2 and "torch, transformers" in run[1] and "pip install 'sonar-pipeline[encode,report]'" in run[1]
+    assert not (tmp_path / "out").exists(), "work was begun"
+    assert report[0] == 1 and "The package matplotlib is not installed here; for plots:" in report[1]
+    assert export[0] == 1 and "The package torch is not installed here" in export[1]
+    assert doctor[0] == 1
+
+
+def test_extras_are_those_of_the_package() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    core = setup["options"]["install_requires"]
+    for extra, packages in PACKAGES.items():
+        assert f"sonar-pipeline[{extra}]" in extras["all"] and extra in FOR
+        for name in packages:
+            distribution = {"faiss": "faiss-cpu", "huggingface_hub": "transformers"}.get(name, name)
+            assert distribution in extras[extra] and f"\n{distribution}" not in core
+
+
+def test_modules_of_no_extra_are_left_to_python() -> None:
+    assert missing_package(ModuleNotFoundError("No module named 'odd'", name="odd")) is None
+    assert "[train]" in str(missing_package(ModuleNotFoundError(name="tensorboard.summary")))
+    assert missing_extras(PACKAGES) is None  # all are installed here
