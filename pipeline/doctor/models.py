@@ -34,7 +34,7 @@ from pipeline.base.formats import number, size
 from stages.fetch import cache_folder, public
 from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards
 from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
-from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, shipped_cards
+from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, meant_by, shipped_cards
 from stages.yaml_text import load_yaml
 
 WIDTH = 80
@@ -128,7 +128,8 @@ def show_models(console: Console) -> None:
 
 def show_model(console: Console, card: ModelCard, asked: str) -> None:
     """Show one card in full. `asked`: what the user typed for it."""
-    lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
+    lines = [f"{escape(asked)} is [bold]{escape(card.name)}[/] here."] if meant_by(asked) else []
+    lines += [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
     lines += _wrapped("licence", card.licence)
     lines += _wrapped("embedding", f"{card.dim} dimensions, from texts of at most {card.max_tokens} tokens")
     shape = f"{card.heads} heads, feed-forward {card.ffn_dim}"

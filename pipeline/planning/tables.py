@@ -28,6 +28,7 @@ from pipeline.planning.simulation import (
     StageCost,
     Storage,
 )
+from stages.sonar.card import meant_by
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -40,6 +41,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         table.add_row(*_plan_row(work, estimate))
     console.print(table)
     show_same(console, plan)
+    show_aliases(console, plan)
     if estimate:
         if text := _estimated(estimate):
             console.print(text, highlight=False, soft_wrap=True)
@@ -51,6 +53,16 @@ def show_plan(console: Console, plan: Plan) -> None:
             reasons.add_row(work.stage, f"{escape(reason)} ({counted(count, _unit(work))})")
     if reasons.row_count:
         console.print(reasons)
+
+
+def show_aliases(console: Console, plan: Plan) -> None:
+    """Say which models the aliases of a configuration mean, such as `facebook/SONAR`."""
+    stages = (plan.config.encode, plan.config.autobleu, plan.config.fragility, plan.config.segment)
+    for asked in dict.fromkeys(stage.model for stage in stages if stage):
+        if meant := meant_by(asked):
+            console.print(
+                f"{escape(asked)} is the model {meant}: pipeline models {meant}", highlight=False, soft_wrap=True
+            )
 
 
 def show_same(console: Console, plan: Plan) -> None:

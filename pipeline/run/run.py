@@ -46,7 +46,7 @@ from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, keep_rates, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
-from pipeline.planning.tables import show_same
+from pipeline.planning.tables import show_aliases, show_same
 from pipeline.quality.expectations import (
     EXPECTATIONS,
     Expectation,
@@ -180,6 +180,7 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
         if change:
             check_lost(store, plan.config, change.fits, options.refit)
     show_same(console, plan)
+    show_aliases(console, plan)
     _check_consent(console, change, options)
     who = holder_info(launcher=config.launcher.kind)
     lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)

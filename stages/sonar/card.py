@@ -239,8 +239,24 @@ def shipped_cards() -> dict[str, Path]:
     return {path.stem: path for path in sorted(cards, key=lambda path: path.stem)}
 
 
+# What people who know the published models type, in small letters → the card of the same weights.
+ALIASES = {
+    "facebook/sonar": "sonar",
+    "text_sonar_basic_encoder": "sonar",
+    "text_sonar_basic_decoder": "sonar",
+    "text_sonar_finetuned_decoder": "sonar-finetuned",
+    "cointegrated/sonar_200_text_encoder": "sonar-hf",
+    "cointegrated/sonar_200_text_decoder_hf": "sonar-hf",
+}
+
+
+def meant_by(name: str) -> str | None:
+    """Return the name of the card that an alias of a published model means; None if it is no alias."""
+    return ALIASES.get(name.lower())
+
+
 def load_card(name_or_path: str) -> ModelCard:
-    """Return the card of a shipped model by its name, or of any model by the path of its `.yaml` file.
+    """Return the card of a shipped model by its name or alias, or of any model by the path of its `.yaml` file.
 
     Raises CardError if there is no such card or it is not valid.
     """
@@ -277,6 +293,7 @@ def _card_path(name_or_path: str, folder: Path) -> Path:
             raise CardError(f"model card {path} is not there; give the path of a card, or one of {_names()}")
         return path
     known = shipped_cards()
+    name_or_path = meant_by(name_or_path) or name_or_path
     if name_or_path not in known:
         raise CardError(
             f"no model is called {name_or_path!r}; use one of {_names()}, or the path of a card that ends in .yaml"

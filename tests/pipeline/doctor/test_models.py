@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.config.frozen import Frozen
+from pipeline.config.load import load_config
+from pipeline.corpus.recipes import stage_recipe
 from pipeline.doctor.models import files_of
+from stages.encode.settings import EncodeSettings
 from stages.sonar.card import load_card
-from tests.conftest import TINY_CARD
+from tests.conftest import TINY_CARD, write_config
 from tests.support.cli import pipeline
 
 
@@ -128,3 +132,29 @@ def test_a_fetch_without_network_ends_with_what_to_do(tmp_path: Path, cache: Pat
     done = models(str(path), "--fetch")
     assert done.returncode == 2
     assert f"Put the file (weights.pt) at {cache}/127.0.0.1_9/weights.pt" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("facebook/SONAR", "sonar"),
+        ("text_sonar_basic_encoder", "sonar"),
+        ("text_sonar_finetuned_decoder", "sonar-finetuned"),
+        ("cointegrated/SONAR_200_text_encoder", "sonar-hf"),
+    ],
+)
+def test_names_of_published_models_mean_the_card_of_the_same_weights(alias: str, name: str) -> None:
+    assert load_card(alias).name == name and load_card(alias).files == load_card(name).files
+    shown = models(alias).stdout
+    assert f"{alias} is {name} here." in shown and "is sonar here" not in models("sonar").stdout
+
+
+def test_a_plan_says_what_an_alias_means_and_nothing_depends_on_it(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text('{"id": "a", "lang": "eng_Latn", "text": "One. Two."}\n')
+    source = [{"path": "in/*.jsonl", "lang": "eng_Latn"}]
+    path = write_config(tmp_path, encode={"model": "facebook/SONAR"}, autobleu=None, input=source)
+    asked = load_config(path).encode
+    assert asked and stage_recipe(asked, Frozen()) == stage_recipe(EncodeSettings(model="sonar"), Frozen())
+    done = pipeline("plan", path)
+    assert done.returncode == 0 and "facebook/SONAR is the model sonar" in done.stdout, done
