@@ -57,9 +57,9 @@ def plain(value: Any) -> Any:
 def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
     """Return the run, the accounting, the trainings and the exports; and whether all is well."""
     from pipeline.corpus.accounting import compute_accounting
+    from pipeline.corpus.runs import EXPECTATIONS
     from pipeline.monitor.exports import export_states
     from pipeline.monitor.run_status import RunWatcher
-    from pipeline.quality.expectations import EXPECTATIONS, of_summary
     from pipeline.training.status import training_statuses
 
     state = RunWatcher(corpus.store, cluster).poll()
@@ -89,7 +89,7 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
             "jobs": state.jobs,
             "failures": state.failures,
             "set_aside": state.set_aside,
-            "expectations": of_summary((state.summary or {}).get(EXPECTATIONS)),
+            "expectations": (state.summary or {}).get(EXPECTATIONS, []),
         }
     fine = not accounting.problems and (not run or run["under_way"] or run["done"] or not (state and state.failures))
     fine = bool(fine) and not any(one["damaged"] or (one["failed"] and not one["finished"]) for one in trainings)

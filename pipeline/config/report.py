@@ -168,6 +168,7 @@ class ReportSettings(Settings):
     """The report at the end of a run."""
 
     max_rows: int = execution(2_000_000, ge=1, description="sentences that the plots are made from")
+    interactive: bool = execution(False, description="also write report/interactive.html, to explore a sample in")
     expect: dict[str, str] = execution(
         {},
         description='what must hold of the corpus, for instance autobleu_mean: ">= 40"; checked after a run and by '

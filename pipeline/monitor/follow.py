@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,9 +14,9 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, duration, number, plain
 from pipeline.console.progress import LINE_SECONDS
+from pipeline.corpus.runs import EXPECTATIONS
 from pipeline.monitor.phase_status import PhaseState
 from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
-from pipeline.quality.expectations import EXPECTATIONS, of_summary, show_expectations
 from pipeline.storage.store import Store
 
 REFRESH_SECONDS = 2.0
@@ -66,8 +67,15 @@ def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
         show_end(console, store, state)
         return not state.failures and not state.lost
     elif state and state.summary:
-        show_expectations(console, of_summary(state.summary.get(EXPECTATIONS)))
+        _show_expectations(console, state.summary)
     return True
+
+
+def _show_expectations(console: Console, summary: dict[str, Any]) -> None:
+    if kept := summary.get(EXPECTATIONS):
+        from pipeline.quality.expectations import of_summary, show_expectations  # imports much
+
+        show_expectations(console, of_summary(kept))
 
 
 class Pace:
@@ -245,7 +253,7 @@ def show_end(console: Console, store: Store, state: RunState) -> None:
         return
     if state.done:
         console.print(f"{name} is done", markup=False, highlight=False)
-        show_expectations(console, of_summary(state.summary.get(EXPECTATIONS)))
+        _show_expectations(console, state.summary)
         return
     stopped = f"was {state.stopped}" if state.stopped else "was stopped"
     how = f"{stopped} before its end; run the same command again to go on"

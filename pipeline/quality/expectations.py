@@ -33,7 +33,6 @@ from pipeline.quality.drift import RELATIVE_ERROR, drift, records_of
 from pipeline.select.command import KEPT, removed_by
 
 FEW = 50  # of groups with fewer measured rows nothing is told
-EXPECTATIONS = "expectations"  # their key in the summary of a run
 _ROW, _ALL = "row", "all"  # a column of row numbers; the kind and the name of the group of all rows
 
 Groups = dict[str, tuple[float, int]]  # name of a group → mean or share, and over how many rows

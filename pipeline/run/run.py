@@ -39,7 +39,16 @@ from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT, compares_ids
-from pipeline.corpus.runs import PROGRESS, RunRecord, check_corpus, is_begun, newest_is, newest_run, read_summary
+from pipeline.corpus.runs import (
+    EXPECTATIONS,
+    PROGRESS,
+    RunRecord,
+    check_corpus,
+    is_begun,
+    newest_is,
+    newest_run,
+    read_summary,
+)
 from pipeline.corpus.states import States, View, fold, forget_gone, total_of
 from pipeline.inputs import Chunk
 from pipeline.planning.estimate import FILE as ESTIMATE
@@ -48,7 +57,6 @@ from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_aliases, show_same
 from pipeline.quality.expectations import (
-    EXPECTATIONS,
     Expectation,
     as_summary,
     check_expectations,
@@ -490,6 +498,7 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
     """Write the report, if the configuration asks for one and there is something to show."""
     if not plan.config.report:
         return
+    from pipeline.quality.explore import write_explorer
     from pipeline.quality.report import write_corpus_report  # imports matplotlib
 
     corpus = Corpus(plan.config.output, plan.view)
@@ -499,6 +508,10 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
                 corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
             )
         console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
+        if plan.config.report.interactive:
+            with announced(console, "writing the interactive report"):
+                place = write_explorer(corpus, None, plan.config.report.max_rows, expected)
+            console.print(f"to explore: {place}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:

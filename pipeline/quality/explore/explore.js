@@ -221,6 +221,7 @@ function extent(values) {
   return {low, high};
 }
 function colourOf(row) {
+  if (!colouring) return style("--fill");
   const one = colouring.of(row);
   if (one === null) return OTHERS;
   return colouring.names ? PALETTE[one] || OTHERS : css(ramp(one));
@@ -282,6 +283,7 @@ function hover(event) {
 function legend() {
   const list = $("legend");
   list.replaceChildren();
+  if (!mapped || !colouring) return;
   list.classList.toggle("whole", Boolean(colouring.ramp));
   if (colouring.ramp) {
     const canvas = el("canvas", "ramp"), line = el("li"), ends = el("li", "ends");
@@ -502,7 +504,8 @@ function begin() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { legend(); draw(); });
   $("foot").textContent = "This file needs nothing but itself. It quotes sentences of the corpus.";
   drawSources();
-  if (mapped && colouring) legend();
+  $("colour").parentElement.hidden = !colouring;
+  legend();
   update();
 }
 const texts = data.text.map((text, row) => `${text}\n${data.decoded[row] ?? ""}\n${data.document[row] ?? ""}`.toLowerCase());

@@ -37,9 +37,9 @@ def _make(folder: Path) -> None:
     sections: dict[str, Any] = {"name": EVIL, "noise": {}, "language": {}, "duplicates": {}}
     expect = {"documents": ">= 1", "duplicate_sentences": "== 0", "autobleu_mean_by_source": ">= 0"}
     sections |= {"segment": {"method": "spacy-capped", "max_chars": 200}, "autobleu": {"sample": 0.8}}
-    path = write_config(folder, **sections, report={"expect": expect})
+    path = write_config(folder, **sections, report={"expect": expect, "interactive": True})
     done = pipeline("run", path)
-    assert done.returncode == 0, done
+    assert done.returncode == 0 and "report/interactive.html" in done.stdout, done
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture(scope="module")
 def file(corpus: Corpus) -> Path:
+    place = Path(corpus.url, "report/interactive.html")
+    of_the_run = place.read_bytes()
     done = pipeline("report", corpus.url, "--interactive")
     assert done.returncode == 0, done
-    return Path(corpus.url, "report/interactive.html")
+    assert place.read_bytes() == of_the_run
+    return place
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -208,3 +211,22 @@ def test_in_a_browser(corpus: Corpus, file: Path) -> None:
             assert page.messages == [] and page.requests == [file.resolve().as_uri()]
             refused = "try { document.body.innerHTML = '<b>x</b>'; 'done' } catch (error) { error.name }"
             assert page.js(refused) == "TypeError"  # no text becomes markup
+
+
+@pytest.mark.slow  # a browser starts
+@pytest.mark.parametrize("sections", [{}, {"encode": None, "autobleu": None}])
+def test_equal_sentences_in_a_browser(tmp_path: Path, sections: dict[str, Any]) -> None:
+    """No column varies and there is one language: charts are left out, and the sentences are shown."""
+    write_jsonl(
+        tmp_path / "in/a.jsonl", [{"id": "1", "lang": "eng_Latn", "title": "t", "text": "Thanks a lot.\n\n" * 9}]
+    )
+    assert pipeline("run", write_config(tmp_path, **sections)).returncode == 0
+    file = tmp_path / "page.html"
+    write_explorer(Corpus(str(tmp_path / "out")), str(file), 10**9)
+    with chromium() as browser:
+        page = browser.page()
+        page.look(1280, 900)
+        page.open(file)
+        assert page.messages == [] and shown(page) == 9
+        assert page.js("document.querySelectorAll('#rows li').length") == 9
+        assert page.js("document.getElementById('map-section').hidden")
