@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -11,13 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from rich.console import Console
 
+from launchers.launch import launch
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.conditions.expression import parse
 from pipeline.config.load import load_config
 from pipeline.config.report import MEASURES, Limit, ReportSettings, limit_of
 from pipeline.quality.expectations import FEW, Expectation, check_expectations, measure_rows
+from pipeline.run.run import Backend, RunOptions, run
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
 
@@ -193,6 +197,18 @@ def test_the_report_and_status_show_them_and_strict_fails(path: Path, corpus: Co
     assert done.returncode == 1 and "Nothing to do." in done.stdout and "do not hold" in done.stderr, done
     kept = json.loads(pipeline("status", corpus.url, "--json").stdout)["run"]["expectations"]
     assert [(one["measure"], one["holds"]) for one in kept] == [(name, False) for name in sorted(FAILS)]
+
+
+def test_a_training_does_not_begin(path: Path, corpus: Corpus) -> None:
+    config = load_config(path, ["report={expect: {documents: '> 1000'}}", "scaler={}", "train={model: lcm-base-tiny}"])
+    began: list[object] = []
+    backend = Backend(launch, lambda: "cpu", lambda console, config: began.append(config))
+    out = Console(file=io.StringIO())
+    with pytest.raises(CorpusError, match=r"1 of 1 expectation \(report.expect\) does not hold"):
+        run(out, config, RunOptions(strict=True), backend)
+    assert not began and "✗ documents is 13 (expected: > 1000)" in out.file.getvalue()  # type: ignore[attr-defined]
+    run(out, config, RunOptions(), backend)
+    assert began == [config]
 
 
 def test_strict_needs_something_to_check(tmp_path: Path, path: Path) -> None:
