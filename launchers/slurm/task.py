@@ -121,9 +121,14 @@ class Task:
             workers = InlineWorkers()
             self._launch = workers.run
             return contextlib.closing(workers)
+        from launchers.crew import Crew
         from launchers.local import ray_on_this_machine
 
-        return ray_on_this_machine()
+        crew, stack = Crew(), contextlib.ExitStack()
+        stack.enter_context(ray_on_this_machine())
+        stack.callback(crew.close)
+        self._launch = crew.run
+        return stack
 
     def _near_the_limit(self, number: int, frame: FrameType | None) -> None:
         self.out_of_time = True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from launchers.crew import Crew
 from launchers.slurm.task import Task, in_order_of_claims, name_of
 from pipeline.config.load import load_config
 from pipeline.coordination.leases import Lease, Leases
-from pipeline.planning.plan import make_plan
+from pipeline.corpus.events import Event
+from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.requests import shards_of
 from pipeline.run import networks, segmenting
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
@@ -145,6 +148,39 @@ def test_a_task_loads_networks_once_and_lists_only_the_marks_of_its_shard(
     assert read_phase(store, folder).ranges == len(list(read_results(store, folder))) == 3
     assert counts["network of encode"] == counts["network of autobleu"] == counts["segmenter"] == 1
     assert counts["marks"] == 0
+
+
+@pytest.mark.slow
+def test_actors_of_ray_live_as_long_as_the_task_and_their_death_does_no_harm(
+    make_config: MakeConfig, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _, folder = order_phase(make_config(**MANY | {"launcher": SLURM | {"inside": "local"}}))
+    starts: list[Crew] = []
+    claims: list[str] = []
+    killed: list[int] = []
+    begin, flow = Crew._start, Crew._flow
+
+    def counted_start(crew: Crew, plan: Plan, marks: str) -> None:
+        starts.append(crew)
+        begin(crew, plan, marks)
+
+    def killing_flow(crew: Crew, plan: Plan, marks: str) -> Iterator[Event]:
+        import ray
+
+        claims.append(marks)
+        for event in flow(crew, plan, marks):
+            yield event
+            if len(claims) == 2 and event.kind == "segmented" and not killed:
+                killed.append(ray.get(crew.visitors[0].actor.process.remote()))
+                os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(Crew, "_start", counted_start)
+    monkeypatch.setattr(Crew, "_flow", killing_flow)
+    Task(Console(quiet=True), store.url, folder).work()
+    done = list(read_results(store, folder))
+    assert len(claims) == len(done) == read_phase(store, folder).ranges >= 2 and not failures_of(done)
+    assert len(starts) == 1 and killed
+    assert data_digests(tmp_path / "out") == whole
 
 
 def test_marks_of_workers_that_died_in_an_earlier_phase_count_in_the_next(make_config: MakeConfig) -> None:
