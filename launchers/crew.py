@@ -160,7 +160,8 @@ class Crew:
                     flying[hand.actor.visit.remote(ref.model_dump_json(), folder, tries[ref.part] > 0)] = hand, ref
             if not flying:
                 break
-            (call,), _ = ray.wait(list(flying), num_returns=1, fetch_local=False)
+            ready: list[Any] = ray.wait(list(flying), num_returns=1, fetch_local=False)[0]
+            call = ready[0]
             hand, item = flying[call]
             try:
                 if isinstance(item, Chunk):
