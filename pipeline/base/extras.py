@@ -6,13 +6,15 @@ import importlib.util
 from collections.abc import Iterable
 
 PACKAGES = {
-    "encode": ("torch", "transformers", "tokenizers", "safetensors", "spacy", "wtpsplit", "huggingface_hub"),
+    "hub": ("huggingface_hub",),
+    "encode": ("torch", "transformers", "tokenizers", "safetensors", "spacy", "wtpsplit"),
     "train": ("tensorboard",),
     "ray": ("ray",),
     "report": ("matplotlib",),
     "nearest": ("faiss",),
 }
 FOR = {
+    "hub": "uploads to the Hugging Face Hub, and models from there",
     "encode": "segmenting, encoding and scoring",
     "train": "training models",
     "ray": "Ray",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError, StorageError
+from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.exports import record_export, view_digest
@@ -96,6 +97,9 @@ def export_corpus(
     _only(options.format, "--shard-mb", options.shard_mb, ("webdataset",))
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
+    needed = {"hub": ("report", *(("hub",) if options.push else ()))}.get(options.format, ())
+    if lacking := missing_extras(needed):
+        raise ConfigError(lacking)
     push = _push(options)
     selection = selection_of(place, corpus, options.rules)
     if push:

@@ -52,23 +52,26 @@ def test_readers_work_and_a_run_says_what_to_install(tmp_path: Path, tmp_path_fa
         ["status", corpus], ["inspect", corpus], ["select", corpus, "--where", "chars > 20"], ["files", corpus],
         ["sql", corpus], ["verify", corpus], ["logs", corpus], ["quarantine", corpus], ["models"],
         ["schema"], ["plan", config], ["export", corpus, "--format", "parquet", "--to", str(tmp_path / "parquet")],
+        ["export", corpus, "--format", "numpy", "--to", str(tmp_path / "numpy")],
     ]  # fmt: skip
     computing = [
         ["run", config],
         ["report", corpus],
         ["export", corpus, "--format", "sonar-llm", "--to", str(tmp_path / "llm")],
         ["doctor"],
+        ["export", corpus, "--format", "hub", "--to", str(tmp_path / "hub"), "--push", "me/mine"],
     ]
     answers = without_extras(readers + computing)
     for command, (code, said) in zip(readers, answers, strict=False):
         assert code == 0, (command, said)
     assert list((tmp_path / "parquet").rglob("*.parquet"))
-    run, report, export, doctor = answers[len(readers) :]
+    run, report, export, doctor, hub = answers[len(readers) :]
     assert run[0] == 2 and "torch, transformers" in run[1] and "pip install 'sonar-pipeline[encode,report]'" in run[1]
     assert not (tmp_path / "out").exists(), "work was begun"
     assert report[0] == 1 and "The package matplotlib is not installed here; for plots:" in report[1]
     assert export[0] == 1 and "The package torch is not installed here" in export[1]
     assert doctor[0] == 1
+    assert hub[0] == 2 and "pip install 'sonar-pipeline[report,hub]'" in hub[1] and not (tmp_path / "hub").exists()
 
 
 def test_extras_are_those_of_the_package() -> None:
@@ -79,7 +82,7 @@ def test_extras_are_those_of_the_package() -> None:
     for extra, packages in PACKAGES.items():
         assert f"sonar-pipeline[{extra}]" in extras["all"] and extra in FOR
         for name in packages:
-            distribution = {"faiss": "faiss-cpu", "huggingface_hub": "transformers"}.get(name, name)
+            distribution = {"faiss": "faiss-cpu"}.get(name, name)
             assert distribution in extras[extra] and f"\n{distribution}" not in core
 
 
