@@ -39,7 +39,9 @@ class ExportRecord(BaseModel):
 
     name: of this record, without `.json`. place: of the export, relative to the corpus if both lie in one folder.
     run: the run whose view was exported. view: the digest of that view. rows: sentences of the corpus. select,
-    selection: the rules and the digest of the rows that they leave. sentences, sequences: how many were written.
+    selection: the rules and the digest of the rows that they leave. sentences, sequences: how many were written. lost:
+    whether the view is lost, so that nobody knows which files the export was made from: purge then names the export
+    whatever is purged, and gc keeps nothing for it.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -55,6 +57,7 @@ class ExportRecord(BaseModel):
     sentences: int
     sequences: int
     made: str
+    lost: bool = False
 
     @property
     def path(self) -> str:
@@ -127,6 +130,8 @@ def record_paths(store: Store) -> list[str]:
 
 def view_of(store: Store, record: ExportRecord) -> View:
     """Return the view that was exported. Raises `CorpusError` if no run has it any more."""
+    if record.lost:
+        raise CorpusError(f"the view from which the export {record} was made is lost")
     try:
         return View.read(store, record.run)
     except CorpusError as error:
@@ -134,9 +139,15 @@ def view_of(store: Store, record: ExportRecord) -> View:
         if view_digest(view) == record.view:
             return view
         raise CorpusError(
-            f"the view from which the export {record} was made is lost ({error}); restore it from a copy, or delete "
-            f"{store.url}/{record.path} if that export is gone or was made again"
+            f"the view from which the export {record} was made is lost ({error}); restore it from a copy, or run "
+            f"pipeline verify {store.url} --repair, which notes the loss: purge then names this export whatever is "
+            "purged, and gc keeps no files for it"
         ) from error
+
+
+def note_loss(store: Store, record: ExportRecord) -> None:
+    """Write the record of an export again, without a view."""
+    store.write(record.path, sealed(record.model_copy(update={"lost": True}).model_dump_json(indent=1)))
 
 
 def _run_of(store: Store, view: View) -> str:

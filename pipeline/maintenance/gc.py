@@ -163,6 +163,8 @@ def _exported(corpus: Corpus) -> Iterator[tuple[str, Corpus]]:
         raise CorpusError(f"it is not known what an export was made from: {error}") from error
     seen = {view_digest(corpus.view)}
     for record in exports.records:
+        if record.lost:
+            continue
         view = view_of(corpus.store, record)
         if (digest := view_digest(view)) not in seen:
             seen.add(digest)

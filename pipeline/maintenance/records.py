@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from pipeline.coordination.lock import FOLDER as LOCK
 from pipeline.corpus.document_ids import FOLDER as IDS
 from pipeline.corpus.document_ids import check_ids
 from pipeline.corpus.events import read_events
-from pipeline.corpus.exports import exports_of, read_export, record_paths, view_of
+from pipeline.corpus.exports import exports_of, note_loss, read_export, record_paths, view_of
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import Rate, check_checkpoint, is_checkpoint, read_record
 from pipeline.corpus.ledger import FOLDER as LEDGERS
@@ -298,7 +298,9 @@ def _exports(store: Store, views: bool) -> Iterator[Finding]:
     for path in record_paths(store):
         yield from _tried(path, partial(read_export, store, path), path)
     for record in exports_of(store).records if views else ():
-        yield from _tried(record.path, partial(view_of, store, record), None)
+        if not record.lost:
+            for found in _tried(record.path, partial(view_of, store, record), None):
+                yield replace(found, mend=partial(note_loss, store, record))
 
 
 def _tombstones(store: Store) -> Iterator[Finding]:

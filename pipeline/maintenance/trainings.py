@@ -13,7 +13,7 @@ from functools import partial
 
 from pydantic import ValidationError
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, DamagedError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.reader import Corpus
@@ -148,5 +148,11 @@ def _differs(store: Store, path: str, digest: str, says: str, receipt: str | Non
     remedy = "" if receipt else f"; {BROKEN}"
     if not store.exists(path):
         yield Finding(path, f"is missing, though {says} vouches for it{remedy}", receipt)
-    elif (found := content_digest(store.read(path))) != digest:
+        return
+    try:
+        found = content_digest(store.read(path))
+    except DamagedError as error:  # no file at all
+        yield Finding(path, f"{error.what}{remedy}", receipt)
+        return
+    if found != digest:
         yield Finding(path, f"has the digest {found[:8]}…, {says} says {digest[:8]}…{remedy}", receipt)

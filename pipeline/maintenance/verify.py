@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.counters import by_detail, counters_of, stages_of
@@ -180,6 +180,8 @@ def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
         data = store.read(path)
     except MissingError:
         return b"", ["is missing, though a receipt vouches for it"]
+    except DamagedError as error:  # no file at all
+        return b"", [f"{error.what}; {error.remedy}"]
     found = content_digest(data)
     return data, [] if found == digest else [
         f"has {len(data)} bytes with digest {found[:8]}…, its receipt says {digest[:8]}…"

@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load as load_shares
 from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 
-from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage.store import Store, named
 from pipeline.training.distributed import Processes
@@ -102,6 +102,9 @@ def damage(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
             found = content_digest(store.read(path))
         except MissingError:
             yield path, "is missing, though a marker vouches for it"
+            continue
+        except DamagedError as error:  # no file at all
+            yield path, f"{error.what}; {error.remedy}"
             continue
         if found != digest:
             yield path, f"has the digest {found[:8]}…, its marker says {digest[:8]}…"

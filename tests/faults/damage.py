@@ -30,6 +30,7 @@ TRAIN = {
     "validate_every": 0, "validation_concepts": 20, "evaluate_sentences": 0, "checkpoint_every": 1,
     "keep_checkpoints": 2,
 }  # fmt: skip
+DUPLICATES = {"near": {}, "semantic": {"cosine": 0.9}}
 DECODER = {"steps": 6, "batch_tokens": 256, "warmup": 2, "precision": "float32"}
 RECORDS = {
     "header": "corpus.json",
@@ -55,6 +56,9 @@ RECORDS = {
     "chunk receipt": "chunks/*/*",
     "receipt": "receipts/encode/*/*-00001*",
     "receipt of segmenting": "receipts/segment/*/*-00001*",
+    "receipt of hashes": "receipts/hashes/*/*-00001*",
+    "receipt of duplicates": "receipts/duplicates/*/*-00001*",
+    "receipt of semantic duplicates": "receipts/semantic/*/*-00001*",
     "record of a scaler": "fits/scaler*.json",
     "record of codebooks": "fits/rvq*.json",
     "scaler": "fits/scaler*.safetensors",
@@ -78,7 +82,11 @@ RECORDS = {
     "share": "train/m/checkpoints/*2.*/*.safetensors",
 }
 ROWS = {
-    name: f"{name}/*-00001*" for name in ("documents", "sentences", "embeddings", "status", "codes")
+    name: f"{name}/*-00001*"
+    for name in (
+        "documents", "sentences", "embeddings", "status", "codes", "hashes", "minhash", "duplicates",
+        "near-duplicates", "semantic-duplicates",
+    )
 } | {"quarantine": "quarantine/*"}  # fmt: skip
 KINDS = RECORDS | ROWS
 TOLD = ("status", "inspect", "verify", "run", "train", "train anew")
@@ -169,7 +177,9 @@ class Damaged:
         write_jsonl(self.place / "in/more.jsonl", [*sample_documents("libreoffice-deu", 2), bad])
         write_card(self.place)
         sections = {"scaler": {}, "rvq": {"codebooks": 2, "units": 4}, "autobleu": None, "split": {"validation": 0.3}}
-        write_config(self.place, **sections, decoder=DECODER, duplicate_ids="keep-first", train=TRAIN)
+        write_config(
+            self.place, **sections, decoder=DECODER, duplicate_ids="keep-first", duplicates=DUPLICATES, train=TRAIN
+        )
         self._done("run", "--until", "rvq", "--set", "rvq.units=8", "--set", "scaler.clip=3")
         self._done("export", "--format", "parquet", "--vectors", "none", "--to", str(self.place / "older"))
         for one in (documents[1], documents[3]):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.base.errors import CorpusError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -78,6 +78,9 @@ def damaged_files(
             data = store.read(path)
         except MissingError:
             yield path, "is missing"
+            continue
+        except DamagedError as error:  # no file at all
+            yield path, f"{error.what}; {error.remedy}"
             continue
         if len(data) != runs * ROW_RANGE.itemsize:
             yield path, f"has {len(data)} bytes instead of {runs * ROW_RANGE.itemsize}"
