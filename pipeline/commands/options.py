@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, visible
 from pipeline.base.messages import LEVELS, set_log_level
 
 if TYPE_CHECKING:
@@ -154,7 +154,10 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
     with announced(notes, "checking the inputs"):
-        return load_all(config, [*(overrides or []), *chosen], [check_launcher])
+        checked = load_all(config, [*(overrides or []), *chosen], [check_launcher])
+    for text in checked.notices:
+        err.print(f"Warning: {visible(text)}", style="yellow", markup=False, highlight=False)
+    return checked
 
 
 def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) -> bool:

@@ -27,7 +27,7 @@ from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, short
 from pipeline.inputs.magic import HEAD, looks_like
 from pipeline.inputs.packing import files_of, root_of
-from pipeline.inputs.records import LONGEST, RecordMaker
+from pipeline.inputs.records import DUPLICATE_KEY, LONGEST, RecordMaker
 from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
@@ -182,7 +182,7 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
     if not isinstance(values, dict):
         return reject("not a JSON object", f"the line is {short(values)}; write one object per line: {{…}}")
     if isinstance(values, _Twice) and (twice := values.twice.intersection(maker.columns)):
-        return reject("duplicate key", f"{', '.join(map(repr, sorted(twice)))} is repeated in the object; keep one")
+        return reject(DUPLICATE_KEY, f"{', '.join(map(repr, sorted(twice)))} is repeated in the object; keep one")
     return maker.make(values, line.offset, line.raw, line.number)
 
 

@@ -22,6 +22,7 @@ from pipeline.inputs.splits import split_column, splitter
 LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
 LONGEST_ID = 4096  # characters
 SHOWN = 20  # column names in a message
+DUPLICATE_KEY = "duplicate key"  # a record has two values for one column
 
 _MISSING = object()
 

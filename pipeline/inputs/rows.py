@@ -14,7 +14,7 @@ from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import Document, Rejected, not_utf8
 from pipeline.inputs.magic import looks_like
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
-from pipeline.inputs.records import NotUtf8, RecordMaker, Unconvertible
+from pipeline.inputs.records import DUPLICATE_KEY, NotUtf8, RecordMaker, Unconvertible
 from pipeline.inputs.streams import head_of
 
 ROWS = 256  # turned into Python values at once
@@ -28,6 +28,13 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
             end = metadata.num_row_groups if chunk.end == TO_THE_END else chunk.end
             columns = [name for name in maker.columns if name in file.schema_arrow.names]
             row = sum(metadata.row_group(group).num_rows for group in range(chunk.start))
+            twice = [name for name in columns if file.schema_arrow.names.count(name) > 1]
+            if twice:
+                rows = sum(metadata.row_group(group).num_rows for group in range(chunk.start, end))
+                error = f"the file has several columns of the name {', '.join(map(repr, twice))}; keep one"
+                if rows:
+                    yield maker.reject(row, DUPLICATE_KEY, error, records=rows)
+                return
             for group in range(chunk.start, end):
                 after = row + metadata.row_group(group).num_rows
                 error = "the row group holds fewer rows than its footer says"

@@ -44,6 +44,7 @@ class RecordSample:
     sentences: int = 0  # about, if they were to be counted and there are at most COUNTED characters
     refused: dict[str, list[str]] = field(default_factory=dict)  # reason → errors
     kept: dict[str, list[Any]] = field(default_factory=dict)  # of documents: the values of kept columns
+    kinds: dict[str, dict[ColumnType, tuple[str, Any]]] = field(default_factory=dict)  # of kept values: file, value
     stored: dict[str, list[ColumnType]] = field(default_factory=dict)  # of kept columns, in Parquet files
     values: list[dict[str, Any]] = field(default_factory=list)  # of records, if they were asked for
     whole: bool = False  # whether these are all records of the input
@@ -82,7 +83,8 @@ def sample(
         for file in files:
             before = found.records
             found.files.append(file.path)
-            for name, kind in types_of_file(file, settings.keep).items():
+            stored = types_of_file(file, settings.keep)
+            for name, kind in stored.items():
                 found.stored.setdefault(name, []).append(kind)
             maker = _Noting(file, stated, split, languages, found, keep_values)
             for item in islice(documents_of(maker), most):
@@ -95,6 +97,8 @@ def sample(
                         found.sentences += count(item.text)
                     for name, value in item.kept.items():
                         found.kept.setdefault(name, []).append(value)
+                        kind = found_type([value], stored.get(name))
+                        found.kinds.setdefault(name, {}).setdefault(kind, (file.path, value))
                 elif item.kind == "quarantined":
                     found.refused.setdefault(item.reason, []).append(item.error)
             found.whole &= file.format == "text" or found.records - before < most

@@ -29,6 +29,7 @@ from pipeline.inputs import (
     plan_chunks,
     plan_inputs,
 )
+from pipeline.inputs.column_types import NOTHING, TEXT, common_type
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
 from pipeline.inputs.packing import PACKABLE
@@ -51,10 +52,14 @@ MORE = Callable[[RunConfig], None]  # raises `ConfigError`, `CardError` or `Pipe
 
 @dataclass(frozen=True)
 class Checked:
-    """A configuration without known mistakes. `chunks`: those of its inputs, in the order of the run."""
+    """A configuration without known mistakes.
+
+    `chunks`: those of its inputs, in the order of the run; `notices`: what is no mistake and may still surprise.
+    """
 
     config: RunConfig
     chunks: ChunkTable
+    notices: tuple[str, ...] = ()
 
 
 def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence[MORE] = ()) -> Checked:
@@ -65,12 +70,13 @@ def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence
     """
     config, mistakes = read_config(path, overrides)
     chunks: ChunkTable | None = None
+    notices: tuple[str, ...] = ()
     if config is not None:
-        found, chunks = problems_of(config, more)
+        found, chunks, notices = problems_of(config, more)
         mistakes = [*mistakes, *found]
     if mistakes or config is None or chunks is None:
         raise ConfigError("\n".join(sorted_mistakes(mistakes)))
-    return Checked(config, chunks)
+    return Checked(config, chunks, notices)
 
 
 def sorted_mistakes(mistakes: Collection[str]) -> list[str]:
@@ -78,8 +84,10 @@ def sorted_mistakes(mistakes: Collection[str]) -> list[str]:
     return sorted(dict.fromkeys(mistakes), key=_line)
 
 
-def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str], ChunkTable | None]:
-    """Return what is wrong, one line each, and the chunks of the inputs if they can all be listed."""
+def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str], ChunkTable | None, tuple[str, ...]]:
+    """Return what is wrong, one line each; the chunks of the inputs if they can all be listed; and what may surprise,
+    one line each.
+    """
     cards, found = _models(config)
     chunks, samples, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
     found += of_inputs
@@ -89,7 +97,8 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
             check(config)
         except (PipelineError, CardError) as error:
             found.append((("launcher",), str(error)))
-    return [f"{config.place(*keys)}: {text}" for keys, text in found], chunks
+    notices = tuple(f"{config.place(*keys)}: {text}" for keys, text in _of_two_kinds(config, samples))
+    return [f"{config.place(*keys)}: {text}" for keys, text in found], chunks, notices
 
 
 def _line(mistake: str) -> tuple[int, int]:
@@ -214,6 +223,26 @@ def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> 
                 f"{_numbered(keys)}: keep says that {name} is {kind}, and no value in {first.where()} of {one.path} "
                 f"fits, such as {short(values[0])}; they are {found_type(values)}",
             )
+
+
+def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:
+    """Yield kept columns that become text because some values are, with an example of each kind."""
+    declared = {name for one in config.input for name in config.kept_types(one)}
+    for name in config.keep_columns():
+        kinds = {kind: place for _, first in samples for kind, place in first.kinds.get(name, {}).items()}
+        kinds.pop(NOTHING, None)
+        other = next((kind for kind in kinds if kind != TEXT), None)
+        if name in declared or other is None or common_type(kinds) != TEXT:
+            continue
+        against = TEXT if TEXT in kinds else next(kind for kind in kinds if common_type([kind, other]) == TEXT)
+        ways = " and ".join(f"{kind} in {kinds[kind][0]} ({short(kinds[kind][1])})" for kind in (other, against))
+        number = next(index for index, one in enumerate(config.input) if name in one.keep)
+        yield (
+            ("input", str(number), "keep"),
+            f"keep: {name} is {ways}, so all of {name} is kept as text, and conditions compare it as text; declare "
+            f"what is meant: keep: {{{name}: {other}}}, where values that do not fit become null and are counted, or "
+            f"{{{name}: string}}",
+        )
 
 
 def _numbered(keys: tuple[str, ...]) -> str:

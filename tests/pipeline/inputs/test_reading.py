@@ -181,6 +181,16 @@ def test_records_too_long_for_memory_are_set_aside(tmp_path: Path, monkeypatch: 
     assert only_rejected(read_all(entry(tmp_path / "a.parquet"))).reason == "too long"
 
 
+def test_a_parquet_file_with_two_columns_of_one_name_is_set_aside(tmp_path: Path) -> None:
+    """Which of them is meant nobody knows; columns that are not read may have any names."""
+    columns = [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]
+    pq.write_table(pa.table(columns, names=["text", "text", "note", "note"]), tmp_path / "a.parquet")
+    pq.write_table(pa.table(columns, names=["text", "more", "note", "note"]), tmp_path / "b.parquet")
+    rejected = only_rejected(read_all(entry(tmp_path / "a.parquet")))
+    assert (rejected.reason, rejected.records) == ("duplicate key", 2) and "'text'; keep one" in rejected.error
+    assert [one.text for one in read_all(entry(tmp_path / "b.parquet")) if isinstance(one, Document)] == ["a", "b"]
+
+
 @pytest.mark.parametrize("line", [b"", b" \t", b"\r"])
 def test_blank_lines_are_dropped_and_counted(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n' + line + b"\n")

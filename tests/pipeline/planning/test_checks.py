@@ -197,3 +197,31 @@ def test_types_of_kept_columns_are_checked_with_everything_else(make_config: Mak
     (tmp_path / "out").mkdir()
     (tmp_path / "out/corpus.json").write_text("{}")
     assert found(["year"], "year == '2010'") == ""  # as a corpus of text alone has it
+
+
+@pytest.mark.parametrize("apart", ["values", "files", "inputs"])
+def test_a_column_of_numbers_and_texts_is_told_before_work_starts(
+    make_config: MakeConfig, tmp_path: Path, apart: str
+) -> None:
+    """Such a column becomes text, of which a person who looked at one file knows nothing."""
+    record = {"lang": "eng_Latn", "text": "A sentence."}
+    rows = [record | {"id": str(at), "year": year, "n": at} for at, year in enumerate((2010, None, "about 1990"))]
+    names = (
+        ("in/a.jsonl",) if apart == "values" else ("in/a.jsonl", "more/b.jsonl" if apart == "inputs" else "in/b.jsonl")
+    )
+    for at, name in enumerate(names):
+        write_jsonl(tmp_path / name, rows if apart == "values" else rows[2 * at : 2 * at + 2])
+    paths = ["in/*.jsonl", *(["more/*.jsonl"] if apart == "inputs" else [])]
+
+    def entries(keep: Any) -> list[dict[str, Any]]:
+        return [{"path": path, "id": "id", "lang": {"column": "lang"}, "keep": keep} for path in paths]
+
+    path = make_config(input=entries(["year", "n"]), encode=None, autobleu=None)
+    for command in ("plan", "run"):
+        done = pipeline(command, path)
+        assert done.returncode == 0
+        assert "Warning: " in done.stderr and "corpus.yaml:" in done.stderr and "n is " not in done.stderr
+        assert "year is int64 in" in done.stderr and "(2010) and string in" in done.stderr, done.stderr
+        assert "'about 1990'" in done.stderr and "keep: {year: int64}" in done.stderr
+    declared = pipeline("plan", make_config(input=entries({"year": "string"}), encode=None, autobleu=None))
+    assert declared.returncode == 0 and "Warning" not in declared.stderr, said(declared)
