@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -12,12 +13,14 @@ import pytest
 from tests.conftest import ROOT
 from tests.faults.damage import DAMAGE, KINDS, Damaged
 from tests.support.kills import KILLS
+from tests.support.processes import start
 
 SELECTED = [
     ("header", "deleted"), ("view", "bit"), ("chunks", "deleted"), ("settings", "truncated"), ("progress", "empty"),
     ("ledger", "truncated"), ("lease", "empty"), ("receipt", "bit"), ("record of codebooks", "other"),
     ("runs of an index", "bit"), ("parts of an index", "bit"), ("record of a training", "deleted"), ("weights", "bit"),
     ("purged documents", "deleted"), ("purged documents", "same"), ("codebooks", "same"), ("embeddings", "bit"),
+    ("duplicates", "bit"), ("view of an older run", "deleted"),
 ]  # fmt: skip
 CASES = [(kind, damage) for kind in KINDS for damage in DAMAGE] if KILLS >= 30 else SELECTED
 PAGE = ROOT / "docs/damage.md"
@@ -36,6 +39,24 @@ def test_damage_is_told_and_mended(whole: Damaged, kind: str, damage: str) -> No
         pytest.skip("there is only one file of this kind")
     seen = whole.look(kind, damage)
     assert not seen.tracebacks and not seen.wrong, seen
+
+
+@pytest.mark.faults
+@pytest.mark.xdist_group("damage")
+@pytest.mark.parametrize("kind", ["view", "ledger", "lease", "receipt", "record of a training", "scaler", "share"])
+def test_a_pipe_in_the_place_of_a_file_holds_no_command(whole: Damaged, kind: str) -> None:
+    for command in (("status",), ("inspect",), ("run",), ("train",), ("gc",), ("verify",), ("verify", "--repair")):
+        if command != ("verify", "--repair"):  # which mends what the one before found
+            assert whole.possible(kind, "deleted")
+            path = whole.damaged(kind)
+            path.unlink()
+            os.mkfifo(path)
+        process = start(command[0], whole.config, *command[1:])
+        code, shown = process.wait(), process.communicate()[0]
+        assert code in (0, 1) and "Traceback" not in shown, (command, shown)
+        if command == ("verify",):
+            assert code == 1 and "a pipe, not a file" in shown and "cannot be read" not in shown, shown
+    assert "cannot be read" not in shown, shown
 
 
 def test_the_selection_is_of_this_table() -> None:
