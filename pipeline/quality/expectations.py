@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -79,7 +80,15 @@ def report_settings(place: str, corpus: Corpus) -> ReportSettings:
     """Return the section `report` of a YAML file, if that is what the user named, or that of the newest run."""
     if place.endswith((".yaml", ".yml")):
         return load_config(Path(place)).report or ReportSettings()
-    return ReportSettings.model_validate(newest_config(corpus.store).get("report") or {})
+    settings = newest_config(corpus.store).get("report") or {}
+    try:
+        return ReportSettings.model_validate(settings)
+    except ValidationError as error:
+        what = "; ".join(str(one["msg"]) for one in error.errors())
+        raise ConfigError(
+            f"the newest run of {corpus.url} expects what this version does not know ({plain(what, 300)}); give a "
+            "corpus.yaml instead of the folder"
+        ) from None
 
 
 def check_expectations(corpus: Corpus, settings: ReportSettings) -> list[Expectation]:
@@ -260,9 +269,14 @@ def as_summary(found: Iterable[Expectation]) -> list[dict[str, Any]]:
 
 
 def of_summary(kept: Any) -> list[Expectation]:
-    """Return what a summary kept; nothing of one that is older than expectations or was written by another version."""
-    names = Expectation.__dataclass_fields__.keys()
-    return [Expectation(**one) for one in kept or () if isinstance(one, dict) and one.keys() == names]
+    """Return what a summary kept; nothing if it is no such list, or has measures that this version does not know."""
+    try:
+        found = TypeAdapter(list[Expectation]).validate_python(kept or [])
+        for one in found:
+            measure_of(one.measure)
+    except ValueError:  # pydantic's errors too
+        return []
+    return found
 
 
 def show_expectations(console: Console, found: list[Expectation]) -> None:

@@ -20,7 +20,7 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.conditions.expression import parse
 from pipeline.config.load import load_config
 from pipeline.config.report import MEASURES, Limit, ReportSettings, limit_of
-from pipeline.quality.expectations import FEW, Expectation, check_expectations, measure_rows
+from pipeline.quality.expectations import FEW, Expectation, as_summary, check_expectations, measure_rows, of_summary
 from pipeline.run.run import Backend, RunOptions, run
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
@@ -209,6 +209,15 @@ def test_a_training_does_not_begin(path: Path, corpus: Corpus) -> None:
     assert not began and "✗ documents is 13 (expected: > 1000)" in out.file.getvalue()  # type: ignore[attr-defined]
     run(out, config, RunOptions(), backend)
     assert began == [config]
+
+
+def test_summaries_of_others_are_not_trusted() -> None:
+    one = Expectation("documents", "> 1", 3.0, True)
+    assert of_summary(as_summary([one])) == [one]
+    kept = as_summary([one])[0]
+    unusable: list[object] = [None, "x", [1], [kept | {"measure": "unheard_of"}], [kept | {"value": "much"}], [{}]]
+    for wrong in unusable:
+        assert of_summary(wrong) == []
 
 
 def test_strict_needs_something_to_check(tmp_path: Path, path: Path) -> None:
