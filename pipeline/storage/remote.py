@@ -12,8 +12,20 @@ from contextlib import contextmanager
 from pipeline.base.errors import ConfigError, PipelineError, StorageError
 from pipeline.storage.retry import is_transient
 
-_CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "requests", "s3fs"}
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_CLIENTS = {
+    "adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "httpx", "httpx2",
+    "huggingface_hub", "requests", "s3fs",
+}  # fmt: skip
+_EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "hf": "hub",
+}
 _CREDENTIALS = (
     "give credentials: environment variables (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on S3), a profile, "
 )
@@ -22,6 +34,7 @@ _ADVICE = {
     "PartialCredentialsError": _CREDENTIALS + "or a role of this machine",
     "DefaultCredentialsError": "log in: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
     "ClientAuthenticationError": "check the account's name and key (AZURE_STORAGE_ACCOUNT_NAME and …_KEY)",
+    "RepositoryNotFoundError": "correct the name, or set HF_TOKEN to a token that may read it",
     "ProfileNotFound": "set AWS_PROFILE to a profile of ~/.aws/config, or unset it",
     "EndpointConnectionError": "check the network, and AWS_ENDPOINT_URL if it is not an Amazon store",
     "ParamValidationError": "correct the name of the bucket",

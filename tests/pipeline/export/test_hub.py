@@ -19,8 +19,10 @@ from pipeline.export import ExportOptions, export_corpus
 from pipeline.export.hub.card import escaped
 from pipeline.export.hub.header import features, iso_code, licence_id, size_category
 from pipeline.export.hub.push import HubError
+from pipeline.inputs.listing import stamp
 from pipeline.quality.report.dataset import dataset_plots
 from pipeline.select.command import SelectOptions
+from tests.conftest import write_config
 from tests.pipeline.export.exported import WHERE
 from tests.support.cli import pipeline
 from tests.support.hub import Hub, hub_server
@@ -130,6 +132,39 @@ def test_a_push_arrives_bit_for_bit_and_is_read_from_there(corpus: Corpus, tmp_p
     )
     found = {name: data for name, data in local_files(Path(back)).items() if not name.startswith(".cache")}
     assert found == there.files
+
+
+@pytest.mark.slow
+def test_a_dataset_of_the_hub_is_an_input(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
+    from huggingface_hub import HfFileSystem
+
+    HfFileSystem.clear_instance_cache()
+    export(corpus, tmp_path / "to", push="me/mine", vectors="none")
+    source = {"path": "hf://datasets/me/mine/data/train/*.parquet", "text": "text", "lang": {"column": "lang"}}
+    (tmp_path / "again").mkdir()
+    (tmp_path / "none").mkdir()
+    path = write_config(tmp_path / "again", input=[source], autobleu=None)
+    for _ in range(2):
+        done = pipeline("run", path, "--until", "segment")
+        assert done.returncode == 0, done
+    again = Corpus(str(tmp_path / "again/out"))
+    wanted = corpus.to_arrow("text", where="split == 'train'")["text"].to_pylist()
+    read = again.to_pandas("text", "doc_id").groupby("doc_id").text.agg("".join)
+    assert sorted(one.replace(" ", "") for one in read) == sorted(one.replace(" ", "") for one in wanted)
+    there, remote = hub.repositories["me/mine"].files, HfFileSystem()
+    name = next(one for one in there if one.startswith("data/train/"))
+    stamps = []
+    for _ in range(2):
+        remote.invalidate_cache()
+        stamps.append(stamp(remote, f"datasets/me/mine/{name}", remote.info(f"datasets/me/mine/{name}")))
+        there[name] = there[name][:-1] + bytes([there[name][-1] ^ 1])
+    assert stamps[0] != stamps[1], "a file of the same size with other bytes was taken for the same"
+    missing = write_config(
+        tmp_path / "none", input=[source | {"path": "hf://datasets/me/none/*.parquet"}], autobleu=None
+    )
+    refused = pipeline("plan", missing)
+    assert refused.returncode != 0 and "hf://datasets/me/none" in refused.stderr and "Traceback" not in refused.stderr
+    HfFileSystem.clear_instance_cache()
 
 
 def test_a_push_that_broke_off_goes_on(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
