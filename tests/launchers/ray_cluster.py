@@ -91,13 +91,18 @@ class Cluster:
         code = "import ray, sys; ray.init(address=sys.argv[1], logging_level=50, log_to_driver=False); import time\n"
         code += "while sum(one['Alive'] for one in ray.nodes()) != int(sys.argv[2]): time.sleep(0.2)"
         command = [sys.executable, "-c", code, self.address, str(nodes)]
-        waiting = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 600  # of a busy machine
-        while waiting.poll() is None and time.monotonic() < deadline:
-            self.start_again()
-            time.sleep(0.2)
-        waiting.kill()
-        assert waiting.wait() == 0, f"{nodes} nodes are not there"
+        while time.monotonic() < deadline:  # Ray gives up asking a head that takes long to start
+            asking = subprocess.Popen(
+                command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            while asking.poll() is None and time.monotonic() < deadline:
+                self.start_again()
+                time.sleep(0.2)
+            asking.kill()
+            if asking.wait() == 0:
+                return
+        raise AssertionError(f"{nodes} nodes are not there")
 
     def python(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

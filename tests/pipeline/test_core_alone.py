@@ -44,6 +44,7 @@ def without_extras(commands: list[list[str]]) -> list[tuple[int, str]]:
     return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
 
 
+@pytest.mark.slow
 def test_readers_work_and_a_run_says_what_to_install(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     corpus = str(made_once(tmp_path_factory, "core", make_corpus) / "out")
     write_jsonl(tmp_path / "in" / "one.jsonl", sample_documents("libreoffice-eng", 1))

@@ -22,12 +22,12 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         assert spec and spec.loader
         load = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            sys.meta_path.remove(self)
             ctypes.CDLL(os.environ["ONE_GPU_LIBRARY"], mode=ctypes.RTLD_GLOBAL)
             load(module)
             from tests.support.one_gpu import device
