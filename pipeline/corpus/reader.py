@@ -147,18 +147,28 @@ class Corpus:
             yield self.table(*columns, part=part)
 
     def batches(
-        self, *columns: str, where: Condition | str | None = None, parts: Sequence[str] | None = None
+        self,
+        *columns: str,
+        where: Condition | str | None = None,
+        parts: Sequence[str] | None = None,
+        max_rows: int | None = None,
     ) -> Iterator[PartBatch]:
         """Yield one row group after the other, in the order of the corpus: at most 8192 rows are in memory.
 
         With a condition, only the rows that satisfy it are returned; columns that it does not use are read only where
-        some row does. `parts` restricts the parts that are read.
+        some row does. `parts` restricts the parts that are read. `max_rows` ends with the row group by which so many
+        rows were read, whether they satisfy the condition or not.
         """
         names = self._checked(columns, self.catalogue, self.url)
         where = self._where(where)
+        read = 0
         for part in self.parts if parts is None else parts:
             with self.reader(part) as reader:
-                yield from reader.batches(names, where)
+                for batch in reader.batches(names, where):
+                    yield batch
+                    read += batch.rows
+                    if max_rows is not None and read >= max_rows:
+                        return
 
     def schema(self, *columns: str) -> pa.Schema:
         """Return the declared schema of what `batches` yields."""

@@ -106,7 +106,7 @@ def measure_curation(corpus: Corpus, max_rows: int) -> Curation:
     found.noisy = {name: [0] * len(LEVELS) for name in shares}
     removed = Counter[tuple[str, str, bool]]()
     found.repeats = [0] * len(REPEATS) if with_repeats else []
-    for batch in corpus.batches(*sorted(names | {"position", "subdocument"})):
+    for batch in corpus.batches(*sorted(names | {"position", "subdocument"}), max_rows=max_rows):
         table = batch.table
         starts = pc.and_(pc.equal(table["position"], 0), pc.equal(table["subdocument"], 0))
         found.rows += table.num_rows
@@ -120,8 +120,6 @@ def measure_curation(corpus: Corpus, max_rows: int) -> Curation:
         _add_rules(table.append_column("starts_document", starts), presets, removed)
         if with_repeats:
             _add_repeats(table, found)
-        if found.rows >= max_rows:
-            break
     found.languages = _differences(identified, differ)
     found.rules = [
         RuleCount(name, rule, removed[name, rule, False], documents)
@@ -141,12 +139,10 @@ def language_differences(corpus: Corpus, max_rows: int) -> list[LanguageDifferen
     """Return only the languages of sources, of about the first `max_rows` rows; none if the corpus has not detected
     any.
     """
-    identified, differ, read = Counter[tuple[str, str]](), Counter[tuple[str, str, str]](), 0
-    for batch in corpus.batches("source", "lang", *LANGUAGE) if set(LANGUAGE) <= corpus.catalogue.keys() else ():
-        _add_languages(batch.table, identified, differ, [])
-        read += batch.rows
-        if read >= max_rows:
-            break
+    identified, differ = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
+    if set(LANGUAGE) <= corpus.catalogue.keys():
+        for batch in corpus.batches("source", "lang", *LANGUAGE, max_rows=max_rows):
+            _add_languages(batch.table, identified, differ, [])
     return _differences(identified, differ)
 
 

@@ -201,8 +201,7 @@ def measure_rows(
         one: defaultdict(lambda: [0.0, 0.0]) for one in asked if one[0] in readers
     }
     columns = {*kinds, *(column for one in readers.values() for column in one.columns)}
-    read = 0
-    for batch in corpus.batches(*sorted(columns)) if readers else ():
+    for batch in corpus.batches(*sorted(columns), max_rows=max_rows) if readers else ():
         rows = batch.table.num_rows
         table = batch.table.append_column(_ROW, pa.array(np.arange(rows)))
         places = {kind: _coded(table[kind]) for kind in kinds} | {_ALL: (np.zeros(rows, np.int64), [_ALL])}
@@ -215,9 +214,6 @@ def measure_rows(
             for group, total, count in zip(names, totals, counts, strict=True):
                 groups[group][0] += float(total)
                 groups[group][1] += int(count)
-        read += batch.rows
-        if read >= max_rows:
-            break
     for one, groups in sums.items():
         found[one] = {group: (total / count, int(count)) for group, (total, count) in groups.items() if count}
     return found

@@ -87,7 +87,7 @@ def extract(
         with contextlib.ExitStack() as closing:  # the writer is closed before the file, whatever happens
             sink = closing.enter_context(COMPRESSED[compression](file)) if compression else file
             writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, _flat(schema, ending))))
-            for batch in corpus.batches(*names, where=where):
+            for batch in corpus.batches(*names, where=where, max_rows=max_rows):
                 read += batch.rows
                 written += batch.table.num_rows
                 if batch.table.num_rows:
@@ -95,8 +95,6 @@ def extract(
                     writer.write(table)
                     quoted += changed
                 progress.see(read, written)
-                if max_rows is not None and read >= max_rows:
-                    break
         size = file.tell()
     return Extracted(read, written, size, quoted)
 

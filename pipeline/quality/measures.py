@@ -76,11 +76,9 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
     columns = ("lang", "chars", "tokens", *(("autobleu",) if scored else ()))
     tables = [corpus.schema(*columns).empty_table()]
     read = 0
-    for batch in corpus.batches(*columns, where=where):
+    for batch in corpus.batches(*columns, where=where, max_rows=max_rows):
         tables.append(batch.table)
         read += batch.rows
-        if read >= max_rows:
-            break
     table = pa.concat_tables(tables)
     coded = table["lang"].combine_chunks().dictionary_encode()
     langs, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
@@ -102,13 +100,9 @@ def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None
     """Measure every column of scores that the corpus has, over the same rows as `measure`."""
     names = [name for name in SCORES if name in corpus.columns]
     values: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in names}
-    read = 0
-    for batch in corpus.batches(*names, where=where) if names else ():
+    for batch in corpus.batches(*names, where=where, max_rows=max_rows) if names else ():
         for name in names:
             values[name].append(batch.table[name].drop_null().to_numpy())
-        read += batch.rows
-        if read >= max_rows:
-            break
     found = {name: np.concatenate(of_name).astype(np.float64) for name, of_name in values.items() if of_name}
     return [
         ScoreSummary(name, len(one), float(one.mean()), tuple(map(float, np.quantile(one, QUANTILES))))
@@ -144,15 +138,13 @@ def _group(
 def worst_rows(corpus: Corpus, count: int, *, max_rows: int, where: Condition | None = None) -> list[ScoredRow]:
     """Return the rows with the lowest AutoBLEU; equal scores in the order of the corpus."""
     found: list[tuple[float, int, ScoredRow]] = []
-    seen = order = 0
-    for batch in corpus.batches("autobleu", "lang", "text", "decoded", "part", "row", where=where):
+    order = 0
+    shown = ("autobleu", "lang", "text", "decoded", "part", "row")
+    for batch in corpus.batches(*shown, where=where, max_rows=max_rows):
         table = batch.table.filter(pc.is_valid(batch.table["autobleu"]))
         table = table.sort_by([("autobleu", "ascending"), ("row", "ascending")]).slice(0, count)
         for one in table.to_pylist():
             order += 1
             found.append((one["autobleu"], order, ScoredRow(**one)))
         found = heapq.nsmallest(count, found)
-        seen += batch.rows
-        if seen >= max_rows:
-            break
     return [row for _, _, row in found]

@@ -101,11 +101,9 @@ def read_sample(corpus: Corpus, max_rows: int, rows: int = SAMPLE, max_vectors: 
     where = corpus.condition(f"u < {rate!r}")
     names = [name for name in dict.fromkeys((*SHOWN, *FLAGS, *LABELS)) if name in corpus.catalogue]
     tables, read = [corpus.schema(*names).empty_table()], 0
-    for batch in corpus.batches(*names, where=where):
+    for batch in corpus.batches(*names, where=where, max_rows=max_rows):
         tables.append(batch.table)
         read += batch.rows
-        if read >= max_rows:
-            break
     table = pa.concat_tables(tables)
     place, explained = project(_vectors(corpus, where, table.num_rows, min(max_vectors, max_rows)))
     order = np.lexsort((np.arange(table.num_rows), table["u"].to_numpy()))
@@ -115,15 +113,12 @@ def read_sample(corpus: Corpus, max_rows: int, rows: int = SAMPLE, max_vectors: 
 
 def _vectors(corpus: Corpus, where: Any, rows: int, most: int) -> npt.NDArray[np.float32]:
     """Return (rows, dim): embeddings of the first rows of the sample; NaN where one is not finite or is not read."""
-    found, read = [np.zeros((0, 0), np.float32)], 0
+    found = [np.zeros((0, 0), np.float32)]
     if "embedding" in corpus.catalogue:
-        for batch in corpus.batches("embedding", "status", where=where):
+        for batch in corpus.batches("embedding", "status", where=where, max_rows=most):
             vectors = embedding_matrix(batch.table["embedding"]).astype(np.float32)
             vectors[batch.table["status"].to_numpy() == NON_FINITE] = np.nan
             found.append(vectors)
-            read += batch.rows
-            if read >= most:
-                break
     found = [one for one in found if len(one)]
     vectors = np.concatenate(found)[:rows] if found else np.zeros((0, 1), np.float32)
     missing = np.full((rows - len(vectors), vectors.shape[1]), np.nan, np.float32)

@@ -137,7 +137,7 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
     ends = {name: _Extremes(name, highest=name != "autobleu") for name in ENDS if name in there}
     measured = next((name for name in ("fragility_cosine", "fragility_bleu") if name in scores), None)
     read = 0
-    for batch in corpus.batches(*names) if corpus.parts else ():
+    for batch in corpus.batches(*names, max_rows=max_rows) if corpus.parts else ():
         table = batch.table
         kept["lang"].append(codes.of(table["lang"]))
         kept["starts"].append((table["position"].to_numpy() == 0) & (table["subdocument"].to_numpy() == 0))
@@ -154,8 +154,6 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
         for end in ends.values():
             end.add(table.select(shown))
         read += batch.rows
-        if read >= max_rows:
-            break
     norms, norm_lang = _norms(corpus, codes, min(max_vectors, max_rows))
     found = {name: ends[name].rows if name in ends else [] for name in ENDS}
     whole = {name: _joined(arrays) for name, arrays in kept.items()}
@@ -200,17 +198,14 @@ def _kinds(table: pa.Table, measured: str | None) -> npt.NDArray[np.uint8]:
 
 
 def _norms(corpus: Corpus, codes: _Codes, most: int) -> tuple[Floats, Ints]:
-    norms, langs, read = [np.zeros(0, np.float32)], [np.zeros(0, np.int32)], 0
+    norms, langs = [np.zeros(0, np.float32)], [np.zeros(0, np.int32)]
     if "embedding" in corpus.catalogue:
-        for batch in corpus.batches("lang", "embedding", "status"):
+        for batch in corpus.batches("lang", "embedding", "status", max_rows=most):
             matrix = embedding_matrix(batch.table["embedding"]).astype(np.float32)
             found = np.sqrt(np.einsum("ij,ij->i", matrix, matrix))
             found[batch.table["status"].to_numpy() == NON_FINITE] = np.nan
             norms.append(found)
             langs.append(codes.of(batch.table["lang"]))
-            read += batch.rows
-            if read >= most:
-                break
     return np.concatenate(norms), np.concatenate(langs)
 
 
