@@ -46,8 +46,9 @@ class SegmentHand:
     def segment(self, chunk: str, folder: str) -> Iterator[str]:
         """Yield the events of a chunk. `folder`: of its shard, which holds the marks."""
         if self._task is None:
-            self._task = self._work.segment(self._device)  # type: ignore[assignment]
-            assert isinstance(self._task, SegmentTask)
+            task = self._work.segment(self._device)
+            assert isinstance(task, SegmentTask)
+            self._task = task
         if folder != self._folder:
             self._task.under(folder)
             self._folder = folder
@@ -180,7 +181,10 @@ class Crew:
                 tries[name] += 1
                 if isinstance(error, RayActorError) and tries[name] < MOST_TRIES:
                     time.sleep(PAUSE_SECONDS)
-                    (chunks if isinstance(item, Chunk) else parts).append(item)  # type: ignore[arg-type]
+                    if isinstance(item, Chunk):
+                        chunks.append(item)
+                    else:
+                        parts.append(item)
                 else:
                     what = f"its worker failed or died ({tries[name]} times); see Ray's logs: {error}"
                     yield failed_event(name, CorpusError(what))

@@ -24,9 +24,11 @@ from stages.sonar.card import FileRole, load_card
 def fetch_weights(console: Console, config: RunConfig) -> None:
     """Fetch and check what the stages of a run load. Raises `StartError` if a model cannot be had."""
     try:
+        places = set()
         for name, role in sorted(set(_files(config))):
-            load_card(name).verify(role)
-        places = {load_card(name).path(role) for name, role in _files(config)}
+            card = load_card(name)
+            card.verify(role)
+            places.add(card.path(role))
         if config.fragility:
             load_external_card(config.fragility.external).files()
         if config.segment.uses_sat:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -339,7 +339,7 @@ def report(
     if interactive:
         place = write_explorer(corpus, to, settings.max_rows, expected)
     else:
-        say: Callable[[str], None] = lambda text: err.print(text, markup=False, highlight=False)  # noqa: E731
+        say = partial(err.print, markup=False, highlight=False)
         place = write_corpus_report(corpus, to, say, settings.max_rows, expected, compared)
     show_expectations(out, expected)
     out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)

@@ -60,34 +60,40 @@ class ExportedSequences:
         return embedding_matrix(self.table["embedding"])
 
 
-def exported_sequences(
-    selection: Selection, chosen: PartSelection, columns: Sequence[str] = ("text", "embedding")
-) -> Iterator[ExportedSequences]:
-    """Yield the sequences of a part, some thousand sentences at a time; `columns` must have text and embedding."""
-    rows, starts = chosen.row_numbers, chosen.sequence_starts
-    ends = np.cumsum(chosen.sequence_rows)  # in numbers of kept sentences
-    doc, piece = chosen.doc[starts], chosen.piece[starts]
-    waiting: list[pa.Table] = []
-    done = seen = 0  # pieces given, sentences read
+def kept_rows(selection: Selection, chosen: PartSelection, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield these columns of the rows that are kept of a part, a row group after the other; none is empty."""
+    rows = chosen.row_numbers
     with selection.reader(chosen.part) as reader:
         for group in range(reader.groups):
             low, high = reader.bounds(group)
             begin, end = np.searchsorted(rows, [low, high])
-            if begin == end:
-                continue
-            waiting.append(reader.read(tuple(columns), group).take(pa.array(rows[begin:end] - low)))
-            seen += int(end - begin)
-            whole = int(np.searchsorted(ends, seen, side="right"))
-            if whole == done:
-                continue
-            given = int(ends[done - 1]) if done else 0
-            table = pa.concat_tables(waiting).combine_chunks()
-            size = int(ends[whole - 1]) - given
-            block = table.slice(0, size)
-            yield ExportedSequences(
-                doc=doc[done:whole],
-                piece=piece[done:whole],
-                offsets=np.concatenate([[0], ends[done:whole] - given]),
-                table=block,
-            )
-            waiting, done = [table.slice(size)], whole
+            if begin != end:
+                yield reader.read(names, group).take(pa.array(rows[begin:end] - low))
+
+
+def exported_sequences(
+    selection: Selection, chosen: PartSelection, columns: Sequence[str] = ("text", "embedding")
+) -> Iterator[ExportedSequences]:
+    """Yield the sequences of a part, some thousand sentences at a time; `columns` must have text and embedding."""
+    starts = chosen.sequence_starts
+    ends = np.cumsum(chosen.sequence_rows)  # in numbers of kept sentences
+    doc, piece = chosen.doc[starts], chosen.piece[starts]
+    waiting: list[pa.Table] = []
+    done = seen = 0  # pieces given, sentences read
+    for rows in kept_rows(selection, chosen, columns):
+        waiting.append(rows)
+        seen += rows.num_rows
+        whole = int(np.searchsorted(ends, seen, side="right"))
+        if whole == done:
+            continue
+        given = int(ends[done - 1]) if done else 0
+        table = pa.concat_tables(waiting).combine_chunks()
+        size = int(ends[whole - 1]) - given
+        block = table.slice(0, size)
+        yield ExportedSequences(
+            doc=doc[done:whole],
+            piece=piece[done:whole],
+            offsets=np.concatenate([[0], ends[done:whole] - given]),
+            table=block,
+        )
+        waiting, done = [table.slice(size)], whole

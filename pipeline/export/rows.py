@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
-from pipeline.export.pieces import Written
+from pipeline.export.pieces import Written, kept_rows
 from pipeline.select.selection import PartSelection, Selection
 
 FIRST = ("doc_id", "split", "source", "lang")
@@ -49,23 +49,19 @@ def rows_by_split(
         written: gets the counts.
         progress: is told of rows.
     """
-    rows = chosen.row_numbers
-    if not len(rows):
+    if not len(chosen.row_numbers):
         return
     piece = np.repeat(chosen.piece, chosen.rows).astype(np.int32)
-    with selection.reader(chosen.part) as reader:
-        for group in range(reader.groups):
-            low, high = reader.bounds(group)
-            begin, end = np.searchsorted(rows, [low, high])
-            if begin == end:
-                continue
-            table = reader.read(names, group).take(pa.array(rows[begin:end] - low))
-            table = table.add_column(names.index("split") + 1, free("piece", names), pa.array(piece[begin:end]))
-            for split in table["split"].unique().to_pylist():
-                of_split = table.filter(pc.equal(table["split"], split))
-                written.count(split, 0, of_split.num_rows)
-                yield split, of_split
-            progress.add(int(end - begin))
+    begin = 0
+    for table in kept_rows(selection, chosen, names):
+        end = begin + table.num_rows
+        table = table.add_column(names.index("split") + 1, free("piece", names), pa.array(piece[begin:end]))
+        for split in table["split"].unique().to_pylist():
+            of_split = table.filter(pc.equal(table["split"], split))
+            written.count(split, 0, of_split.num_rows)
+            yield split, of_split
+        progress.add(end - begin)
+        begin = end
     documents = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.sequence_starts]))
     for split in documents.to_pylist():
         written.count(split, 1, 0)
