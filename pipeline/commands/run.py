@@ -97,7 +97,8 @@ def run(
       pipeline run corpus.yaml --refit scaler --refit rvq
     """
     from launchers.dispatch import backend_of, slurm_cluster
-    from pipeline.run.run import RunOptions, raise_if_unexpected
+    from pipeline.run.expected import raise_if_unexpected
+    from pipeline.run.run import RunOptions
     from pipeline.run.run import run as run_corpus
     from pipeline.storage.store import Store
 

@@ -46,8 +46,6 @@ from pipeline.corpus.runs import (
     check_corpus,
     is_begun,
     newest_is,
-    newest_run,
-    read_summary,
 )
 from pipeline.corpus.states import States, View, fold, forget_gone, total_of
 from pipeline.inputs import Chunk
@@ -56,17 +54,11 @@ from pipeline.planning.estimate import compared, keep_rates, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_aliases, show_same
-from pipeline.quality.expectations import (
-    Expectation,
-    as_summary,
-    check_expectations,
-    failed_expectations,
-    of_summary,
-    show_expectations,
-)
+from pipeline.quality.expectations import Expectation, as_summary
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
+from pipeline.run.expected import check_strict, checked_expectations, raise_if_unexpected
 from pipeline.run.steps import compare, decide, next_step
 from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
@@ -125,7 +117,8 @@ def run(console: Console, config: RunConfig, options: RunOptions, backend: Backe
 
     Raises `CorpusError` before the training, with `strict`, if something that the report expects does not hold.
     """
-    check_strict(config, options)
+    if options.strict:
+        check_strict(config, whole=not (options.only or options.until))
     if ends_with_training(config, options):
         _check_training(config)
     submitted = bring_up_to_date(console, config, options, backend)
@@ -134,25 +127,6 @@ def run(console: Console, config: RunConfig, options: RunOptions, backend: Backe
     if submitted is None and ends_with_training(config, options):
         backend.train(console, config)
     return submitted
-
-
-def check_strict(config: RunConfig, options: RunOptions) -> None:
-    """Raise `ConfigError` if `--strict` has nothing to check."""
-    if not options.strict:
-        return
-    if not config.report or not config.report.expect:
-        expect = 'report: {expect: {autobleu_mean: ">= 40"}}'
-        raise ConfigError(f"--strict: {config.place('report')} expects nothing; add for instance {expect}")
-    if options.only or options.until:
-        raise ConfigError("--strict checks a whole corpus; leave out --only and --until")
-
-
-def raise_if_unexpected(store: Store) -> None:
-    """Raise `CorpusError` if something that the newest run's report expects did not hold at its end."""
-    summary = read_summary(store, newest_run(store))
-    failed = failed_expectations(of_summary((summary.model_extra or {}).get(EXPECTATIONS)) if summary else [])
-    if failed:
-        raise CorpusError(failed)
 
 
 def _check_training(config: RunConfig) -> None:
@@ -290,23 +264,13 @@ def _nothing_to_do(console: Console, plan: Plan) -> None:
     record = RunRecord(store, plan.config, plan.view) if older else None  # the last run had another configuration
     console.print("Nothing to do.")
     whole = _close_accounting(console, plan)
-    expected = _expectations(console, plan)
+    expected = checked_expectations(console, plan)
     if record:
         record.close({"done": True, EXPECTATIONS: as_summary(expected)})
     if not whole:
         raise CorpusError("the corpus is not complete: see above what is wrong")
     if older or not store.exists(REPORT):
         _report(console, plan, expected)
-
-
-def _expectations(console: Console, plan: Plan) -> list[Expectation]:
-    """Check what the report expects of the corpus, and show it."""
-    if not plan.config.report or not plan.config.report.expect:
-        return []
-    with announced(console, "checking what is expected of the corpus"):
-        found = check_expectations(Corpus(plan.config.output, plan.view), plan.config.report)
-    show_expectations(console, found)
-    return found
 
 
 def _chunks(plan: Plan) -> Sequence[Chunk]:
@@ -442,7 +406,7 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     complete = not failures
     expected: list[Expectation] = []
     try:
-        expected = _expectations(console, plan)
+        expected = checked_expectations(console, plan)
     except PipelineError as error:
         complete, failures = False, [*failures, f"report.expect: {error}"]
     summary = {"done": complete, "failures": failures, "seconds": round(seconds, 1)}
