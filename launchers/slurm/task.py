@@ -121,13 +121,13 @@ class Task:
             workers = InlineWorkers()
             self._launch = workers.run
             return contextlib.closing(workers)
-        from launchers.crew import Crew
+        from launchers.actor_pool import ActorPool
         from launchers.local import ray_on_this_machine
 
-        crew, stack = Crew(), contextlib.ExitStack()
+        pool, stack = ActorPool(), contextlib.ExitStack()
         stack.enter_context(ray_on_this_machine())
-        stack.callback(crew.close)
-        self._launch = crew.run
+        stack.callback(pool.close)
+        self._launch = pool.run
         return stack
 
     def _near_the_limit(self, number: int, frame: FrameType | None) -> None:

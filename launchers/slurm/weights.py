@@ -34,7 +34,7 @@ def fetch_weights(console: Console, config: RunConfig) -> None:
         if config.segment.uses_sat:
             _fetch_sat(config.segment.sat)
     except CardError as error:
-        raise StartError(f"the models of this run are not to be had here: {error}") from error
+        raise StartError(f"the models of this run cannot be loaded here: {error}") from error
     stored = sum(path.stat().st_size for path in places)
     console.print(f"models: {counted(len(places), 'file')} of SONAR, {size(stored)}, checked", highlight=False)
 

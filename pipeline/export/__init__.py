@@ -236,7 +236,7 @@ def _push(options: ExportOptions) -> Push | None:
     if options.licence and options.licence not in LICENCES:
         near = difflib.get_close_matches(options.licence.lower().replace(" ", "-"), LICENCES, n=3, cutoff=0.3)
         raise ConfigError(
-            f"--licence {options.licence} is no name of a licence on the Hub; "
+            f"--licence {options.licence} is not the name of a licence on the Hub; "
             + (f"did you mean {' or '.join(near)}? " if near else "")
             + f"Allowed are {', '.join(LICENCES)}"
         )

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from launchers.crew import Crew
+from launchers.actor_pool import ActorPool
 from launchers.slurm.task import Task, in_order_of_claims, name_of
 from pipeline.config.load import load_config
 from pipeline.coordination.leases import Lease, Leases
@@ -155,27 +155,27 @@ def test_actors_of_ray_live_as_long_as_the_task_and_their_death_does_no_harm(
     make_config: MakeConfig, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, _, folder = order_phase(make_config(**MANY | {"launcher": SLURM | {"inside": "local"}}))
-    starts: list[Crew] = []
+    starts: list[ActorPool] = []
     claims: list[str] = []
     killed: list[int] = []
-    begin, flow = Crew._start, Crew._flow
+    begin, flow = ActorPool._start, ActorPool._flow
 
-    def counted_start(crew: Crew, plan: Plan, marks: str) -> None:
-        starts.append(crew)
-        begin(crew, plan, marks)
+    def counted_start(pool: ActorPool, plan: Plan, marks: str) -> None:
+        starts.append(pool)
+        begin(pool, plan, marks)
 
-    def killing_flow(crew: Crew, plan: Plan, marks: str) -> Iterator[Event]:
+    def killing_flow(pool: ActorPool, plan: Plan, marks: str) -> Iterator[Event]:
         import ray
 
         claims.append(marks)
-        for event in flow(crew, plan, marks):
+        for event in flow(pool, plan, marks):
             yield event
             if len(claims) == 2 and event.kind == "segmented" and not killed:
-                killed.append(ray.get(crew.visitors[0].actor.process.remote()))
+                killed.append(ray.get(pool.visitors[0].actor.process.remote()))
                 os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr(Crew, "_start", counted_start)
-    monkeypatch.setattr(Crew, "_flow", killing_flow)
+    monkeypatch.setattr(ActorPool, "_start", counted_start)
+    monkeypatch.setattr(ActorPool, "_flow", killing_flow)
     Task(Console(quiet=True), store.url, folder).work()
     done = list(read_results(store, folder))
     assert len(claims) == len(done) == read_phase(store, folder).ranges >= 2 and not failures_of(done)

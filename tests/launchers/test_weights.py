@@ -81,5 +81,5 @@ def test_a_model_that_cannot_be_had_ends_the_run_before_anything_is_queued(
 ) -> None:
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "shared"))
     config = load_config(make_config(encode={"model": str(published(tmp_path, f"{publisher[0]}/nowhere"))}))
-    with pytest.raises(StartError, match=r"models of this run are not to be had here: .*404.* Put the file"):
+    with pytest.raises(StartError, match=r"models of this run cannot be loaded here: .*404.* Put the file"):
         fetch_weights(Console(quiet=True), config)

@@ -54,9 +54,9 @@ class Push:
         try:
             validate_repo_id(repo)
         except HFValidationError as error:
-            raise ConfigError(f"--push {visible(repo)} is no name of a repository ({error}); give USER/NAME") from error
+            raise ConfigError(f"--push {visible(repo)} is not the name of a repository ({error}); give USER/NAME") from error
         if repo.count("/") != 1:
-            raise ConfigError(f"--push {repo} says not whose it is; give USER/NAME or ORGANISATION/NAME")
+            raise ConfigError(f"--push {repo} does not say whose it is; give USER/NAME or ORGANISATION/NAME")
         if constants.HF_HUB_OFFLINE:
             raise ConfigError(
                 "--push needs the Hub, and HF_HUB_OFFLINE is set; unset it, or leave out --push and upload the folder "

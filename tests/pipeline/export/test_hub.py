@@ -205,8 +205,8 @@ def test_what_stands_in_the_way_of_a_push_is_said_before_anything_is_written(
     from huggingface_hub import constants
 
     to = tmp_path / "to"
-    assert "is no name of a repository" in refusal(corpus, to, "me/a b")
-    assert "says not whose it is" in refusal(corpus, to, "mine")
+    assert "is not the name of a repository" in refusal(corpus, to, "me/a b")
+    assert "does not say whose it is" in refusal(corpus, to, "mine")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "refused --push me/mine (401: " in (said := refusal(corpus, to, "me/mine")) and "log in again" in said
     monkeypatch.delenv("HF_TOKEN")
@@ -250,4 +250,4 @@ def test_the_command(finished: Path, tmp_path: Path, corpus: Corpus, hub: Hub) -
     done = pipeline(*arguments, "--licence", "cc-by-4.0")
     assert done.returncode == 0 and "uploaded to" in done.stdout, done
     refused = pipeline(*arguments, "--licence", "mine")
-    assert refused.returncode == 2 and "is no name of a licence" in refused.stderr
+    assert refused.returncode == 2 and "is not the name of a licence" in refused.stderr

@@ -31,7 +31,7 @@ PAUSE_SECONDS = 1.0  # after an actor died, before its work is given out again
 MOST_TRIES = 4 * (MAX_STARTS + 1)  # of a part or chunk; marks set it aside before
 
 
-class SegmentHand:
+class LastingSegmenter:
     """An actor that segments. `work`: that of the plan's launcher."""
 
     def __init__(self, work: ray_data.Work, device: str) -> None:
@@ -56,7 +56,7 @@ class SegmentHand:
             yield event.model_dump_json()
 
 
-class VisitHand:
+class LastingVisitor:
     """An actor that visits parts, several at a time."""
 
     def __init__(self, work: ray_data.Work, device: str, threads: int) -> None:
@@ -83,7 +83,7 @@ class VisitHand:
 
 
 @dataclass(eq=False)
-class _Hand:
+class _Member:
     """An actor, seen from here: how many calls it has in flight, of how many at most."""
 
     actor: Any
@@ -92,11 +92,11 @@ class _Hand:
 
 
 @dataclass
-class Crew:
+class ActorPool:
     """The actors of a task. `run` may be called for one shard after the other."""
 
-    segmenters: list[_Hand] = field(default_factory=list)
-    visitors: list[_Hand] = field(default_factory=list)
+    segmenters: list[_Member] = field(default_factory=list)
+    visitors: list[_Member] = field(default_factory=list)
 
     def run(self, plan: Plan, folder: str) -> Generator[Event]:
         """Do what a shard lacks, yield events as they come; a fatal event is the last. `folder`: the shard's."""
@@ -120,8 +120,8 @@ class Crew:
         """End the actors."""
         import ray
 
-        for hand in (*self.segmenters, *self.visitors):
-            ray.kill(hand.actor)
+        for member in (*self.segmenters, *self.visitors):
+            ray.kill(member.actor)
         self.segmenters, self.visitors = [], []
 
     def _start(self, plan: Plan, folder: str) -> None:
@@ -130,15 +130,15 @@ class Crew:
         settings, work = plan.config.launcher, ray_data.work_of(plan, folder)
         found = pools(ray_data.nodes_of_ray(), settings, False)
         kept = {"max_restarts": -1, "max_task_retries": 0}
-        segment = ray.remote(SegmentHand).options(num_cpus=found.segmenter_cpus, **kept)
-        self.segmenters = [_Hand(segment.remote(work, found.segmenter_device), 1) for _ in range(found.segmenters)]
+        segment = ray.remote(LastingSegmenter).options(num_cpus=found.segmenter_cpus, **kept)
+        self.segmenters = [_Member(segment.remote(work, found.segmenter_device), 1) for _ in range(found.segmenters)]
         if work.visit:
             flight = settings.parts_in_flight
-            visit = ray.remote(VisitHand).options(
+            visit = ray.remote(LastingVisitor).options(
                 num_cpus=found.visitor_cpus, num_gpus=found.visitor_gpus, max_concurrency=flight, **kept
             )
             made = [visit.remote(work, found.device, found.threads) for _ in range(found.visitors)]
-            self.visitors = [_Hand(actor, flight) for actor in made]
+            self.visitors = [_Member(actor, flight) for actor in made]
 
     def _flow(self, plan: Plan, folder: str) -> Iterator[Event]:
         import ray
@@ -146,24 +146,27 @@ class Crew:
 
         chunks, parts = deque(plan.chunks_to_segment()), deque(plan.parts_to_visit())
         tries: Counter[str] = Counter()
-        flying: dict[Any, tuple[_Hand, Chunk | PartRef]] = {}
+        in_flight: dict[Any, tuple[_Member, Chunk | PartRef]] = {}
         seen: set[str] = set()
-        while chunks or (parts and self.visitors) or flying:
-            for hand in self.segmenters:
-                if chunks and not hand.busy:
-                    chunk, hand.busy = chunks.popleft(), 1
-                    call = hand.actor.segment.options(num_returns="streaming").remote(chunk.to_json(), folder)
-                    flying[call] = hand, chunk
-            for hand in sorted(self.visitors, key=lambda one: one.busy):
-                if parts and hand.busy < hand.most:
+        while chunks or (parts and self.visitors) or in_flight:
+            for member in self.segmenters:
+                if chunks and not member.busy:
+                    chunk, member.busy = chunks.popleft(), 1
+                    call = member.actor.segment.options(num_returns="streaming").remote(chunk.to_json(), folder)
+                    in_flight[call] = member, chunk
+            for member in sorted(self.visitors, key=lambda one: one.busy):
+                if parts and member.busy < member.most:
                     ref = parts.popleft()
-                    hand.busy += 1
-                    flying[hand.actor.visit.remote(ref.model_dump_json(), folder, tries[ref.part] > 0)] = hand, ref
-            if not flying:
+                    member.busy += 1
+                    in_flight[member.actor.visit.remote(ref.model_dump_json(), folder, tries[ref.part] > 0)] = (
+                        member,
+                        ref,
+                    )
+            if not in_flight:
                 break
-            ready: list[Any] = ray.wait(list(flying), num_returns=1, fetch_local=False)[0]
+            ready: list[Any] = ray.wait(list(in_flight), num_returns=1, fetch_local=False)[0]
             call = ready[0]
-            hand, item = flying[call]
+            member, item = in_flight[call]
             try:
                 if isinstance(item, Chunk):
                     event = Event.model_validate_json(ray.get(next(call)))
@@ -190,5 +193,5 @@ class Crew:
                     yield failed_event(name, CorpusError(what))
             else:
                 yield event
-            hand.busy -= 1
-            del flying[call]
+            member.busy -= 1
+            del in_flight[call]
