@@ -54,7 +54,9 @@ class Push:
         try:
             validate_repo_id(repo)
         except HFValidationError as error:
-            raise ConfigError(f"--push {visible(repo)} is not the name of a repository ({error}); give USER/NAME") from error
+            raise ConfigError(
+                f"--push {visible(repo)} is not the name of a repository ({error}); give USER/NAME"
+            ) from error
         if repo.count("/") != 1:
             raise ConfigError(f"--push {repo} does not say whose it is; give USER/NAME or ORGANISATION/NAME")
         if constants.HF_HUB_OFFLINE:
