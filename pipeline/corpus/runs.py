@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import time
@@ -36,6 +37,7 @@ PROGRESS = "progress.json"  # the progress of a run that this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
 EVENTS = "events"  # the log of the process that drives a run, below its folder
 _TIME = "%Y%m%dT%H%M%S.%f"  # begins the name of a run's folder
+_RUN_NAME = re.compile(r"\d{8}T\d{6}\..+")
 EVENT_SECONDS, MOST_EVENTS = 30.0, 10_000  # after which a file of events is written
 
 
@@ -142,7 +144,7 @@ def check_corpus(store: Store) -> _RunHeader:
     try:
         header = read_json(store, layout.CORPUS_FILE, _RunHeader, remedy)
     except MissingError as error:
-        if store.folders(layout.RUNS):
+        if _has_runs(store):
             raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from error
         raise CorpusError(
             f"{store.url} is not a corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
@@ -167,7 +169,12 @@ def packs(store: Store) -> Collection[str]:
 
 def is_begun(store: Store) -> bool:
     """Return whether a folder is a corpus, or was one before its header was lost."""
-    return store.exists(layout.CORPUS_FILE) or bool(store.folders(layout.RUNS))
+    return store.exists(layout.CORPUS_FILE) or _has_runs(store)
+
+
+def _has_runs(store: Store) -> bool:
+    """Return whether runs were recorded here; the folder `runs` of a project holds corpora instead."""
+    return any(_RUN_NAME.fullmatch(name) for name in store.folders(layout.RUNS))
 
 
 def newest_view(store: Store) -> View:

@@ -10,6 +10,7 @@ input is processed.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import posixpath
 import re
@@ -41,6 +42,7 @@ _TABLES = {
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 SYSTEM = ("/proc/", "/sys/", "/dev/")
+BRACES = "; {a,b} has no meaning in it: make two inputs of it"
 CLOSED = f"{os.strerror(errno.EACCES)}; let this user read it, or leave it out of `path:`"
 
 
@@ -69,6 +71,11 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     if "file" in _protocols(fs):
         fs = _LocalFiles(settings.follow_links)
     fs.invalidate_cache()
+    if any("**" in one and one != "**" for one in path.split("/")):
+        raise InputError(
+            f"input {settings.input_name}: in {settings.path}, ** stands in a name; alone between slashes it means any "
+            "folders, and * any characters of a name: data/**/*.jsonl"
+        )
     root, infos = with_retries("list input", lambda: _find(fs, path), answered=False)
     files = []
     for full, info in infos.items():
@@ -79,7 +86,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     if not files:
         raise InputError(
             f"input {settings.input_name}: nothing matches {settings.path} in folder {root or '/'}; "
-            "check the path (relative ones start at the YAML's folder)"
+            f"check the path (relative ones start at the YAML's folder{BRACES if '{' in settings.path else ''})"
         )
     if all(file.format == UNREADABLE for file in files):
         first = files[0]
@@ -204,13 +211,16 @@ def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
     one = fs.alone(path) if local else _file_at(fs, path)
     if one:  # first, so that a name with brackets is not a pattern
         return posixpath.dirname(path), {path: one}
-    wildcard = min((path.index(sign) for sign in "*?[" if sign in path), default=-1)
+    begin = _named_literally(path) if local else 0
+    wildcard = min((path.index(sign, begin) for sign in "*?[" if sign in path[begin:]), default=-1)
     root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]
     if local:
         fs.inside = root or "/"
     if wildcard < 0:
         found = dict(fs.find(path, detail=True))
-    elif local or "**" in path or "http" in _protocols(fs):  # listed whole; or links of a page, which have no levels
+    elif local:
+        found = _below_matching(fs, root, path[len(root) :])
+    elif "**" in path or "http" in _protocols(fs):  # listed whole; or links of a page, which have no levels
         found = dict(fs.glob(path, detail=True))
     else:
         matches = re.compile(glob_translate(path)).match
@@ -219,6 +229,21 @@ def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
     if local:
         found |= {name: {"size": 0, "type": "other", "why": why} for name, why in fs.closed.items()}
     return root, found
+
+
+def _below_matching(fs: _LocalFiles, root: str, pattern: str) -> dict[str, dict[str, Any]]:
+    """Return what matches below a folder, whose own name is not a pattern; fsspec's `glob` takes it for one."""
+    depth = None if "**" in pattern else pattern.count("/")
+    matches = re.compile(glob_translate(f"{glob.escape(root)}{pattern}")).match
+    return {name: info for name, info in fs.find(root or "/", depth, True, detail=True).items() if matches(name)}
+
+
+def _named_literally(path: str) -> int:
+    """Return how much of a path is the name of a folder that exists, signs of patterns included: `notes [2024]`."""
+    end = len(path)
+    while end > 0 and not Path(path[:end]).is_dir():
+        end = path.rfind("/", 0, end)
+    return max(end, 0)
 
 
 def _file_at(fs: Any, path: str) -> dict[str, Any] | None:

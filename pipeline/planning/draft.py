@@ -84,7 +84,7 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
 
 def _groups(place: str) -> tuple[list[_Group], list[str]]:
     """Return the files below a place by extension, and the names of those that are not documents."""
-    if is_remote(place) or any(sign in place for sign in "*?["):
+    if is_remote(place) or (any(sign in place for sign in "*?[") and not os.path.lexists(Path(place).expanduser())):
         files = list_files(InputSettings(path=_absolute(place), lang="und"))
         return [_Group(place, [one for one in files if one.format != UNREADABLE])], []
     path = Path(place).expanduser()

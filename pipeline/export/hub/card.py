@@ -122,8 +122,7 @@ def _inputs(inputs: Sequence[Mapping[str, Any]], accounting: Accounting) -> str:
     lines = []
     for one in inputs:
         named = {key: one[key] for key in ("name", "text", "id", "lang", "limit") if one.get(key)}
-        columns = {key: f"column {value['column']}" for key, value in named.items() if isinstance(value, dict)}
-        said = [f"{key} {escaped(str(value))}" for key, value in (named | columns).items()]
+        said = [f"{key} {escaped(_stated(value))}" for key, value in named.items()]
         kept = [str(name) for name in one.get("keep") or ()]
         said += [f"metadata {escaped(', '.join(kept))}"] if kept else []
         lines.append(f"- `{_last(str(one['path'])).replace('`', '')}`: {'; '.join(said)}")
@@ -131,6 +130,15 @@ def _inputs(inputs: Sequence[Mapping[str, Any]], accounting: Accounting) -> str:
     reasons += [(f"quarantined: {escaped(why)}", number(found)) for why, found in accounting.quarantined.most_common()]
     rows = [("documents in", number(accounting.documents_in)), *reasons, ("documents kept", number(accounting.kept))]
     return "\n".join(lines) + "\n\n" + _table(("accounting", "documents"), rows)
+
+
+def _stated(value: Any) -> str:
+    """`id: id`, `lang: {column: lang}`, or `lang: {detect: {threshold: 0.5}}`, in words."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    if "column" in value:
+        return f"column {value['column']}"
+    return f"detected, with confidence of at least {value['detect']['threshold']}"
 
 
 def _filters(selection: Selection, counts: Counts) -> str:
