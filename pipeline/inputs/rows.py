@@ -4,6 +4,7 @@ memory.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,8 +91,10 @@ def _python_values(column: pa.Array) -> list[Any]:
     """Convert a column; strings are decoded one by one, so a value that is not UTF-8 spoils only its own row."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return _moments(column)
+    if getattr(column.type, "unit", "") == "ns":
+        return _of_nanoseconds(column)
+    if pa.types.is_nested(column.type) and _has_bytes_or_nanoseconds(column.type):
+        return [_whole_value(value) for value in column]
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     if pa.types.is_string(column.type):
@@ -105,16 +108,65 @@ def _python_values(column: pa.Array) -> list[Any]:
     return [_decoded(value) if isinstance(value, bytes) else value for value in values]
 
 
-def _moments(column: pa.Array) -> list[Any]:
-    """Convert nanosecond timestamps to microseconds, as Python has them; to text where that would lose digits."""
-    coarse = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    same = pc.equal(coarse.cast(column.type), column)
+def _of_nanoseconds(column: pa.Array) -> list[Any]:
+    """Convert times of nanoseconds to microseconds, as Python has them; to text where that would lose digits."""
+    kind = column.type
+    if pa.types.is_duration(kind):
+        return [None if value is None else _duration(value) for value in column.view(pa.int64()).to_pylist()]
+    target = pa.time64("us") if pa.types.is_time64(kind) else pa.timestamp("us", kind.tz)
+    coarse = column.cast(target, safe=False)
+    same = pc.equal(coarse.cast(kind), column)
     values: list[Any] = coarse.to_pylist()
     if pc.all(same).as_py() is not False:
         return values
     texts = column.cast(pa.string()).to_pylist()
     every = zip(values, texts, same.to_pylist(), strict=True)
     return [text if exact is False else value for value, text, exact in every]
+
+
+def _duration(nanoseconds: int) -> dt.timedelta | str:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    if rest % 1000 == 0:
+        return dt.timedelta(seconds=seconds, microseconds=rest // 1000)
+    return f"{dt.timedelta(seconds=seconds)}.{rest:09}"
+
+
+def _has_bytes_or_nanoseconds(kind: pa.DataType) -> bool:
+    """Return whether a type has them at any depth; Python writes the first as `b'…'`, and lacks the second."""
+    if pa.types.is_dictionary(kind):
+        return _has_bytes_or_nanoseconds(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_has_bytes_or_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    return getattr(kind, "unit", "") == "ns" or any(one(kind) for one in binary)
+
+
+def _whole_value(value: pa.Scalar) -> Any:
+    """Convert a nested value; one whose bytes are not UTF-8 spoils its row."""
+    try:
+        return _nested_value(value)
+    except UnicodeDecodeError as error:
+        return NotUtf8(error.object, not_utf8(error))
+    except (ValueError, OverflowError) as error:
+        return Unconvertible(str(error))
+
+
+def _nested_value(value: pa.Scalar) -> Any:
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_dictionary(kind):
+        return _nested_value(value.value)
+    if pa.types.is_struct(kind):
+        return {kind.field(index).name: _nested_value(value[index]) for index in range(kind.num_fields)}
+    if pa.types.is_map(kind):
+        return [(_nested_value(one[0]), _nested_value(one[1])) for one in value.values]
+    if pa.types.is_nested(kind):
+        return [_nested_value(one) for one in value.values]
+    if getattr(kind, "unit", "") == "ns":
+        return _of_nanoseconds(pa.array([value], kind))[0]
+    found = value.as_py()
+    return found.decode() if isinstance(found, bytes) else found
 
 
 def _python_value(value: pa.Scalar) -> Any:

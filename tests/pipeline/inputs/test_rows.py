@@ -105,3 +105,27 @@ def test_a_parquet_file_without_a_footer_is_one_rejected(tmp_path: Path) -> None
     (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
     rejected = only_rejected(read_all(entry(tmp_path)))
     assert (rejected.reason, rejected.bytes_unreadable) == ("unreadable", 19)
+
+
+def test_bytes_and_nanoseconds_in_lists_and_structs(tmp_path: Path) -> None:
+    """Bytes are text there as in a column of their own, and no digit of a time is lost."""
+    moment = 1577836800_000000_000
+    moments, days = pa.array([[moment], [moment + 1], None]), pa.array([moment, None, 1])
+    columns = {
+        "text": pa.array(["a", "b", "c"]),
+        "bytes": pa.array([[b"x", None], [], [b"\xff"]]),
+        "pairs": pa.array([[("k", b"v")], None, []], pa.map_(pa.string(), pa.binary())),
+        "moments": moments.cast(pa.list_(pa.timestamp("ns"))),
+        "time": pa.array([1, 1000, None], pa.time64("ns")),
+        "took": pa.array([-1, 1500, 2000], pa.duration("ns")),
+        "made": pa.StructArray.from_arrays([days.cast(pa.timestamp("ns"))], ["at"]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    first, second, third = read_all(entry(tmp_path, keep=[*columns][1:]))
+    assert isinstance(first, Document) and isinstance(second, Document) and isinstance(third, Rejected)
+    day, finer = dt.datetime(2020, 1, 1), "2020-01-01 00:00:00.000000001"
+    assert first.kept["bytes"] == ["x", None] and first.kept["pairs"] == [("k", "v")]
+    assert first.kept["moments"] == [day] and second.kept["moments"] == [finer] and first.kept["made"] == {"at": day}
+    assert [one.kept["time"] for one in (first, second)] == ["00:00:00.000000001", "00:00:00.000001"]
+    assert [one.kept["took"] for one in (first, second)] == ["-1 day, 23:59:59.999999999", "0:00:00.000001500"]
+    assert third.reason == "not UTF-8" and "bytes" in third.error

@@ -1,0 +1,58 @@
+"""Folders whose names look like patterns, patterns that mean nothing, and a project's own folder `runs`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline, said
+
+
+def test_a_project_in_a_folder_with_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's name is no pattern, neither in what `init` writes nor before a pattern."""
+    home = tmp_path / "books [old] *"
+    write_jsonl(home / "data [1]/deep/a.jsonl", sample_documents("libreoffice-deu", 3))
+    write_jsonl(tmp_path / "books o */data [1]/b.jsonl", sample_documents("libreoffice-deu", 4))
+    monkeypatch.chdir(home)
+    made = pipeline("init", "data [1]", "--name", "mine")
+    assert made.returncode == 0 and "data [1]/**/*.jsonl" in Path("corpus.yaml").read_text(), said(made)
+    done = pipeline("plan", "corpus.yaml", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["estimate"]["documents"] == 3, said(done)
+
+
+@pytest.mark.parametrize(
+    "path, says",
+    [("in/**.jsonl", "** stands in a name; alone between slashes"), ("in/{a,b}.jsonl", "{a,b} has no meaning in it")],
+)
+def test_patterns_that_mean_something_elsewhere(tmp_path: Path, path: str, says: str) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-deu", 1))
+    done = pipeline("plan", write_config(tmp_path, input=[{"path": path, "lang": "deu_Latn"}]))
+    assert done.returncode == 2 and says in done.stderr and "corpus.yaml:" in done.stderr, said(done)
+
+
+def test_a_project_with_a_folder_of_corpora_is_no_damaged_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`runs` is where the documentation puts corpora, and where a corpus has its own runs."""
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for command in (["status", "."], ["verify", ".", "--repair"], ["gc", str(tmp_path)]):
+        done = pipeline(*command)
+        assert done.returncode in (1, 2) and "is not a corpus" in done.stderr, said(done)
+    assert [one.name for one in tmp_path.iterdir()] == ["runs"]
+
+
+def test_the_card_of_a_corpus_whose_languages_were_detected(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, one in enumerate(sample_documents("libreoffice-deu", 2)):
+        (tmp_path / f"in/{number}.txt").write_text(one["text"], "utf-8")
+    source = {"path": "in/*.txt", "lang": "detect"}
+    path = write_config(tmp_path, input=[source], autobleu=None, encode={"model": "sonar-tiny"})
+    assert pipeline("run", path).returncode == 0
+    done = pipeline("export", path, "--format", "hub", "--to", tmp_path / "to")
+    assert done.returncode == 0, said(done)
+    assert "lang detected, with confidence of at least 0.5" in (tmp_path / "to/README.md").read_text()
+    assert json.loads((tmp_path / "to/export.json").read_text())
