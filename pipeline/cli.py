@@ -69,6 +69,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         train.train,
         train.evaluate,
         train.generate,
+        train.export_model,
         train.compare_objectives,
         train.ablate,
     ),
@@ -76,7 +77,16 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
     "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),
 }
 # What these print is a summary of what they do, which -q leaves out; the others are asked for what they print.
-SUMMARISING = (run.run, run.retry, run.cancel, inspect.report, inspect.export, train.index, train.train)
+SUMMARISING = (
+    run.run,
+    run.retry,
+    run.cancel,
+    inspect.report,
+    inspect.export,
+    train.index,
+    train.train,
+    train.export_model,
+)
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(with_messages(command, command in SUMMARISING))

@@ -257,8 +257,18 @@ def evaluate(
 
 
 def generate(
-    place: CorpusPlace,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="name of a training, or a folder")],
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="name of a training or of a model that ships, or a folder")
+    ],
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CORPUS]",
+            help="the folder or URL of a corpus, or its YAML file; not needed for models that ship or were written by "
+            "export-model",
+            show_default=False,
+        ),
+    ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="FILE", help="text file to continue; - reads standard input")
     ] = None,
@@ -312,7 +322,12 @@ def generate(
     seq-rep-4, in percent); and the mean cosine of each sentence with the next but
     one (coherence).
 
+    Without CORPUS, --prompt is continued by a model that ships (see: pipeline models)
+    or that export-model has written.
+
     Examples:
+
+      pipeline generate --model lcm-tiny-books --prompt story.txt
 
       pipeline generate runs/books --model two-tower --prompt story.txt --lang deu_Latn
 
@@ -340,9 +355,37 @@ def generate(
         to,
         seed,
         sampling,
-        _of_file(place),
+        _of_file(place) if place else None,
     )
-    generate_texts(out, place, open_corpus(place), options, lambda: devices()[0])
+    generate_texts(out, place, open_corpus(place) if place else None, options, lambda: devices()[0])
+
+
+def export_model(
+    place: CorpusPlace,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="name of a finished training of the corpus")],
+    to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
+    licence: Annotated[
+        str, typer.Option(metavar="ID", help="licence of the weights, such as cc-by-4.0")
+    ] = "not stated",
+) -> None:
+    """Write a trained model to a folder of its own, which works on any machine without the corpus.
+
+    The folder holds the weights, the scaler, and which models segment, encode and
+    decode its texts; these are found by their cards' names. README.md describes it,
+    with the figures of `pipeline evaluate` on the test split.
+
+    Examples:
+
+      pipeline export-model runs/books --model two-tower --to models/two-tower --licence mit
+
+      pipeline generate --model models/two-tower --prompt story.txt
+    """
+    from pipeline.training.evaluation.evaluate import places_of
+    from pipeline.training.evaluation.export_model import export_model as export
+
+    corpus = open_corpus(place)
+    [where] = places_of(corpus, (model,))
+    export(out, corpus, where, to, licence)
 
 
 def compare_objectives(

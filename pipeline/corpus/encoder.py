@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +25,34 @@ def load_encoder(store: Store, view: View, device: str) -> Encode:
     Raises `ConfigError` if it is no longer there, or its files differ from those that encoded the corpus.
     """
     settings = EncodeSettings.model_validate_json(json.dumps(newest_config(store)["encode"]))
+    remedy = "run the corpus again with these"
+    return prepare_encoder(settings, view.stages["encode"]["artifacts"], store.url, remedy, device)
+
+
+def prepare_encoder(
+    settings: EncodeSettings, artifacts: Mapping[str, str], place: str, remedy: str, device: str
+) -> Encode:
+    """Load an encoder on a device, after comparing its files with those that were used before.
+
+    Args:
+        settings: of the stage.
+        artifacts: digests of the files that encoded what is at `place`.
+        place: the corpus or model that needs this encoder, for messages.
+        remedy: what else can be done if the files differ, for messages.
+        device: where it computes.
+
+    Raises:
+        ConfigError: if the encoder is not here, or its files are others.
+    """
     try:
-        if settings.artifacts() != view.stages["encode"]["artifacts"]:
+        if settings.artifacts() != artifacts:
             raise ConfigError(
-                f"the files of {settings.model} differ from those that encoded {store.url}: restore those, or "
-                "run the corpus again with these"
+                f"the files of {settings.model} differ from those that encoded {place}: restore those, or {remedy}"
             )
         stage = Encode(settings)
         stage.setup(device)
     except CardError as error:
-        raise ConfigError(f"{store.url} needs its encoder: {error}") from error
+        raise ConfigError(f"{place} needs its encoder: {error}") from error
     return stage
 
 

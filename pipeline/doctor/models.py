@@ -2,6 +2,7 @@
 
 SONAR models are fetched by this program, file by file; SaT models by wtpsplit into the cache of Hugging Face. Cards of
 Large Concept Models have no files: they are architectures, for which the section `train` of corpus.yaml makes weights.
+Those that were trained already and ship lie in folders of their own (`pipeline/corpus/standalone.py`).
 
 The output fits 80 columns. Cards are read, nothing is loaded; only `--fetch` opens a connection.
 """
@@ -17,6 +18,7 @@ from typing import get_args
 
 import yaml
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -31,6 +33,7 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import number, size
+from pipeline.corpus.standalone import shipped_models, standalone
 from stages.fetch import cache_folder, public
 from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards
 from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
@@ -71,7 +74,11 @@ def files_of(card: ModelCard) -> list[FileState]:
 
 def answer(console: Console, name: str | None, fetch: bool) -> None:
     """Do what `pipeline models` is asked for. Raises `ConfigError` or `CardError`."""
-    if name is not None and _is_lcm(name):
+    if name is not None and name in shipped_models():
+        if fetch:
+            raise ConfigError(f"{name} is here already: leave out --fetch")
+        show_trained_model(console, shipped_models()[name])
+    elif name is not None and _is_lcm(name):
         if fetch:
             raise ConfigError(f"{name} is an architecture without files to fetch: leave out --fetch")
         show_lcm_card(console, load_lcm_card(name))
@@ -118,6 +125,13 @@ def show_models(console: Console) -> None:
         weights = _millions(lcm.parameters())
         table.add_row(escape(lcm.name), lcm.kind, _layers(lcm), str(lcm.model_dim), weights, str(lcm.context))
     console.print(table)
+    if trained := shipped_models():
+        console.print()
+        table = _table("trained model", "kind", "weights", "steps", "encoder", "licence")
+        for record in map(standalone, trained.values()):
+            columns = (record.kind, _millions(record.parameters), number(record.steps), record.text.encode.model)
+            table.add_row(escape(record.name), *columns, escape(record.licence))
+        console.print(table)
     console.print(
         "\n[bold]pipeline models NAME[/] shows a card in full; with [bold]--fetch[/] it fetches the files.\n"
         f"Fetched files are in {escape(str(cache_folder()))} (PIPELINE_CACHE names another folder).",
@@ -190,6 +204,12 @@ def show_lcm_card(console: Console, card: LcmCard) -> None:
     if card.diffusion is not None:
         lines += _wrapped("noise", f"{card.diffusion.schedule} schedule, {card.diffusion.steps} timesteps")
     console.print("\n".join(lines), soft_wrap=True, highlight=False)
+
+
+def show_trained_model(console: Console, place: str) -> None:
+    """Show what the README.md of a trained model says. `place`: its folder."""
+    console.print(Markdown((Path(place) / "README.md").read_text(encoding="utf-8")), width=WIDTH)
+    console.print(escape(place), soft_wrap=True, highlight=False)
 
 
 def _unconditional(card: LcmCard) -> str:

@@ -32,11 +32,11 @@ from pipeline.export.hub.push import Push
 from pipeline.export.lcm import write_lcm
 from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
-from pipeline.export.target import ExportTarget
 from pipeline.export.webdataset import SHARD_MB, write_webdataset
 from pipeline.export.wide import ROW_GROUP_ROWS, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
+from pipeline.storage.export_target import ExportTarget
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler

@@ -25,10 +25,10 @@ import yaml
 
 from pipeline.console.progress import RowProgress
 from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
-from pipeline.export.target import ExportTarget
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import PartSelection, Selection
 from pipeline.storage import layout
+from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.remote import is_remote
 
 if TYPE_CHECKING:

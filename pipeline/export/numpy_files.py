@@ -23,9 +23,9 @@ from pipeline.base.plain_json import to_json
 from pipeline.console.progress import RowProgress
 from pipeline.export.pieces import Written
 from pipeline.export.rows import row_columns, rows_by_split, split_rows
-from pipeline.export.target import ExportTarget
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Selection
+from pipeline.storage.export_target import ExportTarget
 from stages.arrow import embedding_matrix
 
 

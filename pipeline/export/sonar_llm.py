@@ -25,8 +25,8 @@ import torch
 from pipeline.base.errors import ConfigError
 from pipeline.console.progress import RowProgress
 from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
-from pipeline.export.target import ExportTarget
 from pipeline.select.selection import Selection
+from pipeline.storage.export_target import ExportTarget
 from stages.arrow import embedding_matrix
 from stages.cards import CardError
 from stages.encode.settings import EncodeSettings

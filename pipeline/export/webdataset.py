@@ -25,9 +25,9 @@ from pipeline.base.plain_json import to_json
 from pipeline.console.progress import RowProgress
 from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
 from pipeline.export.rows import FIRST, free, row_columns
-from pipeline.export.target import ExportTarget
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Selection
+from pipeline.storage.export_target import ExportTarget
 
 MEGABYTE = 10**6
 SHARD_MB = 256

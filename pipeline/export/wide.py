@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from pipeline.console.progress import RowProgress
 from pipeline.export.pieces import Written
 from pipeline.export.rows import FIRST, row_columns, rows_by_split
-from pipeline.export.target import ExportTarget
 from pipeline.select.selection import Selection
+from pipeline.storage.export_target import ExportTarget
 
 ROW_GROUP_ROWS = 8192
 

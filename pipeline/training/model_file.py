@@ -4,6 +4,8 @@
     model.safetensors    weights, float32
     scaler.safetensors   its robust scaler, from the beginning; codebooks of a quantised model stay with the corpus
 
+`pipeline export-model` writes the same files to a folder without a corpus, with the codebooks in codebooks.safetensors.
+
 An unfinished training has no model.json yet: then the newest checkpoint is read.
 """
 
@@ -33,6 +35,7 @@ from stages.lcm.model import Lcm
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
+CODEBOOKS = "codebooks.safetensors"
 VERSION = 1
 
 
@@ -78,7 +81,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
     model = build(
         about.card,
         read_scaler(store, run, about.scaler),
-        codebooks_of(store, about.pinned),
+        codebooks_of(store, about.pinned, run),
         tokenizer.vocabulary if tokenizer else None,
     )
     if store.exists(f"{run}/{MODEL}"):
@@ -160,11 +163,24 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
         raise CorpusError(f"{store.url}/{path}: {error}; {remedy}") from error
 
 
-def codebooks_of(store: Store, pinned: Pinned) -> Codebooks | None:
-    """Return the codebooks that a training of a quantised model is pinned to."""
+def codebooks_of(store: Store, pinned: Pinned, run: str | None = None) -> Codebooks | None:
+    """Return the codebooks that a quantised model is pinned to: of its corpus, or beside it in its folder `run`."""
     if pinned.codebooks is None:
         return None
+    return Codebooks.from_bytes(codebooks_bytes(store, pinned, run))
+
+
+def codebooks_bytes(store: Store, pinned: Pinned, run: str | None = None) -> bytes:
+    """Return the file of a quantised model's codebooks. Raises `CorpusError` if it is missing, or another."""
+    assert pinned.codebooks is not None
+    fit = FitRef(**pinned.codebooks)
+    path = f"{run}/{CODEBOOKS}"
+    if run is not None and store.exists(path):
+        data = store.read(path)
+        if content_digest(data) != fit.digest:
+            raise _changed(store, run, CODEBOOKS)
+        return data
     try:
-        return Codebooks.from_bytes(read_artifact(store, FitRef(**pinned.codebooks)))
+        return read_artifact(store, fit)
     except MissingError as error:
         raise CorpusError(f"{error}; a quantised model needs the corpus beside it, with its codebooks") from error

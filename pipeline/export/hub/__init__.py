@@ -19,9 +19,9 @@ from pipeline.console.progress import RowProgress
 from pipeline.export.hub.card import dataset_card
 from pipeline.export.hub.figures import ExportFigures
 from pipeline.export.pieces import Written
-from pipeline.export.target import ExportTarget
 from pipeline.export.wide import write_wide
 from pipeline.select.selection import Counts, Selection
+from pipeline.storage.export_target import ExportTarget
 
 Draw = Callable[
     [list[str], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]], dict[str, tuple[str, bytes]]

@@ -25,6 +25,7 @@ from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.standalone import TEXT, shipped_models, standalone
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
@@ -146,7 +147,7 @@ def evaluate(
     contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
     context = min(contexts, default=CONTEXT)
     held = held_out(index, options.split, max_sentences=context, sentences=options.sentences, by=options.by)
-    words = TextCodec(corpus, device)
+    words = TextCodec.of(corpus, device)
     if (DECODED | LIKELIHOOD) & set(wanted):
         words.check_dimension(index.dim)
         for lang in sorted(set(held.langs)):
@@ -187,7 +188,7 @@ def evaluate(
         files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
     if options.by:
         files[f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"] = to_groups_csv(rows, options.by).encode()
-    for place in dict.fromkeys(one.place for one in evaluated):
+    for place in dict.fromkeys(one.place for one in evaluated if one.place not in shipped_models().values()):
         url, folder = place.rstrip("/").rsplit("/", 1)
         for ending, data in files.items():
             path = f"{folder}/evaluation/{options.split}{ending}"
@@ -272,12 +273,16 @@ def _noted(console: Console, options: EvaluateOptions) -> Iterator[None]:
 
 
 def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
-    """Return the folders of models: names of runs of training of the corpus or paths; all that hold a model if none is
-    named.
+    """Return the folders of models: names of trainings of the corpus, of models that ship, or paths; without any, all
+    trainings that hold a model.
     """
     here = [one.run.rpartition("/")[2] for one in training_statuses(corpus.store) if one.holds_model]
     base = corpus.store.url.rstrip("/")
-    return [one if "/" in one else f"{base}/train/{one}" for one in dict.fromkeys(asked or here)]
+    shipped = shipped_models()
+    return [
+        one if "/" in one else shipped[one] if one in shipped and one not in here else f"{base}/train/{one}"
+        for one in dict.fromkeys(asked or here)
+    ]
 
 
 def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> None:
@@ -297,19 +302,19 @@ def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> N
 
 def load_trained(
     place: str,
-    index: Index,
+    index: Index | None,
     device: str,
     generating: bool,
     asked: dict[str, Any] | None = None,
     of_file: TrainSettings | None = None,
 ) -> Trained:
-    """Return a model, which must be of the corpus's encoder.
+    """Return a model, which must be of the corpus's encoder, if there is a corpus.
 
     It is drawn from as `asked`; where that says nothing, as the section `train.sampling` of its training says; then as
     the paper does for its kind. of_file: that section in a file, which counts for the training that it names.
     """
     model, about = load_model(place, device)
-    if (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
+    if index and (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
         raise ConfigError(
             f"{place} was trained on embeddings of {about.pinned.dim} dimensions by the encoder "
             f"{about.pinned.encoder[:8]}; those of {index.url} have {index.dim}, by {index.about.model} "
@@ -330,6 +335,8 @@ def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:
     """Return what the section `train.sampling` of a model's training sets."""
     store, run = located(place)
     if of_file is None or of_file.folder != run:
+        if store.exists(f"{run}/{TEXT}"):
+            return standalone(place).sampling
         of_file = read_started(store, run).settings if store.exists(f"{run}/{RECORD}") else None
     return of_file.sampling.given() if of_file and of_file.sampling else {}
 

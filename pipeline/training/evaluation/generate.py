@@ -21,12 +21,14 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, plain
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.standalone import standalone
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.replacing import replacing_file
 from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import Trained, check_options, load_trained, places_of
+from pipeline.training.evaluation.export_model import codec_of, place_of
 from pipeline.training.evaluation.held_out import beginnings
 from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.generate import Continuation, continue_documents
@@ -58,11 +60,24 @@ class GenerateOptions:
 
 
 def generate(
-    console: Console, place: str, corpus: Corpus, options: GenerateOptions, find_device: Callable[[], str]
+    console: Console,
+    place: str | None,
+    corpus: Corpus | None,
+    options: GenerateOptions,
+    find_device: Callable[[], str],
 ) -> list[str]:
     """Print continuations, write them to a file if that is wished, and return their texts.
 
-    Raises `ConfigError` for wishes that cannot be.
+    Args:
+        console: where continuations are shown.
+        place: what the user named: a corpus, or its YAML file. None: the model has a folder of its own.
+        corpus: the corpus, if there is one.
+        options: of the command.
+        find_device: returns the device that computes.
+
+    Raises:
+        ConfigError: for options that are not possible.
+        CorpusError: if files of the model or the corpus are missing or damaged.
     """
     if (options.prompt is None) == (options.split is None):
         raise ConfigError("give either --prompt FILE, a text to continue, or --split test, to continue its documents")
@@ -70,13 +85,15 @@ def generate(
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
     if options.prompt is not None and not options.prompt.strip():
         raise ConfigError("the prompt is empty: give at least one sentence to continue")
+    if corpus is None and options.split is not None:
+        raise ConfigError("--split continues documents of a corpus: give CORPUS as well, or --prompt FILE instead")
+    [where] = places_of(corpus, (options.model,)) if corpus else [place_of(options.model)]
     device = find_device()
-    words = TextCodec(corpus, device)
+    words = TextCodec.of(corpus, device) if corpus else codec_of(standalone(where), where, device)
     for lang, option in ((options.lang, "--lang"), (options.prompt_lang, "--prompt-lang")):
         if lang is not None:
             words.check_language(lang, option)
-    index = index_of(place, corpus)
-    [where] = places_of(corpus, (options.model,))
+    index = index_of(place, corpus) if corpus and place else None
     trained = load_trained(where, index, device, True, options.sampling, options.of_file)
     check_options([trained], options.sampling)
     if options.prompt is not None:
@@ -85,7 +102,7 @@ def generate(
         found, said = _continue(trained, words, [given], [options.lang or options.prompt_lang], options)
         _show(console, sentences, said[0], found[0])
     else:
-        assert options.split is not None
+        assert options.split is not None and index is not None
         said = _of_documents(console, index, options.split, trained, words, options)
     texts = [" ".join(one) for one in said]
     if options.to is not None:

@@ -5,7 +5,6 @@ Cost: both networks are loaded when they are first needed; then 2 · parameters 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -14,16 +13,13 @@ import torch
 from torch import Tensor
 
 from pipeline.base.errors import ConfigError
-from pipeline.corpus.encoder import encode_texts, load_encoder
+from pipeline.corpus.encoder import encode_texts, prepare_encoder
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.runs import newest_config
-from stages.autobleu.settings import AutobleuSettings
+from pipeline.corpus.standalone import TextModels, text_models
 from stages.batching import Tokens
 from stages.device import prepare_cuda
 from stages.encode.encoder import Encode
-from stages.encode.settings import EncodeSettings
 from stages.segment.segmenter import Segmenter
-from stages.segment.settings import SegmentSettings
 from stages.sonar.card import ModelCard, load_card
 from stages.sonar.checkpoint import load_decoder
 from stages.sonar.decode import BatchedDecoder
@@ -35,18 +31,21 @@ LONGEST = 128  # tokens of a decoded sentence, where the corpus has no cap
 
 
 class TextCodec:
-    """The models that the newest run of a corpus names.
+    """A segmenter, an encoder and a decoder, each loaded when it is first needed.
 
-    The decoder is that of `autobleu.model`, and that of `encode.model` where there is no such section.
+    models: which ones. place: the corpus or model whose they are, for messages. remedy: what can be done if the encoder
+    is not the one that it was, beside restoring it.
     """
 
-    def __init__(self, corpus: Corpus, device: str) -> None:
-        self.corpus, self.device = corpus, device
-        config = newest_config(corpus.store)
-        self.segmenting = SegmentSettings.model_validate_json(json.dumps(config["segment"]))
-        self.encoding = EncodeSettings.model_validate_json(json.dumps(config["encode"]))
-        autobleu = config.get("autobleu") or {"model": self.encoding.model}
-        self.decoding = AutobleuSettings(model=autobleu["model"], precision=autobleu.get("precision", "auto"))
+    def __init__(self, models: TextModels, place: str, remedy: str, device: str) -> None:
+        self.place, self.remedy, self.device = place, remedy, device
+        self.segmenting, self.encoding, self.decoding = models.segment, models.encode, models.decode
+        self.artifacts = models.artifacts
+
+    @classmethod
+    def of(cls, corpus: Corpus, device: str) -> TextCodec:
+        """Return the models that the newest run of a corpus names."""
+        return cls(text_models(corpus), corpus.url, "run the corpus again with these", device)
 
     @property
     def decoder_card(self) -> ModelCard:
@@ -98,7 +97,7 @@ class TextCodec:
         card = self.decoder_card
         if card.dim != dim:
             raise ConfigError(
-                f"{card.name}, the decoder of {self.corpus.url}, takes embeddings of {card.dim} dimensions; those of "
+                f"{card.name}, the decoder of {self.place}, takes embeddings of {card.dim} dimensions; those of "
                 f"the corpus have {dim}: name the decoder that goes with its encoder (corpus.yaml: autobleu.model)"
             )
 
@@ -128,7 +127,7 @@ class TextCodec:
 
     @cached_property
     def _encoder(self) -> Encode:
-        return load_encoder(self.corpus.store, self.corpus.view, self.device)
+        return prepare_encoder(self.encoding, self.artifacts, self.place, self.remedy, self.device)
 
     @cached_property
     def _decoder(self) -> BatchedDecoder:

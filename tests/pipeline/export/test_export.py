@@ -24,10 +24,10 @@ from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.export.lcm import write_lcm
-from pipeline.export.target import ExportTarget
 from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
 from pipeline.storage import layout
+from pipeline.storage.export_target import ExportTarget
 from stages.scaler.robust import RobustScaler
 from tests.pipeline.export.exported import WHERE, Sequence, expected, export
 from tests.support.cli import pipeline

@@ -56,7 +56,7 @@ def test_it_goes_on_bit_for_bit_with_the_decoder_that_it_began_with(corpus: Path
     weights = [(folder(corpus, name) / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
     assert weights[0] == weights[1]
     started = read_started(Store(str(corpus.parent / "out")), "train/whole")
-    card = TextCodec(Corpus(str(corpus.parent / "out")), "cpu").decoder_card
+    card = TextCodec.of(Corpus(str(corpus.parent / "out")), "cpu").decoder_card
     assert started.pinned.decoder is not None and started.pinned.decoder.digest == card.decoder_digest
     assert started.pinned.card["sonar_llm"] == {"decoder": None, "targets_per_document": 1}
     other = started.pinned.model_copy(update={"decoder": PinnedDecoder(model="sonar-tiny", digest="0" * 16)})
@@ -71,7 +71,7 @@ def test_batches_have_the_tokens_of_their_sentences(corpus: Path) -> None:
     store = Store(str(corpus.parent / "out"))
     record = read_started(store, "train/tokens")
     loader = _Work(Console(), store, "train/tokens", record, Processes(0, 1, torch.device("cpu")))._loader("train", 0)
-    tokenizer = SonarTokenizer(TextCodec(Corpus(str(corpus.parent / "out")), "cpu").decoder_card)
+    tokenizer = SonarTokenizer(TextCodec.of(Corpus(str(corpus.parent / "out")), "cpu").decoder_card)
     batches, seen = iter(loader), []
     for _ in range(8):
         _, batch = next(batches)
@@ -111,7 +111,7 @@ def test_texts_go_on_from_what_was_said(corpus: Path, tmp_path: Path) -> None:
         assert "2 sentences; stopped: limit" in done.stdout
         said[name] = done.stdout
     assert said["default"] == said["again"]
-    codec = TextCodec(Corpus(url), "cpu")
+    codec = TextCodec.of(Corpus(url), "cpu")
     model, _ = load_model(str(folder(corpus, "speaking")))
     context = codec.encode(codec.segment(prompt.read_text(), "eng_Latn"), ["eng_Latn"] * 2).float()
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused(corpus: Path, tmp_path: Path) -> None:
         trained(corpus, "x", objective="sonar-llm", sonar_llm={"decoder": "sonar"})
     with pytest.raises(CardError, match="no model is called 'sonar-teeny'"):
         trained(corpus, "x", objective="sonar-llm", sonar_llm={"decoder": "sonar-teeny"})
-    name = TextCodec(Corpus(str(corpus.parent / "out")), "cpu").decoding.model
+    name = TextCodec.of(Corpus(str(corpus.parent / "out")), "cpu").decoding.model
     base = load_card(name)
     other = tmp_path / "other.yaml"
     tokenizer = tmp_path / "tokenizer.model"

@@ -56,7 +56,7 @@ def test_it_goes_on_bit_for_bit(corpus: Path, model: str, how: str) -> None:
     weights = [(folder(corpus, f"{how}-{name}") / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
     assert weights[0] == weights[1]
     pinned = read_started(Store(str(corpus.parent / "out")), f"train/{how}-whole").pinned
-    card = TextCodec(Corpus(str(corpus.parent / "out")), "cpu").decoder_card
+    card = TextCodec.of(Corpus(str(corpus.parent / "out")), "cpu").decoder_card
     assert pinned.tokenizer is not None and pinned.decoder is None
     assert (pinned.tokenizer.digest, pinned.tokenizer.vocabulary) == (card.tokenizer_digest, card.vocab_size)
     with pytest.raises(ConfigError, match=r"was begun .* model\.token_lm\.temperature 1\.0 → 0\.5"):
@@ -121,7 +121,7 @@ def test_the_sentence_that_closes_a_document_is_in_its_language() -> None:
 
 def test_what_does_not_fit_is_refused(corpus: Path, model: str, tmp_path: Path) -> None:
     """All before anything is trained."""
-    name = TextCodec(Corpus(str(corpus.parent / "out")), "cpu").decoding.model
+    name = TextCodec.of(Corpus(str(corpus.parent / "out")), "cpu").decoding.model
     base = load_card(name)
     (tmp_path / "tokenizer.model").write_bytes(base.path("tokenizer").read_bytes() + b"\n")
     files = {"tokenizer": {"path": "tokenizer.model", "sha256": sha256_of(tmp_path / "tokenizer.model")}}

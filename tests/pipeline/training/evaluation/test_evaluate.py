@@ -20,8 +20,7 @@ from rich.console import Console
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.select import SelectSettings
-from pipeline.config.train import TrainSettings
-from pipeline.corpus.fits import fitted_scaler, read_record
+from pipeline.corpus.fits import fitted_scaler
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.evaluation import evaluate as evaluation
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, pool_of
@@ -32,11 +31,8 @@ from pipeline.training.evaluation.measure import MetricValue
 from pipeline.training.evaluation.sweep import sweeps_of
 from pipeline.training.evaluation.table import ResultRow, show
 from pipeline.training.evaluation.text_codec import TextCodec
-from pipeline.training.model_file import ModelHeader, load_model, save_model
-from pipeline.training.record import RECORD, Pinned, Started
-from pipeline.training.status import SCALER
-from stages.lcm.build import build
-from stages.lcm.card import LcmCard
+from pipeline.training.model_file import load_model, save_model
+from pipeline.training.record import RECORD
 from stages.lcm.model import Sampling
 from stages.lcm.text_metrics import rouge_l
 from stages.sonar.card import load_card
@@ -44,19 +40,8 @@ from stages.sonar.checkpoint import load_decoder
 from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.tokenizer import SonarTokenizer
-from tests.pipeline.training.evaluation.corpora import CONTEXT, make_corpus
+from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
 from tests.support.cli import pipeline
-
-CARDS = {
-    kind: LcmCard(
-        name=f"lcm-{kind}", description="a test", licence="none", kind=kind, model_dim=32, heads=2, inner_dim=48,
-        context=CONTEXT, **more,
-    )
-    for kind, more in (
-        ("base", {"layers": 1}),
-        ("two-tower", {"contextualizer_layers": 1, "denoiser_layers": 1, "diffusion": {}}),
-    )
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -71,24 +56,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture(scope="module")
 def index(corpus: Corpus) -> Index:
     return make_index(corpus, SelectSettings())
-
-
-def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> None:
-    index = make_index(corpus, SelectSettings())
-    record = corpus.view.fits["scaler"]
-    scaler = fitted_scaler(corpus.store, corpus.view.fits)
-    assert scaler is not None
-    pinned = Pinned(
-        card=card.model_dump(mode="json"), settings={"answers": None, "steps": 7}, select=None, indexes=[],
-        codebooks=None,
-        encoder=index.about.encoder, dim=index.dim, scaler=dict(vars(read_record(corpus.store, record).ref(record))),
-    ).model_copy(update=changes)  # fmt: skip
-    torch.manual_seed(1)
-    model = build(card, scaler)
-    save_model(corpus.store, f"train/{name}", model.state_dict(), ModelHeader(steps=7, pinned=pinned))
-    corpus.store.write(f"train/{name}/{SCALER}", scaler.to_bytes({}))
-    started = Started(pinned=pinned, settings=TrainSettings(steps=7))
-    corpus.store.write(f"train/{name}/{RECORD}", started.model_dump_json().encode())
 
 
 def console() -> Console:
@@ -128,7 +95,7 @@ def test_baselines_have_the_figures_of_plain_loops(corpus: Corpus, index: Index)
 
 
 def test_the_round_trip_is_decoding_and_encoding(corpus: Corpus, index: Index) -> None:
-    words = TextCodec(corpus, "cpu")
+    words = TextCodec.of(corpus, "cpu")
     held = held_out(index, "test", max_sentences=CONTEXT, sentences=12)
     langs = [held.lang(int(place)) for place in held.judged]
     texts = words.decode(held.embeddings[held.judged], langs)
@@ -154,7 +121,7 @@ def plain_likelihood(
 
 
 def test_the_likelihood_of_the_next_sentence_is_that_of_plain_loops(corpus: Corpus, index: Index) -> None:
-    card = TextCodec(corpus, "cpu").decoder_card
+    card = TextCodec.of(corpus, "cpu").decoder_card
     network, tokenizer = load_decoder(card), SonarTokenizer(card)
     held = held_out(index, "test", max_sentences=CONTEXT, sentences=5)
     rows = run(corpus, sentences=5, metrics="nll,bpc")
@@ -176,7 +143,7 @@ def test_the_likelihood_of_the_next_sentence_is_that_of_plain_loops(corpus: Corp
 
 
 def test_a_sentence_longer_than_the_decoder_s_room_has_no_likelihood(corpus: Corpus) -> None:
-    words = TextCodec(corpus, "cpu")
+    words = TextCodec.of(corpus, "cpu")
     texts, langs = ["Short.", "word " * 600, ""], ["eng_Latn"] * 3
     nats, tokens = words.likelihood(torch.zeros(3, words.decoder_card.dim), texts, langs)
     assert nats.isnan().tolist() == [False, True, False]

@@ -56,7 +56,7 @@ def test_beginnings_are_the_first_sentences_of_documents(corpus: Corpus, index: 
 
 
 def test_words_are_those_of_the_corpus(corpus: Corpus, index: Index) -> None:
-    words = TextCodec(corpus, "cpu")
+    words = TextCodec.of(corpus, "cpu")
     held = held_out(index, "test", max_sentences=CONTEXT, sentences=30)
     langs = [held.lang(place) for place in range(len(held.texts))]
     assert torch.equal(words.encode(held.texts, langs), held.embeddings)

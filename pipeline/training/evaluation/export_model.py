@@ -1,0 +1,173 @@
+"""Writes a trained model to a folder of its own, and finds such models.
+
+`pipeline/corpus/standalone.py` says what is in the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError
+from pipeline.base.formats import counted, number, size
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.standalone import TEXT, StandaloneRecord, shipped_models, text_models
+from pipeline.storage.export_target import ExportTarget
+from pipeline.storage.records import read_json, sealed
+from pipeline.storage.store import Store
+from pipeline.training.evaluation.table import TITLES
+from pipeline.training.evaluation.text_codec import TextCodec
+from pipeline.training.model_file import CODEBOOKS, ModelHeader, codebooks_bytes, load_model, located
+from pipeline.training.record import RECORD, read_started
+from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS
+from stages.sonar.card import load_card
+
+_SHAPE = ("model_dim", "heads", "inner_dim", "layers", "contextualizer_layers", "denoiser_layers", "context")
+
+
+def place_of(model: str) -> str:
+    """Return the folder of a model that is named without a corpus. Raises `ConfigError` if there is none."""
+    known = shipped_models()
+    if model in known:
+        return known[model]
+    place = model if "://" in model else str(Path(model).expanduser().absolute())
+    store, folder = located(place)
+    if store.exists(f"{folder}/{TEXT}"):
+        return place
+    what = f"it has no {TEXT}" if store.exists(f"{folder}/{MODEL}") else "there is no such model"
+    raise ConfigError(
+        f"--model {model}: {what}; without CORPUS, give a model that ships ({', '.join(known) or 'none does'}) or a "
+        "folder that pipeline export-model has written; for a training of a corpus, give the corpus as well"
+    )
+
+
+def codec_of(record: StandaloneRecord, place: str, device: str) -> TextCodec:
+    """Return the models for segmenting, encoding and decoding that a model of its own names."""
+    return TextCodec(record.text, place, "use a model that was trained with these", device)
+
+
+def export_model(console: Console, corpus: Corpus, place: str, to: str, licence: str) -> None:
+    """Write a trained model of a corpus to a folder of its own.
+
+    Args:
+        console: where to say what was written.
+        corpus: the corpus that it was trained on.
+        place: its folder, …/train/NAME.
+        to: the folder to create, at any fsspec URL.
+        licence: of the weights.
+
+    Raises:
+        ConfigError: if the folder to create is not empty.
+        CorpusError: if the training is not finished, or its files are damaged.
+    """
+    store, run = located(place)
+    if not store.exists(f"{run}/{MODEL}"):
+        raise CorpusError(f"{place} holds no finished model; finish the training first: pipeline train corpus.yaml")
+    target = ExportTarget(to, corpus.url)
+    model, about = load_model(place)  # checks all that is copied
+    started = read_started(store, run) if store.exists(f"{run}/{RECORD}") else None
+    sampling = started.settings.sampling.given() if started and started.settings.sampling else {}
+    record = StandaloneRecord(
+        name=run.rpartition("/")[2],
+        kind=about.card.kind,
+        objective=about.card.objective,
+        parameters=sum(one.numel() for one in model.parameters()),
+        steps=about.steps,
+        corpus=corpus.view.name,
+        licence=licence,
+        text=text_models(corpus),
+        sampling=sampling,
+    )
+    files = {path: store.read(f"{run}/{path}") for path in (MODEL, WEIGHTS, SCALER)}
+    if about.pinned.codebooks is not None:
+        files[CODEBOOKS] = codebooks_bytes(store, about.pinned)
+    files["README.md"] = _readme(record, about, _evaluation(store, run)).encode()
+    files[TEXT] = sealed(record.model_dump_json(indent=1))
+    for name, data in files.items():
+        with target.file(name) as file:
+            file.write(data)
+    written = f"{counted(len(files), 'file')}, {size(sum(map(len, files.values())))}"
+    console.print(f"{target.url} written ({written})", markup=False, highlight=False, soft_wrap=True)
+    for card in dict.fromkeys((record.text.encode.model, record.text.decode.model, record.text.segment.sat)):
+        if card.endswith((".yaml", ".yml")):
+            console.print(
+                f"{card} is not part of it: a machine that uses this model needs that card, and its files, at the same "
+                "place",
+                style="yellow",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+    console.print(
+        f"Use it: pipeline generate --model {target.url} --prompt story.txt",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+class _Table(BaseModel):
+    """What is shown of a table of `pipeline evaluate`."""
+
+    models: dict[str, dict[str, Any]]
+
+
+def _evaluation(store: Store, run: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return name → figures of the evaluation on the test split beside a model, if there is one that can be read."""
+    path = f"{run}/{EVALUATION}/test.json"
+    if not store.exists(path):
+        return {}
+    try:
+        return read_json(store, path, _Table, "it is made again").models
+    except DamagedError:
+        return {}
+
+
+def _readme(record: StandaloneRecord, about: ModelHeader, figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the description of a model for people, in Markdown."""
+    encoder, text, card = load_card(record.text.encode.model), record.text, about.card
+    shape = {key: value for key, value in card.recorded().items() if key in _SHAPE and value is not None}
+    lines = [
+        f"# {record.name}",
+        "",
+        f"A Large Concept Model of the kind `{card.kind}`{_objective(card.objective)} over embeddings of "
+        f"{encoder.name} ({about.pinned.dim} dimensions). It continues a text, sentence by sentence:",
+        "",
+        "```sh",
+        f"pipeline generate --model {record.name} --prompt story.txt",
+        "```",
+        "",
+        f"- **Training**: {number(about.steps)} steps of {number(about.pinned.settings['batch_concepts'])} sentences "
+        f"of the corpus `{record.corpus}`; `model.json` has all settings.",
+        f"- **Architecture**: {', '.join(f'{key} {value}' for key, value in shape.items())}; "
+        f"{number(record.parameters)} parameters.",
+        f"- **Text**: segmented by `{text.segment.method}`, at most {text.segment.max_chars} characters per sentence; "
+        f"decoded by {text.decode.model}.",
+        f"- **Licence**: {record.licence}. The embeddings are under the licence of {encoder.name}: "
+        f"{encoder.licence.partition('. ')[0].rstrip('.')}.",
+    ]
+    return "\n".join([*lines, *_figures(figures), ""])
+
+
+def _objective(objective: str) -> str:
+    return "" if objective == "mse" else f" (objective {objective})"
+
+
+def _figures(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of figures."""
+    rows = {name: row.get("metrics", {}) for name, row in models.items()}
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    if not names:
+        return []
+    lines = ["", "Evaluation on held-out documents (`pipeline evaluate`):", ""]
+    lines += [f"| | {' | '.join(TITLES.get(one, one) for one in names)} |", f"|---|{'---:|' * len(names)}"]
+    return lines + [f"| {name} | {' | '.join(_cell(row.get(one)) for one in names)} |" for name, row in rows.items()]
+
+
+def _cell(figure: Any) -> str:
+    value = figure.get("mean") if isinstance(figure, Mapping) else figure
+    return f"{value:.4g}" if isinstance(value, int | float) else "–"

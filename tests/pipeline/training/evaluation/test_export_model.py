@@ -1,0 +1,105 @@
+"""A model in a folder of its own does what it did in its corpus, which is no longer needed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline import Corpus
+from pipeline.corpus.standalone import standalone
+from stages.lcm.card import LcmCard
+from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
+from tests.support.cli import pipeline, said
+
+QUANT = LcmCard(
+    name="lcm-quant-d", description="a test", licence="none", kind="quant-d", model_dim=32, heads=2, inner_dim=48,
+    context=CONTEXT, layers=1,
+)  # fmt: skip
+PROMPT = "The file was saved. It is on the disk. Open it again."
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("export-model")
+    corpus = make_corpus(folder, {"validation": 0.2, "test": 0.3}, rvq={"codebooks": 2, "units": 8})
+    for card in (*CARDS.values(), QUANT):
+        write_model(corpus, card.kind, card)
+    (folder / "prompt.txt").write_text(PROMPT)
+    return corpus
+
+
+@pytest.fixture(scope="module")
+def prompt(corpus: Corpus) -> Path:
+    return Path(corpus.url).parent / "prompt.txt"
+
+
+def export(corpus: Corpus, kind: str, to: Path) -> Path:
+    done = pipeline("export-model", corpus.url, "--model", kind, "--to", to, "--licence", "cc0-1.0")
+    assert done.returncode == 0, said(done)
+    assert f"pipeline generate --model {to} --prompt story.txt" in done.stdout
+    assert "card.yaml is not part of it" in done.stdout  # the corpora of tests have a card that does not ship
+    return to
+
+
+@pytest.mark.parametrize("kind", ["base", "two-tower", "quant-d"])
+def test_a_model_says_the_same_without_its_corpus(corpus: Corpus, prompt: Path, tmp_path: Path, kind: str) -> None:
+    options = ("--prompt", prompt, "--sentences", 3, "--to", tmp_path / "said.txt")
+    done = pipeline("generate", corpus.url, "--model", kind, *options)
+    assert done.returncode == 0, said(done)
+    texts = (tmp_path / "said.txt").read_text()
+    assert texts.strip()
+    folder = export(corpus, kind, tmp_path / "own")
+    moved = shutil.move(corpus.url, f"{corpus.url}-away")
+    try:
+        done = pipeline("generate", "--model", folder, *options)
+    finally:
+        shutil.move(moved, corpus.url)
+    assert done.returncode == 0, said(done)
+    assert (tmp_path / "said.txt").read_text() == texts
+
+
+def test_its_readme_and_record_say_what_it_is(corpus: Corpus, tmp_path: Path) -> None:
+    done = pipeline("evaluate", corpus.url, "--model", "base", "--sentences", 50, "--metrics", "l2,ca")
+    assert done.returncode == 0, said(done)
+    folder = export(corpus, "base", tmp_path / "own")
+    readme = (folder / "README.md").read_text()
+    assert "Licence**: cc0-1.0" in readme and "sonar-space-tiny (64 dimensions)" in readme
+    assert "| | ℓ2 | CA |" in readme and "| base | " in readme and "| previous sentence | " in readme
+    record = standalone(str(folder))
+    assert (record.name, record.kind, record.steps) == ("base", "base", 7)
+
+
+def test_it_is_evaluated_on_a_corpus_of_its_encoder(corpus: Corpus, tmp_path: Path) -> None:
+    folder = export(corpus, "base", tmp_path / "own")
+    both = pipeline("evaluate", corpus.url, "--model", "base", "--model", folder, "--sentences", 50, "--metrics", "l2")
+    assert both.returncode == 0, said(both)
+    lines = [line.split() for line in both.stdout.splitlines() if line.startswith(("base", "own"))]
+    assert len(lines) == 2 and lines[0][1:] == lines[1][1:]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "scaler.safetensors", "codebooks.safetensors"])
+def test_a_damaged_file_is_told(corpus: Corpus, prompt: Path, tmp_path: Path, name: str) -> None:
+    folder = export(corpus, "quant-d", tmp_path / "own")
+    data = bytearray((folder / name).read_bytes())
+    data[-1] ^= 1
+    (folder / name).write_bytes(data)
+    done = pipeline("generate", "--model", folder, "--prompt", prompt)
+    assert done.returncode == 1 and name in done.stderr and "Traceback" not in said(done)
+
+
+def test_what_cannot_be_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "a").write_text("a")
+    for arguments, message in (
+        (("generate", "--model", "nothing", "--prompt", prompt), "there is no such model"),
+        (("generate", "--model", f"{corpus.url}/train/base", "--prompt", prompt), "it has no text.json"),
+        (("generate", "--model", "nothing", "--split", "test"), "give CORPUS as well"),
+        (("export-model", corpus.url, "--model", "other", "--to", tmp_path / "new"), "holds no finished model"),
+        (("export-model", corpus.url, "--model", "base", "--to", full), "is not empty"),
+        (("export-model", corpus.url, "--model", "base", "--to", f"{corpus.url}/new"), "lies inside the corpus"),
+    ):
+        done = pipeline(*arguments)
+        assert done.returncode in (1, 2) and message in done.stderr, said(done)
