@@ -144,15 +144,15 @@ def doctor(checks: list[Check]) -> dict[str, Any]:
 
 def models(name: str | None) -> dict[str, Any]:
     """Return all models, or the card of one."""
-    from pipeline.corpus.standalone import shipped_models, standalone
+    from pipeline.corpus.standalone import standalone
     from pipeline.doctor.models import files_of
     from stages.cards import CardError
-    from stages.lcm.card import load_lcm_card, shipped_lcm_cards
+    from stages.lcm.card import load_lcm_card, shipped_lcm_cards, trained_lcms
     from stages.segment.sat.card import load_sat_card, shipped_sat_cards
     from stages.sonar.card import load_card, shipped_cards
 
-    if name is not None and name in shipped_models():
-        return {"kind": "trained", "model": standalone(shipped_models()[name]).model_dump(mode="json")}
+    if name is not None and name in trained_lcms():
+        return {"kind": "trained", "model": standalone(trained_lcms()[name]).model_dump(mode="json")}
     if name is not None:
         for kind, load in (("lcm", load_lcm_card), ("sat", load_sat_card)):
             known = shipped_lcm_cards() if kind == "lcm" else shipped_sat_cards()
@@ -179,7 +179,7 @@ def models(name: str | None) -> dict[str, Any]:
     trained = [
         {"name": one.name, "kind": one.kind, "parameters": one.parameters, "steps": one.steps}
         | {"encoder": one.text.encode.model, "licence": one.licence, "folder": folder}
-        for folder, one in ((folder, standalone(folder)) for folder in shipped_models().values())
+        for folder, one in ((folder, standalone(folder)) for folder in trained_lcms().values())
     ]
     return {"sonar": sonar, "sat": sat, "lcm": lcm, "trained": trained}
 

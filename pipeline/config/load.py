@@ -26,6 +26,7 @@ from pipeline.config.stages import SECTIONS
 from pipeline.config.train import MICRO_CONCEPTS
 from pipeline.inputs import InputError, resolve_inputs
 from pipeline.storage.remote import holds_credentials
+from stages.lcm.card import trained_lcms
 from stages.yaml_text import load_yaml
 
 MAY_BE_EMPTY = (*SECTIONS, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
@@ -232,7 +233,7 @@ def _paths_of_training(train: dict[str, Any], base: Path) -> None:
         through["decoder"] = _resolve(through["decoder"], str(base))
     others = train.get("corpora")
     for section, key in ((train, "init_from"), *((one, "path") for one in others or () if isinstance(one, dict))):
-        if isinstance(section.get(key), str):
+        if isinstance(section.get(key), str) and section[key] not in trained_lcms():
             section[key] = _resolve(section[key], str(base))
 
 

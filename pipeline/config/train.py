@@ -191,7 +191,9 @@ class TrainSettings(Settings):
         "only sentences of answers count in the loss",
     )
     init_from: str | None = meaning(
-        None, min_length=1, description="a trained model to start from: its folder …/train/NAME, any fsspec URL"
+        None,
+        min_length=1,
+        description="a trained model to start from: its folder …/train/NAME, any fsspec URL, or one that ships",
     )
     seed: int = meaning(0, ge=0, description="seed of weights, noise and the order of the data")
     validate_every: int = execution(

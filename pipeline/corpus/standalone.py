@@ -12,9 +12,7 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -77,12 +75,6 @@ class StandaloneRecord(BaseModel):
     licence: str
     text: TextModels
     sampling: dict[str, Any]
-
-
-def shipped_models() -> dict[str, str]:
-    """Return name → folder of the trained models that ship with the package."""
-    found = Path(str(importlib.resources.files("conf") / "lcm"))
-    return {path.parent.name: str(path.parent) for path in sorted(found.glob(f"*/{TEXT}"))}
 
 
 def standalone(place: str) -> StandaloneRecord:

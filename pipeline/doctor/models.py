@@ -33,9 +33,9 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import number, size
-from pipeline.corpus.standalone import shipped_models, standalone
+from pipeline.corpus.standalone import standalone
 from stages.fetch import cache_folder, public
-from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards
+from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards, trained_lcms
 from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
 from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, meant_by, shipped_cards
 from stages.yaml_text import load_yaml
@@ -74,10 +74,10 @@ def files_of(card: ModelCard) -> list[FileState]:
 
 def answer(console: Console, name: str | None, fetch: bool) -> None:
     """Do what `pipeline models` is asked for. Raises `ConfigError` or `CardError`."""
-    if name is not None and name in shipped_models():
+    if name is not None and name in trained_lcms():
         if fetch:
             raise ConfigError(f"{name} is here already: leave out --fetch")
-        show_trained_model(console, shipped_models()[name])
+        show_trained_model(console, trained_lcms()[name])
     elif name is not None and _is_lcm(name):
         if fetch:
             raise ConfigError(f"{name} is an architecture without files to fetch: leave out --fetch")
@@ -125,7 +125,7 @@ def show_models(console: Console) -> None:
         weights = _millions(lcm.parameters())
         table.add_row(escape(lcm.name), lcm.kind, _layers(lcm), str(lcm.model_dim), weights, str(lcm.context))
     console.print(table)
-    if trained := shipped_models():
+    if trained := trained_lcms():
         console.print()
         table = _table("trained model", "kind", "weights", "steps", "encoder", "licence")
         for record in map(standalone, trained.values()):

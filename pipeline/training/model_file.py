@@ -12,6 +12,7 @@ An unfinished training has no model.json yet: then the newest checkpoint is read
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -30,7 +31,7 @@ from pipeline.training.record import Pinned, read_started
 from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
 from stages.device import prepare_cuda
 from stages.lcm.build import build
-from stages.lcm.card import LcmCard
+from stages.lcm.card import LcmCard, trained_lcms
 from stages.lcm.model import Lcm
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
@@ -70,7 +71,7 @@ def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: 
 
 
 def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, ModelHeader]:
-    """Load the model in a folder …/train/NAME, at any fsspec URL, for inference.
+    """Load a model for inference: by its folder …/train/NAME, at any fsspec URL, or the name of one that ships.
 
     Raises `CorpusError` if there is none, or it does not match its description.
     """
@@ -110,7 +111,13 @@ def _changed(store: Store, run: str, path: str) -> CorpusError:
 
 
 def located(place: str) -> tuple[Store, str]:
-    """Split a model's folder …/train/NAME, at any fsspec URL, into a corpus and a training in it."""
+    """Split the folder …/train/NAME of a model into a corpus and a training in it.
+
+    place: a path or any fsspec URL, or the name of a model that ships.
+    """
+    place = trained_lcms().get(place, place)
+    if "://" not in place:
+        place = str(Path(place).expanduser().absolute())
     url, _, name = place.rstrip("/").rpartition("/")
     url, _, folder = url.rpartition("/")
     return Store(url), f"{folder}/{name}"

@@ -6,6 +6,8 @@ embeddings, the scaler and the codebooks come from the corpus.
 
 from __future__ import annotations
 
+import importlib.resources
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -303,6 +305,12 @@ class LcmCard(Card):
 def shipped_lcm_cards() -> list[str]:
     """Return the names of the cards that ship."""
     return [name for name in shipped("models") if name.startswith(PREFIX)]
+
+
+def trained_lcms() -> dict[str, str]:
+    """Return name → folder of the trained models that ship: `conf/lcm/NAME/`."""
+    found = Path(str(importlib.resources.files("conf") / "lcm"))
+    return {path.parent.name: str(path.parent) for path in sorted(found.glob("*/text.json"))}
 
 
 def load_lcm_card(name_or_path: str) -> LcmCard:

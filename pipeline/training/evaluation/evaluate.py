@@ -25,7 +25,7 @@ from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.standalone import TEXT, shipped_models, standalone
+from pipeline.corpus.standalone import TEXT, standalone
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
@@ -50,7 +50,7 @@ from pipeline.training.record import RECORD, Pinned, read_started
 from pipeline.training.status import training_statuses
 from pipeline.training.tokens import tokenizer_card
 from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
-from stages.lcm.card import options_of
+from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.language_model import LanguageModel, load_language_card
 from stages.lcm.model import Lcm, Sampling, paper_sampling
 from stages.lcm.token_lm import TokenLm
@@ -188,7 +188,7 @@ def evaluate(
         files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
     if options.by:
         files[f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"] = to_groups_csv(rows, options.by).encode()
-    for place in dict.fromkeys(one.place for one in evaluated if one.place not in shipped_models().values()):
+    for place in dict.fromkeys(one.place for one in evaluated if one.place not in trained_lcms().values()):
         url, folder = place.rstrip("/").rsplit("/", 1)
         for ending, data in files.items():
             path = f"{folder}/evaluation/{options.split}{ending}"
@@ -278,7 +278,7 @@ def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
     """
     here = [one.run.rpartition("/")[2] for one in training_statuses(corpus.store) if one.holds_model]
     base = corpus.store.url.rstrip("/")
-    shipped = shipped_models()
+    shipped = trained_lcms()
     return [
         one if "/" in one else shipped[one] if one in shipped and one not in here else f"{base}/train/{one}"
         for one in dict.fromkeys(asked or here)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,7 +14,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError
 from pipeline.base.formats import counted, number, size
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.standalone import TEXT, StandaloneRecord, shipped_models, text_models
+from pipeline.corpus.standalone import TEXT, StandaloneRecord, text_models
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
@@ -24,6 +23,7 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import CODEBOOKS, ModelHeader, codebooks_bytes, load_model, located
 from pipeline.training.record import RECORD, read_started
 from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS
+from stages.lcm.card import trained_lcms
 from stages.sonar.card import load_card
 
 _SHAPE = ("model_dim", "heads", "inner_dim", "layers", "contextualizer_layers", "denoiser_layers", "context")
@@ -31,16 +31,12 @@ _SHAPE = ("model_dim", "heads", "inner_dim", "layers", "contextualizer_layers", 
 
 def place_of(model: str) -> str:
     """Return the folder of a model that is named without a corpus. Raises `ConfigError` if there is none."""
-    known = shipped_models()
-    if model in known:
-        return known[model]
-    place = model if "://" in model else str(Path(model).expanduser().absolute())
-    store, folder = located(place)
+    store, folder = located(model)
     if store.exists(f"{folder}/{TEXT}"):
-        return place
+        return f"{store.url}/{folder}"
     what = f"it has no {TEXT}" if store.exists(f"{folder}/{MODEL}") else "there is no such model"
     raise ConfigError(
-        f"--model {model}: {what}; without CORPUS, give a model that ships ({', '.join(known) or 'none does'}) or a "
+        f"--model {model}: {what}; without CORPUS, give a model that ships ({', '.join(trained_lcms())}) or a "
         "folder that pipeline export-model has written; for a training of a corpus, give the corpus as well"
     )
 

@@ -16,7 +16,7 @@ KEYS = {
     "status": "corpus name fine run accounting trainings exports",
     "plan": "corpus name nothing_to_do estimate stages chunks_to_segment same_files further view",
     "doctor": "fine checks",
-    "models": "sonar sat lcm",
+    "models": "sonar sat lcm trained",
     "verify": "corpus fine wrong repaired",
     "gc": "corpus files bytes kept deleted",
     "quarantine": "corpus reasons bytes_unreadable records",

@@ -52,7 +52,7 @@ def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> 
     scaler = fitted_scaler(corpus.store, corpus.view.fits)
     assert scaler is not None
     pinned = Pinned(
-        card=card.model_dump(mode="json"), settings=TrainSettings(steps=7).pinned(), select=None, indexes=[],
+        card=card.recorded(), settings=TrainSettings(steps=7).pinned(), select=None, indexes=[],
         codebooks=fit(corpus, "rvq") if card.quantised else None,
         encoder=index.about.encoder, dim=index.dim, scaler=fit(corpus, "scaler"),
     ).model_copy(update=changes)  # fmt: skip

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline import Corpus
 from pipeline.corpus.standalone import standalone
+from pipeline.training.model_file import load_model
 from stages.lcm.card import LcmCard
 from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
 from tests.support.cli import pipeline, said
@@ -103,3 +106,16 @@ def test_what_cannot_be_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) ->
     ):
         done = pipeline(*arguments)
         assert done.returncode in (1, 2) and message in done.stderr, said(done)
+
+
+def test_a_training_begins_with_it(corpus: Corpus, tmp_path: Path) -> None:
+    folder = export(corpus, "base", tmp_path / "own")
+    card = tmp_path / "card.yaml"
+    card.write_text(json.dumps(CARDS["base"].model_dump(mode="json", exclude_none=True)))
+    sizes = {"batch_concepts": 64, "micro_concepts": 64, "validation_concepts": 0, "evaluate_sentences": 0}
+    settings = {"model": card, "name": "tuned", "init_from": folder, "steps": 1, "warmup_steps": 0, "lr": 1e-9, **sizes}
+    options = [f"--set=train.{key}={value}" for key, value in settings.items()]
+    done = pipeline("train", Path(corpus.url).parent / "corpus.yaml", *options)
+    assert done.returncode == 0, said(done)
+    before, after = (load_model(place)[0].state_dict() for place in (str(folder), f"{corpus.url}/train/tuned"))
+    assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
