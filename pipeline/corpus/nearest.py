@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.formats import counted
 from pipeline.conditions.expression import Condition
 from pipeline.corpus.frames import RowSource
 from pipeline.corpus.part_reader import PART, ROW, PartReader
@@ -105,9 +104,7 @@ def _place(source: Searchable, query: Query) -> tuple[str, int] | None:
 
 def _embedding(source: Searchable, part: str, row: int) -> npt.NDArray[np.float32]:
     with source.reader(part) as reader:
-        if not 0 <= row < reader.rows:
-            raise CorpusError(f"part {part} has {counted(reader.rows, 'row')}; there is no row number {row}")
-        found: npt.NDArray[np.float32] = embedding_matrix(_one(reader, row, ("embedding",))["embedding"])[0].astype(
+        found: npt.NDArray[np.float32] = embedding_matrix(reader.take(("embedding",), [row])["embedding"])[0].astype(
             np.float32
         )
         return found
@@ -115,13 +112,7 @@ def _embedding(source: Searchable, part: str, row: int) -> npt.NDArray[np.float3
 
 def _row(source: Searchable, found: Neighbour, names: tuple[str, ...]) -> pa.Table:
     with source.reader(found.part) as reader:
-        return _one(reader, found.row, names)
-
-
-def _one(reader: PartReader, row: int, names: tuple[str, ...]) -> pa.Table:
-    """Read a row of a part; only its row group is read."""
-    group = next(one for one in range(reader.groups) if row < reader.bounds(one)[1])
-    return reader.read(names, group).slice(row - reader.bounds(group)[0], 1)
+        return reader.take(names, [found.row])
 
 
 def nearest_rows(

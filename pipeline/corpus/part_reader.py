@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import CorpusError
+from pipeline.base.formats import counted
 from pipeline.conditions.expression import Condition
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.recipes import SEGMENT
@@ -174,8 +175,33 @@ class PartReader:
         it.
         """
         for group in range(self.groups):
-            first, end = self.bounds(group)
-            yield PartBatch(end - first, self._where(names, where, group) if where else self.read(names, group))
+            yield self.batch(names, where, group)
+
+    def batch(self, names: Sequence[str], where: Condition | None, group: int) -> PartBatch:
+        """Read a row group, as `batches` does."""
+        first, end = self.bounds(group)
+        return PartBatch(end - first, self._where(names, where, group) if where else self.read(names, group))
+
+    def take(self, names: Sequence[str], rows: Sequence[int]) -> pa.Table:
+        """Read the named columns of these rows, in their order; only the row groups in which they stand are read.
+
+        Raises `CorpusError` for a row that the part does not have.
+        """
+        wanted = np.asarray(rows, np.int64)
+        outside = wanted[(wanted < 0) | (wanted >= self.rows)]
+        if len(outside):
+            have = counted(self.rows, "row")
+            raise CorpusError(f"part {self.part} has {have}; there is no row number {outside[0]}")
+        ends = np.asarray([self.bounds(group)[1] for group in range(self.groups)], np.int64)
+        groups = np.searchsorted(ends, wanted, side="right")
+        tables, places, before = [self.schema(names).empty_table()], np.zeros(len(wanted), np.int64), 0
+        for group in sorted(set(groups.tolist())):  # np.unique would import numpy.ma
+            mine = np.flatnonzero(groups == group)
+            inside = pa.array(wanted[mine] - self.bounds(group)[0])
+            tables.append(self.read(names, group).take(inside))
+            places[mine] = before + np.arange(len(mine))
+            before += len(mine)
+        return pa.concat_tables(tables).take(pa.array(places))
 
     def _where(self, names: Sequence[str], where: Condition, group: int) -> pa.Table:
         read = tuple(dict.fromkeys((*where.columns, ROW)))

@@ -15,6 +15,7 @@ corpus.nearest("The market opens at seven.", k=5, lang="eng_Latn")
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +61,7 @@ class Corpus:
         self.store = store or Store(url)
         self.view = view or newest_view(self.store)
         self._recent: dict[int, list[PartState]] = {}  # recently used chunks
+        self._one_at_a_time = threading.Lock()  # for readers of receipts in several threads
         self._encoders: dict[str, Encode] = {}  # by device
 
     def __reduce__(self) -> tuple[type[Corpus], tuple[str, View]]:
@@ -357,12 +359,13 @@ class Corpus:
         raise CorpusError(f"{self.url} has no part {part}; the first of {len(names)} is {(names or ['none'])[0]}")
 
     def _parts_of(self, number: int) -> list[PartState]:
-        parts = self._recent.get(number)
-        if parts is None:
-            if len(self._recent) >= RECENT_CHUNKS:
-                self._recent.clear()
-            parts = self._recent[number] = self.chunks[number].parts
-        return parts
+        with self._one_at_a_time:
+            parts = self._recent.get(number)
+            if parts is None:
+                if len(self._recent) >= RECENT_CHUNKS:
+                    self._recent.clear()
+                parts = self._recent[number] = self.chunks[number].parts
+            return parts
 
     def reader(self, part: str | int) -> PartReader:
         """Return a reader of a part's columns; use it in a `with` statement."""
