@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -80,23 +81,83 @@ def extract(
     ending, compression = _format(target)
     names = tuple(columns) or _default_columns(corpus)
     _check(corpus, names, target, ending)
+    if f"{_absolute(target)}/".startswith(f"{_absolute(corpus.url)}/"):
+        raise ConfigError(f"--to {target} lies inside the corpus, whose files are never changed; give another place")
+    done = Extracted(0, 0, 0, 0)
+    with replacing_file(target) as file:
+        with COMPRESSED[compression](file) if compression else contextlib.nullcontext(file) as sink:
+            for done in _written(corpus, sink, ending, names, where, max_rows):
+                progress.see(done.read, done.written)
+        size = file.tell()
+    return replace(done, bytes=size)
+
+
+def stream(
+    corpus: Corpus, target: str, *, where: Condition | None = None, columns: Sequence[str] = ()
+) -> Iterator[bytes]:
+    """Return pieces of the file that `extract` would write, one per row group; a piece can be empty.
+
+    `target` is only the name: its ending decides the format. Raises `ConfigError` at once for a name or a column that
+    cannot be written.
+    """
+    ending, compression = _format(target)
+    names = tuple(columns) or _default_columns(corpus)
+    _check(corpus, names, target, ending)
+    return _pieces(corpus, ending, compression, names, where)
+
+
+def _pieces(
+    corpus: Corpus, ending: str, compression: str | None, names: tuple[str, ...], where: Condition | None
+) -> Iterator[bytes]:
+    file = _Pieces()
+    with COMPRESSED[compression](file) if compression else contextlib.nullcontext(file) as sink:
+        for _ in _written(corpus, sink, ending, names, where, None):
+            yield file.taken()
+    yield file.taken()
+
+
+class _Pieces(io.RawIOBase):
+    """A file whose bytes are taken as soon as they are written."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self._bytes += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def taken(self) -> bytes:
+        """Return what was written since the last call."""
+        found = b"".join(self._pieces)
+        self._pieces.clear()
+        return found
+
+
+def _written(
+    corpus: Corpus, sink: Any, ending: str, names: tuple[str, ...], where: Condition | None, max_rows: int | None
+) -> Iterator[Extracted]:
+    """Write rows, and yield after each row group what was done so far (bytes are not counted)."""
     schema = corpus.schema(*names)
     texts = [one.name for one in _flat(schema, ending) if ending == ".csv" and pa.types.is_string(one.type)]
     read = written = quoted = 0
-    with replacing_file(target) as file:
-        with contextlib.ExitStack() as closing:  # the writer is closed before the file, whatever happens
-            sink = closing.enter_context(COMPRESSED[compression](file)) if compression else file
-            writer = closing.enter_context(contextlib.closing(_WRITERS[ending](sink, _flat(schema, ending))))
-            for batch in corpus.batches(*names, where=where, max_rows=max_rows):
-                read += batch.rows
-                written += batch.table.num_rows
-                if batch.table.num_rows:
-                    table, changed = _without_formulas(_flattened(batch.table, ending), texts)
-                    writer.write(table)
-                    quoted += changed
-                progress.see(read, written)
-        size = file.tell()
-    return Extracted(read, written, size, quoted)
+    with contextlib.closing(_WRITERS[ending](sink, _flat(schema, ending))) as writer:  # before the file, in any case
+        for batch in corpus.batches(*names, where=where, max_rows=max_rows):
+            read += batch.rows
+            written += batch.table.num_rows
+            if batch.table.num_rows:
+                table, changed = _without_formulas(_flattened(batch.table, ending), texts)
+                writer.write(table)
+                quoted += changed
+            yield Extracted(read, written, 0, quoted)
 
 
 def _format(target: str) -> tuple[str, str | None]:
@@ -134,8 +195,6 @@ def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> No
             raise ConfigError(f"--to {target}: {name} holds a vector a row, which only .parquet takes; leave it out")
     if len(set(names)) < len(names):
         raise ConfigError(f"--columns {','.join(names)}: a column is repeated; name each once")
-    if f"{_absolute(target)}/".startswith(f"{_absolute(corpus.url)}/"):
-        raise ConfigError(f"--to {target} lies inside the corpus, whose files are never changed; give another place")
 
 
 def _absolute(url: str) -> str:
