@@ -50,10 +50,10 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, file: Path) -> float:
-        """Open a file and return the seconds until it has drawn itself."""
+    def open(self, place: Path | str) -> float:
+        """Open a file or an address, and return the seconds until it has drawn itself."""
         self.loaded, started = False, time.monotonic()
-        self.ask("Page.navigate", url=file.resolve().as_uri())
+        self.ask("Page.navigate", url=place.resolve().as_uri() if isinstance(place, Path) else place)
         while not self.loaded:
             self._browser.read()
         self.settle()
@@ -62,6 +62,20 @@ class Page:
     def settle(self) -> None:
         """Wait until what is under way is drawn."""
         self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def wait_for(self, code: str) -> None:
+        """Wait until an expression in the page is true."""
+        ends = time.monotonic() + SECONDS
+        while not self.js(code):
+            assert time.monotonic() < ends, f"never true: {code}"
+            time.sleep(0.02)
+
+    def key(self, key: str) -> None:
+        """Press a key."""
+        text = {"text": key} if len(key) == 1 else {"windowsVirtualKeyCode": {"Escape": 27, "Enter": 13}[key]}
+        self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
+        self.settle()
 
     def js(self, code: str) -> Any:
         """Return the value of an expression in the page."""
