@@ -75,7 +75,7 @@ def write(folder: str, count: int) -> float:
     config = load_config(Path(folder, "corpus.yaml"))
     characters = 0
     for number in range(count):
-        texts = _texts(number)
+        texts = texts_of(number)
         characters += sum(map(len, texts))
         at = np.arange(PART, dtype=np.int32)
         zeros = pa.array(np.zeros(PART, np.int32))
@@ -105,7 +105,7 @@ def write(folder: str, count: int) -> float:
     return characters / count / PART
 
 
-def _texts(number: int) -> list[str]:
+def texts_of(number: int) -> list[str]:
     """Return the sentences of a part, about 100 characters long."""
     random = np.random.default_rng(number)
     words = WORDS[random.integers(0, len(WORDS), (PART, 14))]
@@ -120,7 +120,7 @@ def _ref(number: int) -> PartRef:
 
 def hash_alone(folder: str, count: int) -> tuple[float, float, float]:
     """Hash the texts of one part as often as there are parts."""
-    texts = pa.chunked_array([pa.array(_texts(0))])
+    texts = pa.chunked_array([pa.array(texts_of(0))])
     return _measured(lambda: [hash_texts(texts, "light") for _ in range(count)])
 
 

@@ -14,7 +14,7 @@ import typer
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import install_sigterm_handler
-from pipeline.commands import inspect, maintain, monitor, run, setup, train
+from pipeline.commands import browse, inspect, maintain, monitor, run, setup, train
 from pipeline.commands.options import LogLevel, Quiet, Verbose, err, out, with_messages
 
 app = typer.Typer(
@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
     "Work on a corpus": (run.run, run.plan, monitor.status, monitor.logs, run.cancel, run.retry),
     "Inspect and export a corpus": (
         inspect.inspect,
+        browse.browse,
         inspect.select,
         inspect.report,
         inspect.export,

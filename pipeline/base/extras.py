@@ -11,6 +11,7 @@ PACKAGES = {
     "train": ("tensorboard",),
     "ray": ("ray",),
     "report": ("matplotlib",),
+    "browse": ("starlette", "uvicorn"),
     "nearest": ("faiss",),
 }
 FOR = {
@@ -19,6 +20,7 @@ FOR = {
     "train": "training models",
     "ray": "Ray",
     "report": "plots",
+    "browse": "the page of pipeline browse",
     "nearest": "an index of embeddings",
 }
 

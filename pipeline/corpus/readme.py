@@ -22,7 +22,7 @@ times. Which files are current is in `receipts/` and `ledger/`. These commands a
 
 | to | use |
 |---|---|
-| see what is in it, and whether it is complete | `pipeline status CORPUS`, `pipeline inspect CORPUS` |
+| see what is in it, and whether it is complete | `pipeline status CORPUS`, `pipeline inspect CORPUS`, `pipeline browse CORPUS` |
 | read it in Python | `from pipeline import Corpus; Corpus("CORPUS").to_pandas("text", "embedding")` |
 | list the current files | `pipeline files CORPUS --json` |
 | query it in DuckDB | `pipeline sql CORPUS --open` |

@@ -1,0 +1,142 @@
+"""Turns rows of a corpus into the JSON that the page shows: values that it can put into text nodes as they are.
+
+Control characters and marks that turn the direction of text become visible escapes; long texts are cut, and end with …;
+numbers that JavaScript cannot hold become text.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.base.errors import visible
+from pipeline.base.plain_json import to_json
+from pipeline.corpus.part_reader import PART, ROW, Column
+from pipeline.corpus.reader import Corpus
+from pipeline.quality.browse.differences import Pieces, differences
+from pipeline.quality.browse.find import Place, can_be_ordered, values_of
+from pipeline.storage import layout
+
+TEXT, DECODED = "text", "decoded"
+SHORT, LONG = 2_000, 100_000  # characters of a value on a page of rows, and of the one row that is looked at
+EXACT = 2**53  # whole numbers up to here are exact in JavaScript
+FIRST_SHOWN = ("lang", "autobleu", "fragility_cosine", "fragility_predicted", "chars", "doc_id")
+AROUND = 5  # sentences before and after the one that is looked at
+MOST_AROUND = 100  # sentences of a document in one answer
+
+
+def described(corpus: Corpus) -> dict[str, Any]:
+    """Return what the page has to know of the corpus."""
+    columns = {name: one for name, one in corpus.catalogue.items() if one.family not in layout.VECTORS}
+    return {
+        "name": visible(corpus.view.name),
+        "url": visible(corpus.url),
+        "rows": corpus.rows,
+        "parts": len(corpus.parts),
+        "columns": [_described(one) for one in columns.values()],
+        "shown": [name for name in FIRST_SHOWN if name in columns],
+        "decoded": DECODED in columns,
+        "embeddings": "embedding" in corpus.catalogue,
+    }
+
+
+def _described(column: Column) -> dict[str, Any]:
+    kind = column.type
+    return {
+        "name": column.name,
+        "of": column.family or "place",
+        "type": str(kind),
+        "number": pa.types.is_integer(kind) or pa.types.is_floating(kind),
+        "nullable": column.nullable,
+        "ordered": can_be_ordered(column),
+    }
+
+
+def shown_columns(corpus: Corpus, asked: list[str]) -> tuple[str, ...]:
+    """Return the columns of a page of rows: those asked for, as far as the corpus has them, and the texts."""
+    names = (name for name in asked if name in corpus.catalogue and corpus.catalogue[name].family not in layout.VECTORS)
+    return tuple(dict.fromkeys([name for name in (TEXT, DECODED) if name in corpus.catalogue] + list(names)))
+
+
+def shown_rows(
+    corpus: Corpus, places: list[Place], names: tuple[str, ...], longest: int = SHORT
+) -> list[dict[str, Any]]:
+    """Return rows: `part`, `row`, `values` by column, and the pieces of `text` and `decoded` where both are there."""
+    return [shown_row(one, names, longest) for one in values_of(corpus, places, names)]
+
+
+def shown_row(values: dict[str, Any], names: tuple[str, ...], longest: int) -> dict[str, Any]:
+    """Return one row of `shown_rows`."""
+    return {
+        PART: values[PART],
+        ROW: values[ROW],
+        "values": {name: shown_value(values[name], longest) for name in names if name not in (TEXT, DECODED)},
+        **pieces_of(values, longest),
+    }
+
+
+def pieces_of(values: dict[str, Any], longest: int) -> dict[str, Pieces | None]:
+    """Return the pieces of the text of a row, and of what its embedding decodes to."""
+    text, decoded = values[TEXT], values.get(DECODED)
+    if decoded is None:
+        return {TEXT: [["=", _cut(text, longest)]], DECODED: None}
+    mine, other = differences(_cut(text, longest), _cut(decoded, longest))
+    return {TEXT: mine, DECODED: other}
+
+
+def shown_value(value: Any, longest: int) -> Any:
+    """Return a value that JSON and the page can hold."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= EXACT else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return _cut(value if isinstance(value, str) else to_json(value), longest)
+
+
+def _cut(text: str, longest: int) -> str:
+    return visible(text if len(text) <= longest else f"{text[:longest]}…")
+
+
+def looked_at(corpus: Corpus, part: str, row: int) -> dict[str, Any]:
+    """Return all that the corpus says of one row, and the sentences around it.
+
+    Raises `CorpusError` for a row that does not exist.
+    """
+    names = tuple(name for name, column in corpus.catalogue.items() if column.family not in layout.VECTORS)
+    found = shown_rows(corpus, [(part, row)], names, LONG)[0]
+    return found | {"document": around(corpus, part, row, AROUND, AROUND)}
+
+
+def around(corpus: Corpus, part: str, row: int, before: int, after: int) -> dict[str, Any]:
+    """Return the document of a row, and its sentences from so many before the row to so many after it.
+
+    Only the row groups of these sentences are read. `first` and `last` are places of the sentences in the document
+    (from 1), `sentences` its number of them.
+    """
+    before, after = (min(max(one, 0), MOST_AROUND // 2) for one in (before, after))
+    names = tuple(name for name in (TEXT, DECODED, "lang", "autobleu", "paragraph") if name in corpus.catalogue)
+    with corpus.reader(part) as reader:
+        reader.take((ROW,), [row])  # or there is no such row
+        documents = reader.documents(["doc_id", "subdocument", "first_row", "rows"])
+        place = int(documents["first_row"].to_numpy().searchsorted(row, side="right")) - 1
+        while documents["rows"][place].as_py() == 0:  # documents without sentences begin at the row of the next one
+            place -= 1
+        document = documents.slice(place, 1).to_pylist()[0]
+        start, end = document["first_row"], document["first_row"] + document["rows"]
+        low, high = max(start, row - before), min(end, row + 1 + after)
+        sentences = reader.take((*names, PART, ROW), range(low, high)).to_pylist()
+    return {
+        "id": _cut(document["doc_id"], SHORT),
+        "piece": document["subdocument"],
+        "sentences": document["rows"],
+        "first": low - start + 1,
+        "last": high - start,
+        "rows": [shown_row(one, names, SHORT) for one in sentences],
+    }
