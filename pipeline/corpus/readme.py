@@ -22,7 +22,8 @@ times. Which files are current is in `receipts/` and `ledger/`. These commands a
 
 | to | use |
 |---|---|
-| see what is in it, and whether it is complete | `pipeline status CORPUS`, `pipeline inspect CORPUS`, `pipeline browse CORPUS` |
+| see what is in it, and whether it is complete | `pipeline status CORPUS`, `pipeline inspect CORPUS` |
+| look around in it in a browser | `pipeline browse CORPUS` |
 | read it in Python | `from pipeline import Corpus; Corpus("CORPUS").to_pandas("text", "embedding")` |
 | list the current files | `pipeline files CORPUS --json` |
 | query it in DuckDB | `pipeline sql CORPUS --open` |
