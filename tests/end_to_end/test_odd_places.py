@@ -43,16 +43,3 @@ def test_a_project_with_a_folder_of_corpora_is_no_damaged_corpus(
         done = pipeline(*command)
         assert done.returncode in (1, 2) and "is not a corpus" in done.stderr, said(done)
     assert [one.name for one in tmp_path.iterdir()] == ["runs"]
-
-
-def test_the_card_of_a_corpus_whose_languages_were_detected(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number, one in enumerate(sample_documents("libreoffice-deu", 2)):
-        (tmp_path / f"in/{number}.txt").write_text(one["text"], "utf-8")
-    source = {"path": "in/*.txt", "lang": "detect"}
-    path = write_config(tmp_path, input=[source], autobleu=None, encode={"model": "sonar-tiny"})
-    assert pipeline("run", path).returncode == 0
-    done = pipeline("export", path, "--format", "hub", "--to", tmp_path / "to")
-    assert done.returncode == 0, said(done)
-    assert "lang detected, with confidence of at least 0.5" in (tmp_path / "to/README.md").read_text()
-    assert json.loads((tmp_path / "to/export.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from rich.console import Console
 
 from pipeline import Corpus
@@ -22,6 +24,7 @@ from pipeline.export.hub.push import HubError
 from pipeline.inputs.listing import stamp
 from pipeline.quality.report.dataset import dataset_plots
 from pipeline.select.command import SelectOptions
+from pipeline.storage.records import sealed_yaml
 from tests.conftest import write_config
 from tests.pipeline.export.exported import WHERE
 from tests.support.cli import pipeline
@@ -251,3 +254,14 @@ def test_the_command(finished: Path, tmp_path: Path, corpus: Corpus, hub: Hub) -
     assert done.returncode == 0 and "uploaded to" in done.stdout, done
     refused = pipeline(*arguments, "--licence", "mine")
     assert refused.returncode == 2 and "is not the name of a licence" in refused.stderr
+
+
+def test_the_card_of_a_corpus_whose_languages_were_detected(finished: Path, tmp_path: Path, corpus: Corpus) -> None:
+    copy = Path(shutil.copytree(finished, tmp_path / "out"))
+    (settings,) = copy.glob("runs/*/corpus.yaml")
+    config = yaml.safe_load(settings.read_text("utf-8"))
+    config["input"][0]["lang"] = {"detect": {"threshold": 0.25}}
+    settings.write_bytes(sealed_yaml(yaml.safe_dump(config)))
+    done = pipeline("export", copy, "--format", "hub", "--to", tmp_path / "to", "--vectors", "none")
+    assert done.returncode == 0, done
+    assert "lang detected, with confidence of at least 0.25" in (tmp_path / "to/README.md").read_text("utf-8")
