@@ -4,6 +4,9 @@ The file of `https://host/some/file.pt` is at `<cache>/host/some/file.pt`, where
 is `PIPELINE_CACHE`, or `sonar-pipeline` below `XDG_CACHE_HOME` or `~/.cache`. A download goes to `….part`, is resumed
 if the server allows that, and gets its name after the check. One process fetches, others wait.
 
+Files of repositories on Hugging Face are taken from its own cache, if they are there, and else fetched by its library,
+with the user's token (`HF_TOKEN`), mirror (`HF_ENDPOINT`) and `HF_HUB_OFFLINE`. They are kept here like all others.
+
 If a card states no sha256, the digest of the first download is recorded beside the file (`….sha256`), which must keep
 it from then on. Cost: the download, and once a day on each machine one read of the file at about 1 GB/s.
 """
@@ -14,7 +17,9 @@ import contextlib
 import fcntl
 import hashlib
 import http.client
+import importlib.util
 import os
+import re
 import shutil
 import stat
 import sys
@@ -36,6 +41,9 @@ RETRY_PAUSES = (1.0, 3.0)  # seconds before another try; a try that got some byt
 TIMEOUT = 60.0  # seconds without a byte
 LINE_SECONDS = 10.0  # from one line of progress to the next
 _BLOCK = 1 << 20
+_ON_HUB = re.compile(
+    r"https://huggingface\.co/(?P<repo_id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<filename>[^?]+)"
+)
 RECORDED_BYTES = 64 << 20  # from this size on, the digest of a file is computed once a machine
 RECORD_SECONDS = 86_400.0  # after which it is computed again
 
@@ -70,6 +78,20 @@ def cache_path(url: str) -> Path:
     if parts.query:
         steps.insert(-1, hashlib.sha256(parts.query.encode()).hexdigest()[:12])
     return cache_folder().joinpath(place, *steps)
+
+
+def place_of(url: str) -> Path:
+    """Return where the file of a URL is: in the cache, or in that of Hugging Face; where it will be once fetched."""
+    own = cache_path(url)
+    on_hub = None if own.is_file() else _ON_HUB.fullmatch(url)
+    if on_hub is None:
+        return own
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:  # it comes with the extras that use models
+        return own
+    found = try_to_load_from_cache(on_hub["repo_id"], on_hub["filename"], revision=on_hub["revision"])
+    return Path(found) if isinstance(found, str) else own
 
 
 def public(url: str) -> str:
@@ -132,7 +154,7 @@ def fetch(url: str, *, sha256: str | None, size: int | None, report: Report | No
 
     Raises FetchError if it cannot be fetched (the message says what to put where) or is not what was wanted.
     """
-    target = cache_path(url)
+    target = place_of(url)
     if not target.is_file():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +173,10 @@ def _fetch(url: str, target: Path, sha256: str | None, size: int | None, report:
     if sha256 is None:
         part.unlink(missing_ok=True)  # nothing would show that its rest comes from another file
     try:
-        _download(url, part, size, report, resumable=sha256 is not None)
+        if (on_hub := _ON_HUB.fullmatch(url)) and importlib.util.find_spec("huggingface_hub"):
+            _download_from_hub(on_hub, part, report)
+        else:
+            _download(url, part, size, report, resumable=sha256 is not None)
     except UnavailableError as error:
         facts = [target.name, *([f"{size} bytes"] if size else []), *([f"sha256 {sha256}"] if sha256 else [])]
         raise UnavailableError(
@@ -186,6 +211,45 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
             f"{target.name} has sha256 {found} ({path.stat().st_size} bytes), {source} {wanted}; {remedy} and fetch it "
             f"again; if it stays so, another file is published now"
         )
+
+
+def _download_from_hub(on_hub: re.Match[str], part: Path, report: Report) -> None:
+    """Fetch a file of a repository on Hugging Face to `part`; its library goes on with what was fetched before."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from tqdm import tqdm
+
+    class Told(tqdm):  # type: ignore[misc]  # it has no types
+        """Tells `report` what the library's progress bar would show."""
+
+        def __init__(self, *values: Any, **named: Any) -> None:
+            named.pop("name", None)  # of a group of bars
+            super().__init__(*values, **(named | {"disable": True}))
+            self.n = named.get("initial") or 0  # which a bar that is not shown leaves out
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            report(int(self.n), None if self.total is None else int(self.total))
+
+    folder = part.with_name(f".{part.name}")  # for its notes and what is not complete
+    try:
+        found = Path(
+            hf_hub_download(
+                on_hub["repo_id"], on_hub["filename"], revision=on_hub["revision"], local_dir=folder, tqdm_class=Told
+            )
+        )
+    except RepositoryNotFoundError as error:  # or closed to this user
+        raise UnavailableError(
+            f"{constants.ENDPOINT} shows this user no repository {on_hub['repo_id']}; if it is private or gated, set "
+            "HF_TOKEN or run hf auth login"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        away = f"{constants.ENDPOINT} does not answer ({error.__cause__ or 'no connection'})"
+        raise UnavailableError("HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else away) from error
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
+        raise UnavailableError((str(error) or type(error).__name__).splitlines()[0].rstrip(".")) from error
+    found.replace(part)
+    shutil.rmtree(folder)
 
 
 def _download(url: str, part: Path, size: int | None, report: Report, *, resumable: bool) -> None:

@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from stages.cards import CardError, card_json
-from stages.fetch import FetchError, Report, UnavailableError, cache_path, checked_sha256, fetch, sha256_of
+from stages.fetch import FetchError, Report, UnavailableError, cache_path, checked_sha256, fetch, place_of, sha256_of
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
 Layout = Literal["native", "fairseq2", "m2m100"]
@@ -133,7 +133,7 @@ class ModelCard(BaseModel):
     def path(self, role: FileRole) -> Path:
         """Return where the file is on this machine, or would be once fetched."""
         file = self.file(role)
-        return cache_path(file.url) if file.url else self._folder / Path(str(file.path)).expanduser()
+        return place_of(file.url) if file.url else self._folder / Path(str(file.path)).expanduser()
 
     def verify(self, role: FileRole, report: Report | None = None) -> Path:
         """Return the file's path, after its sha256 was compared with the card; a file by URL is fetched first if need

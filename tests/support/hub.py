@@ -279,4 +279,5 @@ _ROUTES = (
     (rf"/datasets/{_NAME}\.git/info/lfs/objects/batch", "batch"),
     (r"/lfs/([0-9a-f]{64})", "blob"),
     (rf"/datasets/{_NAME}/resolve/[^/]+/(.+)", "resolve"),
+    (rf"/{_NAME}/resolve/[^/]+/(.+)", "resolve"),
 )
