@@ -60,18 +60,20 @@ def test_readers_work_and_a_run_says_what_to_install(tmp_path: Path, tmp_path_fa
         ["report", corpus],
         ["export", corpus, "--format", "sonar-llm", "--to", str(tmp_path / "llm")],
         ["doctor"],
+        ["browse", corpus],
         ["export", corpus, "--format", "hub", "--to", str(tmp_path / "hub"), "--push", "me/mine"],
     ]
     answers = without_extras(readers + computing)
     for command, (code, said) in zip(readers, answers, strict=False):
         assert code == 0, (command, said)
     assert list((tmp_path / "parquet").rglob("*.parquet"))
-    run, report, export, doctor, hub = answers[len(readers) :]
+    run, report, export, doctor, browse, hub = answers[len(readers) :]
     assert run[0] == 2 and "torch, transformers" in run[1] and "pip install 'sonar-pipeline[encode,report]'" in run[1]
     assert not (tmp_path / "out").exists(), "work was begun"
     assert report[0] == 1 and "The package matplotlib is not installed here; for plots:" in report[1]
     assert export[0] == 1 and "The package torch is not installed here" in export[1]
     assert doctor[0] == 1
+    assert browse[0] == 2 and "pip install 'sonar-pipeline[browse]'" in browse[1]
     assert hub[0] == 2 and "pip install 'sonar-pipeline[report,hub]'" in hub[1] and not (tmp_path / "hub").exists()
 
 

@@ -184,7 +184,7 @@ function drawRows() {
   byId("pager").hidden = false;
   byId("first").disabled = byId("previous").disabled = !page.start;
   byId("next").disabled = !more;
-  byId("place").textContent = `Page ${whole(Math.floor(page.start / asked.count) + 1)}`;
+  byId("place").textContent = page.rows.length ? `${whole(page.start + 1)}–${whole(page.start + page.rows.length)}` : "";
   mark();
 }
 
@@ -485,6 +485,10 @@ function controls() {
   byId("first").addEventListener("click", () => change({start: 0}));
   byId("previous").addEventListener("click", () => turn(-1));
   byId("next").addEventListener("click", () => turn(1));
+  byId("goto").addEventListener("keydown", (event) => {
+    const row = Number(event.target.value.replace(/\s/g, ""));
+    if (event.key === "Enter" && Number.isInteger(row) && row > 0) { event.target.value = ""; change({start: row - 1}); }
+  });
   byId("stop").addEventListener("click", () => waiting && waiting.abort());
   byId("all").addEventListener("click", () => look({all: true}));
   byId("take").addEventListener("click", use);

@@ -12,19 +12,22 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.quality.browse import find
+from pipeline.corpus.part_reader import PartReader
+from pipeline.quality.browse import find, listening, server_of
 from pipeline.quality.browse.differences import LONGEST, differences
 from pipeline.quality.browse.find import Finder, Question, values_of
 from pipeline.quality.browse.guard import HEADERS
@@ -157,6 +160,13 @@ def test_rows_documents_and_neighbours(corpus: Corpus) -> None:
         ]
     with pytest.raises(CorpusError, match=f"has {corpus.reader(corpus.parts[0]).rows} rows; there is no row number"):
         looked_at(corpus, corpus.parts[0], 10**6)
+    some = corpus.parts[1], 3
+    index = corpus.build_index()
+    assert neighbours(corpus, *some, None, index, Watch()) == neighbours(corpus, *some, None, None, Watch())
+    assert {
+        one["values"]["lang"]
+        for one in neighbours(corpus, *some, corpus.condition("lang == 'deu_Latn'"), index, Watch())
+    } == {"deu_Latn"}
     given_up = Watch()
     given_up.give_up()
     with pytest.raises(GivenUpError):
@@ -401,6 +411,43 @@ def test_of_one_sentence_without_scores_or_embeddings(tmp_path: Path) -> None:
     found = Finder(corpus).find(Question("chars > 1", "doc_id"), 0, 25, Watch())
     assert found.places == [(corpus.parts[0], 0)] and found.whole
     assert pipeline("browse", corpus.url, "--where", "autobleu < 3").returncode == 2
+
+
+@pytest.mark.slow  # waits for a slow disk
+def test_work_ends_when_nobody_waits_for_it(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that needs 0.2 s per row group: progress is told, and a closed connection ends the reading."""
+    groups = [0]
+    read = PartReader.read
+
+    def slowly(reader: PartReader, *asked: Any) -> pa.Table:
+        groups[0] += 1
+        time.sleep(0.2)
+        return read(reader, *asked)
+
+    monkeypatch.setattr(PartReader, "read", slowly)
+    listener = listening(0)
+    server = server_of(corpus, "secret", None)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        for path in ("rows?where=chars+%3E+1&sort=chars", f"nearest?part={corpus.parts[0]}&row=0"):
+            connection = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=SECONDS)
+            connection.request("GET", f"/secret/{path}")
+            answer = connection.getresponse()
+            lines = [json.loads(answer.readline()) for _ in range(3)]
+            assert all(set(one) == {"read", "found"} for one in lines) and lines[-1]["read"] < corpus.rows
+            answer.close()
+            connection.close()
+            before = -1
+            while before != groups[0]:
+                before = groups[0]
+                time.sleep(0.8)
+            assert groups[0] < corpus.rows / ROW_GROUP_ROWS, "all was read"
+            groups[0] = 0
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
+    assert not thread.is_alive()
 
 
 @pytest.mark.slow  # a browser starts
