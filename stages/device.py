@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -111,6 +111,13 @@ class Budget:
         if not failures:
             return {"out_of_memory": 0.0}
         return {"out_of_memory": float(failures), f"least.{self.setting}": float(self.limit)}
+
+
+def trouble(counts: Mapping[str, float]) -> dict[str, float]:
+    """Return those counts that a `Budget` makes."""
+    return {"out_of_memory": counts.get("out_of_memory", 0.0)} | {
+        key: value for key, value in counts.items() if key.startswith("least.")
+    }
 
 
 def in_batches(

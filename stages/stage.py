@@ -10,9 +10,9 @@ is on the device; a stage that needs the device again behind that has a second t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -84,6 +84,20 @@ class Stage(Protocol):
 
     def finish(self, computed: Any) -> Computed | Further:
         """Return, on the CPU, columns in the order of the part's rows, or what the device must do before that."""
+
+
+@runtime_checkable
+class Recounts(Protocol):
+    """A stage whose rows depend on their own document alone, so that they can be copied from an earlier version of a
+    part.
+    """
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Return the counts of a part whose columns are there, without computing them again.
+
+        part: as for `prepare`; families: what the stage would write; taken: what was counted when the rows were
+        computed, of these and perhaps others.
+        """
 
 
 def whole(stage: Stage, part: pa.Table) -> Computed:

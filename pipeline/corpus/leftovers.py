@@ -27,17 +27,17 @@ def live_files(chunk: ChunkState) -> Iterator[str]:
             yield from (file.path for file in receipt.files)
 
 
-def erase(store: Store, chunks: Collection[ChunkState]) -> int:
+def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] = ()) -> int:
     """Delete what purged documents left: all files of their chunks except those that the new receipts name.
 
-    Chunks that are not segmented again yet keep their files, unless no run of this configuration would read them.
-    Returns how many files were deleted.
+    Chunks that are not segmented again yet, or lack one of `stages`, keep their files, from which the other rows are
+    copied, unless no run of this configuration would read them. Returns how many files were deleted.
     """
     hits = read_tombstones(store, waiting=True).by_chunk
     if not hits:
         return 0
     states = {one.chunk.id: one for one in chunks if one.chunk.id in hits}
-    waiting = {chunk for chunk, state in states.items() if not state.receipt}
+    waiting = {chunk for chunk, state in states.items() if not state.receipt or state.lacks(stages)}
     ready = sorted(set(hits) - waiting)
     stages = store.folders("receipts")
     forget(store, ready)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.corpus.fingerprint import column_digest, content_digest
@@ -22,6 +22,7 @@ from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 
 AGAIN = "delete it and run again: pipeline verify --repair does so for all that are damaged"
+COPIED = "copied"  # a count in receipts: rows that an earlier version of the part had
 REPEATED = "storage_retries"  # a count in receipts: requests to the store that were repeated
 
 
@@ -58,6 +59,15 @@ class Receipt(_Record):
     device: str
     created: float
     warnings: list[str] = []  # what stages and libraries warned of, each text once
+    replaces: str = ""  # of `segment`: the fingerprint of the part's version before, whose rows other stages may copy
+
+    @model_serializer(mode="wrap")
+    def _only_what_says_something(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `replaces` out where it is empty, as earlier versions do: ledgers hold what receipts hold, verbatim."""
+        found: dict[str, Any] = dump(self)
+        if not self.replaces:
+            del found["replaces"]
+        return found
 
 
 class PartRef(_Record):
@@ -128,6 +138,7 @@ def commit(
     seconds: dict[str, float],
     device: str,
     warnings: Sequence[str] = (),
+    replaces: str = "",
 ) -> tuple[Receipt, bool]:
     """Write a part's files, then its receipt: (the receipt that exists, whether it is ours).
 
@@ -154,6 +165,7 @@ def commit(
         device=device,
         created=time.time(),
         warnings=list(warnings),
+        replaces=replaces,
     )
     path = layout.receipt_path(stage, part, fingerprint)
     if store.create(path, sealed(receipt.model_dump_json())):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,17 +53,21 @@ class Recipes:
             first_only=frozenset(str(one.name) for one in config.input if one.id and first_only(config)),
         )
 
-    def chunk_fingerprint(self, chunk: Chunk) -> str:
-        """Return the fingerprint of a chunk's segmentation: of its recipe, its bytes, and what was purged of it."""
+    def chunk_fingerprint(self, chunk: Chunk, purged: Collection[str] | None = None) -> str:
+        """Return the fingerprint of a chunk's segmentation: of its recipe, its bytes, and what was purged of it.
+
+        purged: the ids, if not those of the tombstones.
+        """
         recipe = fingerprint(self.segment[chunk.input])
         of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
-        return fingerprint([*of_chunk, *self._left_out(chunk.id, chunk.input, chunk.format)])
+        return fingerprint([*of_chunk, *self._left_out(chunk.id, chunk.input, chunk.format, purged)])
 
-    def _left_out(self, chunk: str, name: str, kind: str) -> list[Any]:
+    def _left_out(self, chunk: str, name: str, kind: str, purged: Collection[str] | None = None) -> list[Any]:
         """Return the purged ids of a chunk, a digest of those ids that earlier documents of other chunks have, and
         whether documents of one id are looked for in all of its files.
         """
-        purged, later = self.tombstones.of(chunk), self.duplicates.digest(chunk)
+        purged = self.tombstones.of(chunk) if purged is None else purged
+        later = self.duplicates.digest(chunk)
         out: list[Any] = [sorted(purged)] if purged else []
         out += [{"duplicate_ids": later}] if later else []
         return out + (["first of its files"] if kind == PACKED and name in self.first_only else [])

@@ -1,10 +1,11 @@
 """Implements `pipeline purge`: removes documents for good, by their ids.
 
-First a tombstone is written (`tombstones.py`), and from then on no reader shows the documents. The next run segments
-the chunks that held them again, without them: ends of parts stay where they were, so only parts that held a document
-change, and only their embeddings are made again. Then `erase` deletes whatever older settings, older receipts and
-interrupted attempts left of those chunks. Cost: the column `doc_id` of every documents file and every quarantine list,
-16 at a time; for the run, the affected chunks.
+First a tombstone is written (`tombstones.py`), and from then on no reader shows the documents. The next run writes the
+chunks that held them again, without them: from the rows that are there (`pipeline/run/rewriting.py`), and the results
+of their stages too (`pipeline/run/copying.py`), so nothing is segmented or encoded. Then `erase` deletes whatever older
+settings, older receipts and interrupted attempts left of those chunks. Cost: the column `doc_id` of every documents
+file and every quarantine list, 16 at a time; for the run, reading and writing documents and sentences of those chunks,
+and all files of the parts that held a document.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     console.print(
         f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "
         f"in {counted(found.parts, 'part')}, {counted(found.quarantined, 'record')} in quarantine; "
-        f"{counted(len(found.hits), 'chunk')} to segment again",
+        f"{counted(len(found.hits), 'chunk')} to write again",
         highlight=False,
     )
     first = ", ".join(repr(visible(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")

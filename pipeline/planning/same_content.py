@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipeline.base.errors import CorpusError
 from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import RunConfig
+from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import Recipes
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import States
@@ -87,7 +88,9 @@ def _with_stamp(chunk: Chunk, same: Mapping[str, str]) -> Chunk:
 
 
 def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> Found:
-    """Return earlier segmentations that differ from the present ones only in the stamps of their files."""
+    """Return earlier segmentations that differ from the present ones only in the stamps of their files, and perhaps in
+    documents that were purged since: then the chunk is written again from its rows.
+    """
 
     def alike(found: Found) -> Found:
         some = sorted(found)
@@ -101,7 +104,10 @@ def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> Foun
 
 
 def _is_of(one: Earlier, chunk: Chunk, recipes: Recipes) -> bool:
-    return one.fingerprint == recipes.chunk_fingerprint(replace(chunk, stamp=one.stamp))
+    if one.fingerprint == recipes.chunk_fingerprint(replace(chunk, stamp=one.stamp)):
+        return True
+    purged_since = one.recipe == fingerprint(recipes.segment[chunk.input]) and one.take == chunk.take
+    return purged_since and bool(recipes.tombstones.of(chunk.id))
 
 
 def _recorded(store: Store) -> dict[tuple[str, str], str]:

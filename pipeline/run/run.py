@@ -482,7 +482,7 @@ def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
     """Show the accounting and the quality. Returns True if everything that the plan may do is on disk and balances."""
     corpus = Corpus(plan.config.output, plan.view)
     with announced(console, "accounting for every document"):
-        swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks)
+        swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks, plan.visits)
         accounting = compute_accounting(corpus.store, corpus.chunks)
     show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
     if swept:

@@ -2,8 +2,9 @@
 
 Documents are streamed in batches; a part closes at the end of the document that reaches `part_sentences`. Segmenting a
 chunk is deterministic, so after a crash it is repeated from the chunk's start, and the existing parts are recognised by
-their receipts. Memory: one part, and one batch of documents; a large document takes 9 to 15 times its bytes (50 MB: 0.5
-to 0.7 GB).
+their receipts. A chunk that differs from its version before in nothing but purged documents is written from the rows
+of that version (`rewriting.py`). Memory: one part, and one batch of documents; a large document takes 9 to 15 times its
+bytes (50 MB: 0.5 to 0.7 GB).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pipeline.corpus.counters import MISFITS
 from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.part_reader import kept_names
 from pipeline.corpus.receipts import (
+    COPIED,
     ChunkReceipt,
+    DataFile,
     PartRef,
     Receipt,
     commit,
@@ -43,6 +46,7 @@ from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type, types_of_file
 from pipeline.inputs.records import needed_columns
 from pipeline.run.chunk_accounting import ChunkAccounting
+from pipeline.run.rewriting import PartBefore, PartLeft, chunk_left, part_left, rewriting, version_before
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.sampling import document_seed, uniform
@@ -97,23 +101,88 @@ class ChunkSegmenter:
 
         Raises `CorpusError` if the accounting does not balance or a part differs from what an earlier attempt wrote.
         """
-        started = time.perf_counter()
         print_of_chunk = self.recipes.chunk_fingerprint(chunk)
         recipe = fingerprint(self.recipes.segment[chunk.input])
+        self._warned = []
+        before = version_before(self.store, chunk, print_of_chunk, recipe)
+        done: set[str] = set()
+        if before:
+            for item in self._rewritten(chunk, print_of_chunk, before):
+                yield item
+                if isinstance(item, ChunkReceipt):
+                    return
+                done.add(item.ref.part)
+        for item in self._segmented(chunk, print_of_chunk, recipe, before):
+            if isinstance(item, ChunkReceipt) or item.ref.part not in done:
+                yield item
+
+    def _rewritten(
+        self, chunk: Chunk, print_of_chunk: str, before: ChunkReceipt
+    ) -> Iterator[Segmentation | ChunkReceipt]:
+        """Yield what `run` does, from the rows of the version before; no chunk's receipt if that cannot be done."""
+        started = time.perf_counter()
+        parts: list[Receipt] = []
+        try:
+            how = rewriting(self.store, self.recipes, chunk, before)
+            for part in how.parts if how else ():
+                since = time.perf_counter()
+                left = part_left(self.store, part, how.gone) if how else None
+                if left:
+                    parts.append(self._commit_left(chunk, part, left, print_of_chunk, since))
+                    yield _segmentation(parts[-1])
+        except CorpusError as error:
+            self._warned.append(f"{chunk.path} is segmented again, though only documents were purged: {error}")
+            return
+        if how:
+            receipt = chunk_left(how, print_of_chunk, parts)
+            receipt = receipt.model_copy(
+                update={
+                    "quarantine": self._quarantine(chunk, print_of_chunk, how.quarantine),
+                    "seconds": round(receipt.seconds + time.perf_counter() - started, 3),
+                }
+            )
+            yield commit_chunk(self.store, receipt)
+
+    def _commit_left(
+        self, chunk: Chunk, part: PartBefore, left: PartLeft, print_of_chunk: str, since: float
+    ) -> Receipt:
+        before = part.receipt
+        share = left.sentences.num_rows / before.rows
+        seconds = {step: round(taken * share, 4) for step, taken in before.seconds.items() if step != "commit"}
+        return self._commit(
+            chunk,
+            before.part,
+            segment_part_fingerprint(print_of_chunk, part.number),
+            {"documents": left.documents, "sentences": left.sentences},
+            recipe=before.recipe,
+            counts=left.counts | {COPIED: float(left.sentences.num_rows)},
+            seconds=seconds | {"copy": round(time.perf_counter() - since, 4)},
+            device=before.device,
+            warnings=before.warnings,
+            replaces=before.fingerprint,
+        )
+
+    def _quarantine(self, chunk: Chunk, print_of_chunk: str, listed: pa.Table | None) -> DataFile | None:
+        if listed is None or not listed.num_rows:
+            return None
+        return write_family(self.store, "quarantine", chunk.id, print_of_chunk, listed)[0]
+
+    def _segmented(
+        self, chunk: Chunk, print_of_chunk: str, recipe: str, before: ChunkReceipt | None
+    ) -> Iterator[Segmentation | ChunkReceipt]:
+        started = time.perf_counter()
         accounting = ChunkAccounting(self.recipes.tombstones.ids)
         columns = KeptColumns.of(chunk, self._settings(chunk), self.config)
-        self._warned = []
+        replaced = {ref.part: ref.fingerprint for ref in before.parts} if before else {}
         parts: list[Receipt] = []
         for number, part in enumerate(self._parts(chunk, accounting)):
             if part.rows:  # of one whose documents were all purged, only the number is left
-                parts.append(self._close(part, columns, chunk, print_of_chunk, recipe, number))
+                name = layout.part_name(chunk.id, number)
+                print_of_part = segment_part_fingerprint(print_of_chunk, number)
+                parts.append(self._close(chunk, part, columns, name, print_of_part, recipe, replaced.get(name, "")))
                 yield _segmentation(parts[-1])
         content = Content(needed_columns(self._settings(chunk), self.config.split))
         counted = count_documents(chunk, content)
-        quarantine = None
-        listed = accounting.table()
-        if listed:
-            quarantine, _ = write_family(self.store, "quarantine", chunk.id, print_of_chunk, listed)
         receipt = ChunkReceipt(
             chunk=chunk.id,
             fingerprint=print_of_chunk,
@@ -127,7 +196,7 @@ class ChunkSegmenter:
             kept=accounting.kept,
             dropped=dict(accounting.dropped),
             quarantined=dict(accounting.quarantined),
-            quarantine=quarantine,
+            quarantine=self._quarantine(chunk, print_of_chunk, accounting.table()),
             sentences=sum(one.rows for one in parts),
             counts=summed([one.counts for one in parts]),
             bytes_read=counted.bytes_read,
@@ -237,47 +306,63 @@ class ChunkSegmenter:
         part.counts = summed([part.counts, counts, {"split_documents": 1} if number else {}])
 
     def _close(
-        self, part: _Part, columns: KeptColumns, chunk: Chunk, print_of_chunk: str, recipe: str, number: int
+        self,
+        chunk: Chunk,
+        part: _Part,
+        columns: KeptColumns,
+        name: str,
+        print_of_part: str,
+        recipe: str,
+        replaces: str,
     ) -> Receipt:
         """Commit a part, or recognise the one that an earlier attempt committed."""
-        name = layout.part_name(chunk.id, number)
-        print_of_part = segment_part_fingerprint(print_of_chunk, number)
         kept = columns.arrays({name: part.documents[name] for name in self.keep})
         own = pa.table({name: part.documents[name] for name in layout.DOCUMENT_COLUMNS}, layout.schema("documents"))
         of_documents = pa.table(dict(zip(own.column_names, own.columns, strict=True)) | kept.arrays)
         documents = layout.schema("documents", keep={name: kind.arrow for name, kind in kept.types.items()})
-        sentences = layout.schema("sentences")
         table = pa.concat_tables(part.sentences).combine_chunks()
         families = {
             "documents": layout.checked("documents", of_documents, documents, None),
-            "sentences": layout.checked("sentences", table, sentences, part.rows),
+            "sentences": layout.checked("sentences", table, layout.schema("sentences"), part.rows),
         }
+        tokens = float(np.asarray(table["tokens"]).sum())
+        receipt = self._commit(
+            chunk,
+            name,
+            print_of_part,
+            families,
+            recipe=recipe,
+            counts={**part.counts, "documents": float(len(part.documents["doc"])), "tokens": tokens, **kept.counts},
+            seconds={"compute": round(time.perf_counter() - part.since, 4)},
+            device=self._describe_device(),
+            warnings=list(dict.fromkeys([*self._warned_loading, *self._warned, *kept.warnings])),
+            replaces=replaces,
+        )
+        self._warned = []
+        return receipt
+
+    def _commit(
+        self, chunk: Chunk, name: str, print_of_part: str, families: dict[str, pa.Table], **facts: Any
+    ) -> Receipt:
+        """Commit the files of a part, or recognise those that an earlier attempt committed. facts: of the receipt.
+
+        Raises `CorpusError` if they differ from these.
+        """
         path = layout.receipt_path(SEGMENT, name, print_of_part)
         if self.store.exists(path):
             receipt, ours = read_receipt(self.store, path), False
         else:
-            tokens = float(np.asarray(table["tokens"]).sum())
             receipt, ours = commit(
                 self.store,
                 stage=SEGMENT,
                 part=name,
                 fingerprint=print_of_part,
-                recipe=recipe,
                 inputs={},
                 families=families,
-                counts={
-                    **part.counts,
-                    "documents": float(len(part.documents["doc"])),
-                    "tokens": tokens,
-                    **kept.counts,
-                },
-                seconds={"compute": round(time.perf_counter() - part.since, 4)},
-                device=self._describe_device(),
-                warnings=list(dict.fromkeys([*self._warned_loading, *self._warned, *kept.warnings])),
+                **facts,
             )
-        self._warned = []
         if not ours:
-            _same(families, receipt, f"{chunk.path}: {path}", self._describe_device())
+            _same(families, receipt, f"{chunk.path}: {path}", facts["device"])
         return receipt
 
 

@@ -1,7 +1,8 @@
 """Brings a part up to date through all row-wise stages in one visit, with embeddings in memory.
 
 A worker holds every model of the run, and several threads may call it: while one part is on the device, the next is
-read and tokenised, and the last is compressed and written. Existing families are read, not computed again.
+read and tokenised, and the last is compressed and written. Existing families are read, not computed again, and so are
+the rows of documents that an earlier version of the part had (`copying.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ import pyarrow as pa
 from pipeline.base.captured import capture_warnings
 from pipeline.base.errors import CorpusError
 from pipeline.config.run_config import RunConfig
-from pipeline.corpus.fingerprint import content_digest, fingerprint
-from pipeline.corpus.receipts import DataFile, PartRef, Receipt, commit, read_receipt
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.receipts import COPIED, PartRef, Receipt, commit, read_receipt, summed
 from pipeline.corpus.recipes import SEGMENT, Recipes, part_fingerprint
+from pipeline.run.copying import Copier, Copies
 from pipeline.run.networks import Computes, Networks, Ran
+from pipeline.run.open_part import OpenPart
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from stages.arrow import table_of
 from stages.computing import computing
 from stages.sonar.card import load_card
-from stages.stage import Further, StageSettings
+from stages.stage import Computed, Further, Recounts, StageSettings
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class PartWorker:
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
         self._allowed = stages
+        self._copier = Copier(config)
         self._widths = {
             "embeddings": load_card(config.encode.model).dim if config.encode else None,
             "codes": config.rvq.codebooks if config.rvq else None,
@@ -55,7 +58,7 @@ class PartWorker:
 
     def visit(self, ref: PartRef) -> PartVisit:
         """Compute what is missing of a part. Raises `CorpusError` for data that is damaged or does not fit."""
-        part = _OpenPart(self.store, read_receipt(self.store, layout.receipt_path(SEGMENT, ref.part, ref.fingerprint)))
+        part = OpenPart(self.store, read_receipt(self.store, layout.receipt_path(SEGMENT, ref.part, ref.fingerprint)))
         computed = []
         for settings in self.config.row_stages():
             inputs = {column: part.digests[column] for column in settings.reads if column in part.digests}
@@ -73,27 +76,21 @@ class PartWorker:
                 computed.append(settings.name)
         return PartVisit(ref.part, part.rows, part.receipts, tuple(computed))
 
-    def _compute(self, part: _OpenPart, settings: StageSettings, stage_print: str, inputs: dict[str, str]) -> None:
-        stage, loading = self.networks.stage(settings)  # warnings while a stage was loaded concern every part
+    def _compute(self, part: OpenPart, settings: StageSettings, stage_print: str, inputs: dict[str, str]) -> None:
         clock = _Clock()
         with capture_warnings() as warned:
+            copies, warnings = self._copier.find(part, settings)
+            recounts = self._copier.recounts(settings) if copies else None
             table = part.columns(settings.reads)
             clock.lap("read")
-            prepared = stage.prepare(table)
-            clock.lap("prepare")
-            ran = self._ran(settings, prepared, clock)
-            warned_there = [*ran.warned]
-            result = stage.finish(ran.computed)
-            clock.lap("finish")
-            if isinstance(result, Further):
-                ran = self._ran(settings, result.prepared, clock)
-                warned_there += ran.warned
-                result = result.finish(ran.computed)
-                clock.lap("finish")
-        families = {}
-        for family in settings.writes:
-            schema = layout.schema(family, width=self._widths.get(family))
-            families[family] = layout.checked(family, result.families[family], schema, part.rows)
+            if copies and recounts:
+                made = self._with_copies(settings, table, copies, recounts, clock)
+            else:
+                made = self._made(settings, table, clock)
+        families = {
+            family: layout.checked(family, made.result.families[family], self._schema(family), part.rows)
+            for family in settings.writes
+        }
         receipt, ours = commit(
             self.store,
             stage=settings.name,
@@ -102,12 +99,53 @@ class PartWorker:
             recipe=fingerprint(self.recipes.stages[settings.name]),
             inputs=inputs,
             families=families,
-            counts=result.counts,
+            counts=made.result.counts,
             seconds=clock.seconds,
-            device=ran.device,
-            warnings=list(dict.fromkeys([*loading, *warned_there, *warned])),
+            device=made.device,
+            warnings=list(dict.fromkeys([*made.warnings, *warnings, *warned])),
         )
         part.add(settings.name, receipt, families if ours else {})
+
+    def _schema(self, family: str) -> pa.Schema:
+        return layout.schema(family, width=self._widths.get(family))
+
+    def _made(self, settings: StageSettings, table: pa.Table, clock: _Clock) -> _Made:
+        """Compute all of a stage for these rows."""
+        stage, loading = self.networks.stage(settings)  # warnings while a stage was loaded concern every part
+        clock.lap("read")
+        prepared = stage.prepare(table)
+        clock.lap("prepare")
+        ran = self._ran(settings, prepared, clock)
+        warned = [*loading, *ran.warned]
+        result = stage.finish(ran.computed)
+        clock.lap("finish")
+        if isinstance(result, Further):
+            ran = self._ran(settings, result.prepared, clock)
+            warned += ran.warned
+            result = result.finish(ran.computed)
+            clock.lap("finish")
+        return _Made(result, ran.device, warned)
+
+    def _with_copies(
+        self, settings: StageSettings, table: pa.Table, copies: Copies, recounts: Recounts, clock: _Clock
+    ) -> _Made:
+        """Compute the rows that an earlier version of the part does not have, and copy the others."""
+        new, before = copies.new, copies.receipt
+        made = self._made(settings, table.take(pa.array(new)), clock) if len(new) else None
+        families = {
+            family: copies.merged(family, made.result.families[family] if made else None, self._schema(family))
+            for family in settings.writes
+        }
+        taken = summed([before.counts, made.result.counts if made else {}])
+        counts = recounts.recount(table, families, taken)
+        for step, seconds in copies.spent().items():
+            clock.add(step, seconds)
+        clock.lap("copy")
+        return _Made(
+            Computed(families, counts | {COPIED: float(table.num_rows - len(new))}),
+            made.device if made else before.device,
+            [*before.warnings, *(made.warnings if made else [])],
+        )
 
     def _ran(self, settings: StageSettings, prepared: Any, clock: _Clock) -> Ran:
         """Return what the device computed, and count its time apart from the time of waiting for it."""
@@ -118,46 +156,13 @@ class PartWorker:
         return ran
 
 
-class _OpenPart:
-    """A part during a visit: which files its receipts vouch for, and the tables that are in memory."""
+@dataclass(frozen=True)
+class _Made:
+    """What a stage gave for a part, on which device, and what it warned of."""
 
-    def __init__(self, store: Store, segmented: Receipt) -> None:
-        self.store = store
-        self.name = segmented.part
-        self.rows = segmented.rows
-        self.receipts: dict[str, Receipt] = {}
-        self.digests: dict[str, str] = {}
-        self._files: dict[str, DataFile] = {}
-        self._tables: dict[str, pa.Table] = {}
-        self.add(SEGMENT, segmented, {})
-
-    def add(self, stage: str, receipt: Receipt, tables: dict[str, pa.Table]) -> None:
-        """Add a stage's result, with the tables that its receipt vouches for, if they are in memory."""
-        self.receipts[stage] = receipt
-        self.digests |= receipt.columns
-        self._files |= {file.family: file for file in receipt.files}
-        self._tables |= tables
-
-    def columns(self, names: tuple[str, ...]) -> pa.Table:
-        """Return the named columns ("family.column"), side by side."""
-        columns = {}
-        for name in names:
-            family, column = name.split(".")
-            if family not in self._tables:
-                self._tables[family] = read_file(self.store, self._files[family])
-            columns[name] = self._tables[family][column]
-        return pa.table(columns)
-
-
-def read_file(store: Store, file: DataFile) -> pa.Table:
-    """Read a whole data file, verified against its receipt. Raises `CorpusError` if its bytes changed."""
-    data = store.read(file.path)
-    if content_digest(data) != file.digest:
-        raise CorpusError(
-            f"{store.url}/{file.path} has {len(data)} bytes that its receipt does not vouch for ({file.bytes} bytes, "
-            f"digest {file.digest[:8]}…): it was changed or damaged; delete its receipt and run again"
-        )
-    return table_of(data)
+    result: Computed
+    device: str
+    warnings: list[str]
 
 
 class _Clock:

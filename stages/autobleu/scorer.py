@@ -7,6 +7,7 @@ of encoding, since every token is a step; beam search costs `beam` times as much
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +19,9 @@ from stages.arrow import embedding_matrix, scattered
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
 from stages.autobleu.settings import AutobleuSettings
 from stages.batching import Indices, distinct_rows
+from stages.device import trouble
 from stages.sampling import rate
-from stages.sonar.decode import BatchedDecoder, sampled_rows, stopped_at_limit
+from stages.sonar.decode import BatchedDecoder, sampled_rows, stopped, stopped_at_limit
 from stages.stage import Computed
 
 
@@ -88,19 +90,38 @@ class Autobleu:
         """Return the text of the decodings, their BLEU, and the statistics of corpus BLEU by language."""
         prepared, ids = computed.prepared, computed.ids
         texts = self.decoder.tokenizer.decode(ids)
-        langs = np.asarray(prepared.langs, dtype=object)
         times = np.bincount(prepared.row, minlength=len(texts))
-        score = np.zeros(len(texts), np.float32)
-        counts = computed.counts | {"scored": float(len(prepared.rows)), "score_sum": 0.0}
-        for lang in sorted(set(prepared.langs)):
-            where = np.flatnonzero(langs == lang)
-            statistics = sentence_statistics([texts[i] for i in where], [prepared.texts[i] for i in where], lang)
-            score[where] = sentence_bleu(statistics)
-            for index, value in enumerate((statistics * times[where][:, None]).sum(axis=0)):
-                counts[f"bleu.{lang}.{index}"] = float(value)
-        counts["score_sum"] = float((score.astype(np.float64) * times).sum())
+        score, counts = _scored(texts, prepared.texts, prepared.langs, times)
+        counts = computed.counts | counts
         counts["stopped_at_length"] = float((stopped_at_limit(ids, prepared.max_new) * times).sum())
         columns = {"autobleu": pa.array(score), "decoded": pa.array(texts, pa.string())}
         of_rows = {name: values.take(pa.array(prepared.row)) for name, values in columns.items()}
         table = {name: scattered(values, prepared.rows, prepared.part_rows) for name, values in of_rows.items()}
         return Computed({"autobleu": pa.table(table)}, counts)
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Count rows whose decodings are there: their BLEU is computed from the texts."""
+        rows = pa.array(sampled_rows(part, rate(self.settings.sample, "autobleu.sample")))
+        texts, langs = part["sentences.text"].take(rows).to_pylist(), part["sentences.lang"].take(rows).to_pylist()
+        decoded = families["autobleu"]["decoded"].take(rows).to_pylist()
+        _, counts = _scored(decoded, texts, langs, np.ones(len(texts), np.int64))
+        return trouble(taken) | counts | stopped(taken, len(texts))
+
+
+def _scored(
+    decoded: list[str], texts: list[str], langs: list[str], times: Indices
+) -> tuple[npt.NDArray[np.float32], dict[str, float]]:
+    """Return the BLEU of decodings, and the counts of sentences that occur so many `times`, with the statistics of
+    corpus BLEU by language.
+    """
+    of_langs = np.asarray(langs, dtype=object)
+    score = np.zeros(len(texts), np.float32)
+    counts = {"scored": float(times.sum()), "score_sum": 0.0}
+    for lang in sorted(set(langs)):
+        where = np.flatnonzero(of_langs == lang)
+        statistics = sentence_statistics([decoded[i] for i in where], [texts[i] for i in where], lang)
+        score[where] = sentence_bleu(statistics)
+        for index, value in enumerate((statistics * times[where][:, None]).sum(axis=0)):
+            counts[f"bleu.{lang}.{index}"] = float(value)
+    counts["score_sum"] = float((score.astype(np.float64) * times).sum())
+    return score, counts

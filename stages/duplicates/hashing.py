@@ -7,6 +7,8 @@ distinct sentences, about three do. It is no protection against texts that are m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -46,6 +48,10 @@ class Hash:
     def finish(self, computed: Computed) -> Computed:
         """Return the columns."""
         return computed
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Return no counts, as `prepare` does."""
+        return {}
 
 
 def hash_texts(text: pa.ChunkedArray, normalise: Normalise) -> Hashes:

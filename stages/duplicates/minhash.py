@@ -9,6 +9,8 @@ Two documents of similarity s have a key in common with a probability of 1 − (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -47,6 +49,10 @@ class Minhash:
     def finish(self, computed: Computed) -> Computed:
         """Return the columns."""
         return computed
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Return no counts, as `prepare` does."""
+        return {}
 
 
 _KEYS = pa.list_(pa.field("element", pa.uint64()))

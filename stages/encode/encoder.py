@@ -6,7 +6,7 @@ tensor and are copied to the host once. Cost: 2 · parameters FLOP a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from stages.arrow import embedding_array
+from stages.arrow import embedding_array, embedding_matrix
 from stages.batching import Distinct, Tokens, distinct_rows
 from stages.cards import CardError
-from stages.device import Budget, batch_limit, compute_dtype, prepare_cuda
+from stages.device import Budget, batch_limit, compute_dtype, prepare_cuda, trouble
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import ModelCard, load_card
 from stages.sonar.checkpoint import load_encoder
@@ -103,20 +103,33 @@ class Encode:
         status = np.where(finite, np.where(prepared.truncated, TRUNCATED, OK), NON_FINITE).astype(np.uint8)
         inverse = prepared.distinct.inverse
         rows = status[inverse]
-        norms = np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings, dtype=np.float32))[inverse].astype(np.float64)
-        counts = computed.counts | {
-            "duplicates_saved": float(len(inverse) - len(embeddings)),
-            "tokens": float(prepared.tokens.offsets[-1]),
-            "truncated": float((rows == TRUNCATED).sum()),
-            "non_finite": float((rows == NON_FINITE).sum()),
-            "norm_sum": float(norms.sum()),
-            "norm_square_sum": float((norms**2).sum()),
-        }
         families = {
             "embeddings": pa.table({"embedding": embedding_array(embeddings[inverse])}),
             "status": pa.table({"status": rows}),
         }
-        return Computed(families, counts)
+        return Computed(families, computed.counts | _counts(prepared, embeddings, rows))
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Count rows whose embeddings are there. Costs tokenising the distinct sentences."""
+        prepared = self.prepare(part)
+        embeddings = embedding_matrix(families["embeddings"]["embedding"])[prepared.distinct.first]
+        return trouble(taken) | _counts(prepared, embeddings, families["status"]["status"].to_numpy())
+
+
+def _counts(
+    prepared: PreparedSentences, embeddings: npt.NDArray[np.float16], status: npt.NDArray[np.uint8]
+) -> dict[str, float]:
+    """Return counts of a part; embeddings: (distinct sentences, dim); status: (rows,)."""
+    inverse = prepared.distinct.inverse
+    norms = np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings, dtype=np.float32))[inverse].astype(np.float64)
+    return {
+        "duplicates_saved": float(len(inverse) - len(embeddings)),
+        "tokens": float(prepared.tokens.offsets[-1]),
+        "truncated": float((status == TRUNCATED).sum()),
+        "non_finite": float((status == NON_FINITE).sum()),
+        "norm_sum": float(norms.sum()),
+        "norm_square_sum": float((norms**2).sum()),
+    }
 
 
 INSTALL = (

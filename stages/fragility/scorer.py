@@ -9,7 +9,7 @@ distinct text; rows that are copies of each other have noise of their own, so th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,13 +27,13 @@ from stages.arrow import embedding_matrix, scattered
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
 from stages.batching import Indices, Tokens
 from stages.cards import CardError
-from stages.device import Budget
+from stages.device import Budget, trouble
 from stages.fragility.card import ExternalCard, load_external_card
 from stages.fragility.noise import noise, perturbed
 from stages.fragility.settings import FragilitySettings
 from stages.sampling import rate
 from stages.scaler.robust import RobustScaler
-from stages.sonar.decode import BatchedDecoder, sampled_rows, stopped_at_limit
+from stages.sonar.decode import BatchedDecoder, sampled_rows, stopped, stopped_at_limit
 from stages.sonar.embed import embed
 from stages.stage import Computed, Further
 
@@ -177,18 +177,33 @@ class Fragility:
             statistics = sentence_statistics([decoded[i] for i in where], references, lang)
             bleu[where] = sentence_bleu(statistics) / 100
         scores = {"bleu": bleu.clip(0, 1).reshape(cosine.shape), "cosine": cosine}
-        counts = taken | {"scored": float(len(prepared.rows)), "decodings": float(cosine.size)}
+        counts = taken | self._counts(scores)
         columns: dict[str, pa.Array] = {}
         for name, values in scores.items():
             columns[f"fragility_{name}"] = pa.array(-values.mean(axis=1, dtype=np.float64).astype(np.float32))  # eq. 26
-            counts[f"fragility_{name}_sum"] = float(-values.mean(axis=1, dtype=np.float64).sum())
-            for level, total in zip(self.settings.noise_levels, values.sum(axis=0, dtype=np.float64), strict=True):
-                counts[f"{name}.{level:g}"] = float(total)
         offsets = pa.array(np.arange(len(prepared.rows) + 1, dtype=np.int32) * levels)
         for name, values in scores.items():
             columns[f"{name}_by_noise"] = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
         table = {name: scattered(values, prepared.rows, prepared.part_rows) for name, values in columns.items()}
         return Computed({"fragility": pa.table(table)}, counts)
+
+    def _counts(self, scores: Mapping[str, Floats]) -> dict[str, float]:
+        """Return counts of scores, (scored rows, levels) each."""
+        counts = {"scored": float(len(scores["cosine"])), "decodings": float(scores["cosine"].size)}
+        for name, values in scores.items():
+            counts[f"fragility_{name}_sum"] = float(-values.mean(axis=1, dtype=np.float64).sum())
+            for level, total in zip(self.settings.noise_levels, values.sum(axis=0, dtype=np.float64), strict=True):
+                counts[f"{name}.{level:g}"] = float(total)
+        return counts
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Count rows whose scores are there."""
+        rows, levels, scores = pa.array(sampled_rows(part, self.rate)), len(self.levels), {}
+        for name in ("bleu", "cosine"):
+            values = families["fragility"][f"{name}_by_noise"].take(rows).combine_chunks()
+            scores[name] = np.asarray(pc.list_flatten(values), np.float32).reshape(len(rows), levels)
+        counts = trouble(taken) | {"external_texts": taken.get("external_texts", 0.0)} | self._counts(scores)
+        return counts | stopped(taken, len(rows) * levels)
 
 
 class ExternalTokenizer:

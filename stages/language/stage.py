@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,25 @@ class Language:
         found = [identifier().identify(one) for one in distinct.dictionary.to_pylist()]
         detected = pa.array([one.lang if one else None for one in found], pa.string()).take(distinct.indices)
         confidence = pa.array([one.confidence if one else None for one in found], pa.float32()).take(distinct.indices)
-        letters = pc.count_substring_regex(text, r"\p{L}")
-        known = pc.is_in(stated, pa.array(sorted(_KNOWN)))  # of another language the model knows a relative at best
-        judged = pc.and_(pc.and_(known, pc.is_valid(detected)), pc.greater_equal(letters, self.settings.min_letters))
+        judged = self._judged(text, stated, detected)
         sure = pc.fill_null(pc.greater_equal(confidence, self.settings.min_confidence), False)
         other = pc.not_equal(pc.fill_null(_group(detected), ""), _group(stated))
         differs = pc.and_(pc.and_(judged, sure), other)
         _warn(stated, judged, differs)
         table = {"lang_detected": detected, "lang_confidence_detected": confidence, "lang_differs": differs}
-        counts = {"judged": float(pc.sum(judged).as_py() or 0), "differ": float(pc.sum(differs).as_py() or 0)}
-        return Computed({"language": pa.table(table)}, counts)
+        return Computed({"language": pa.table(table)}, _counts(judged, differs))
+
+    def _judged(self, text: pa.Array, stated: pa.Array, detected: pa.Array) -> pa.Array:
+        """Return which sentences are judged: long ones, of a stated language that the model knows."""
+        letters = pc.count_substring_regex(text, r"\p{L}")
+        known = pc.is_in(stated, pa.array(sorted(_KNOWN)))  # of another language the model knows a relative at best
+        return pc.and_(pc.and_(known, pc.is_valid(detected)), pc.greater_equal(letters, self.settings.min_letters))
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Count rows whose languages are there."""
+        found = families["language"]
+        columns = part["sentences.text"], part["sentences.lang"], found["lang_detected"]
+        return _counts(self._judged(*(one.combine_chunks() for one in columns)), found["lang_differs"])
 
     def compute(self, prepared: Computed) -> Computed:
         """Return what `prepare` found: there is nothing to do on the device."""
@@ -63,6 +73,11 @@ class Language:
     def finish(self, computed: Computed) -> Computed:
         """Return the columns."""
         return computed
+
+
+def _counts(judged: pa.Array, differs: pa.Array | pa.ChunkedArray) -> dict[str, float]:
+    """Return counts of rows."""
+    return {"judged": float(pc.sum(judged).as_py() or 0), "differ": float(pc.sum(differs).as_py() or 0)}
 
 
 def _group(langs: pa.Array) -> pa.Array:

@@ -8,6 +8,8 @@ the n-gram stood earlier in the document.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -64,6 +66,10 @@ class Noise:
     def finish(self, computed: Computed) -> Computed:
         """Return the columns."""
         return computed
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Return no counts, as `prepare` does."""
+        return {}
 
 
 def _count(text: pa.Array, pattern: str) -> Floats:

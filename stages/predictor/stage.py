@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,10 +68,19 @@ class Predict:
         by_score = {name: pa.array(computed.fragility[:, at], mask=broken) for at, name in enumerate(SCORES)}
         table = {f"fragility_predicted_{name}": column for name, column in by_score.items()}
         table |= {"fragility_predicted": by_score[settings.score], "weight": pa.array(weight)}
-        kept = computed.fragility[~broken, SCORES.index(settings.score)].astype(np.float64)
-        counts = {
-            "predicted": float(len(kept)),
-            "fragility_predicted_sum": float(kept.sum()),
-            "weight_sum": float(weight.astype(np.float64).sum()),
-        }
-        return Computed({"fragility-predicted": pa.table(table)}, counts)
+        kept = computed.fragility[~broken, SCORES.index(settings.score)]
+        return Computed({"fragility-predicted": pa.table(table)}, _counts(kept, weight))
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Count rows whose predictions are there."""
+        found = families["fragility-predicted"]
+        return _counts(found["fragility_predicted"].drop_null().to_numpy(), found["weight"].to_numpy())
+
+
+def _counts(fragility: Floats, weight: Floats) -> dict[str, float]:
+    """Return counts. fragility: of the rows that have one."""
+    return {
+        "predicted": float(len(fragility)),
+        "fragility_predicted_sum": float(fragility.astype(np.float64).sum()),
+        "weight_sum": float(weight.astype(np.float64).sum()),
+    }

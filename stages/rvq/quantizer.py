@@ -7,6 +7,7 @@ suit later data. Costs: see `codebooks.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from stages.arrow import embedding_matrix
 from stages.device import prepare_cuda
-from stages.rvq.codebooks import Codebooks
+from stages.rvq.codebooks import CHUNK, Codebooks
 from stages.rvq.settings import RvqSettings
 from stages.stage import NON_FINITE, Computed
 
@@ -63,12 +64,18 @@ class Rvq:
     def compute(self, prepared: PreparedRows) -> Quantised:
         """Find the nearest centroids, codebook after codebook."""
         codes, errors = self.codebooks.quantise(prepared.embeddings, self.settings.precision)
-        finite = prepared.embeddings[prepared.finite]
-        counts = {
-            "rvq.squared_error": float(errors[prepared.finite].sum(dtype=np.float64)),
-            "rvq.squared_norm": float(np.einsum("ij,ij->i", finite, finite, dtype=np.float32).sum(dtype=np.float64)),
-        }
-        return Quantised(codes, counts)
+        return Quantised(codes, _counts(prepared, errors))
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Count rows whose codes are there: sums of centroids are compared with the embeddings."""
+        prepared = self.prepare(part)
+        codes = _codes(families["codes"]["codes"])
+        errors = np.zeros(len(codes), np.float32)
+        for start in range(0, len(codes), CHUNK):
+            rows = slice(start, start + CHUNK)
+            rest = prepared.embeddings[rows].astype(np.float32) - self.codebooks.decode(codes[rows]).cpu().numpy()
+            errors[rows] = np.einsum("ij,ij->i", rest, rest)
+        return _counts(prepared, errors)
 
     def finish(self, computed: Quantised) -> Computed:
         """Return the column of codes."""
@@ -76,3 +83,18 @@ class Rvq:
         values = pa.field("element", pa.uint16(), nullable=False)
         column = pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), type=pa.list_(values, codes.shape[1]))
         return Computed({"codes": pa.table({"codes": column})}, computed.counts)
+
+
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.uint16]:
+    """Return (rows, codebooks) codes of a column."""
+    array = column.combine_chunks()
+    return np.asarray(array.flatten().to_numpy()).reshape(-1, array.type.list_size)
+
+
+def _counts(prepared: PreparedRows, errors: npt.NDArray[np.float32]) -> dict[str, float]:
+    """Return counts of the finite rows; errors: (rows,) squared."""
+    finite = prepared.embeddings[prepared.finite]
+    return {
+        "rvq.squared_error": float(errors[prepared.finite].sum(dtype=np.float64)),
+        "rvq.squared_norm": float(np.einsum("ij,ij->i", finite, finite, dtype=np.float32).sum(dtype=np.float64)),
+    }

@@ -7,7 +7,7 @@ row of the published decoder at 128 tokens per sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -160,3 +160,11 @@ class BatchedDecoder:
 def stopped_at_limit(ids: Sequence[Sequence[int]], limits: Indices) -> npt.NDArray[np.bool_]:
     """Return which rows ended because they reached their limit."""
     return np.fromiter((len(one) for one in ids), np.int64, len(ids)) >= limits
+
+
+def stopped(taken: Mapping[str, float], decodings: int) -> dict[str, float]:
+    """Return the count of decodings that stopped at their limit as it was `taken` when they were made.
+
+    Their ids are not kept, so of documents that left the part since it cannot be told how many had stopped.
+    """
+    return {"stopped_at_length": min(taken.get("stopped_at_length", 0.0), float(decodings))}

@@ -1,6 +1,7 @@
 """Commands that change a corpus, killed before each of their changes to it: readers work, and again gives the same.
 
-`run` itself is in `test_kill.py`. `PIPELINE_KILLS=30` kills before every change, otherwise before one.
+`run` itself is in `test_kill.py`; here is the one after a purge, which copies rows. `PIPELINE_KILLS=30` kills before
+every change, otherwise before one.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def nothing(place: Path) -> None:
     return
 
 
+def purged(place: Path) -> None:
+    """A run then copies what is left."""
+    done = pipeline("purge", place / "corpus.yaml", "--ids", place / "ids.txt")
+    assert done.returncode == 0, said(done)
+
+
 @pytest.mark.parametrize(
     ("command", "prepare", "changes"),
     [
@@ -71,6 +78,7 @@ def nothing(place: Path) -> None:
         (("gc", "--delete", "--yes", "--older-views"), nothing, 5),
         (("verify", "--repair"), damage, 6),
         (("index",), nothing, 3),
+        (("run",), purged, 30),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -209,7 +209,7 @@ def test_quarantine_and_later_arrivals(make_config: MakeConfig, tmp_path: Path) 
     run(path)
     assert mentions(out / "quarantine", "Secret copy")
     shown = purged(out, "two", "nobody", "later")
-    assert "3 ids: 1 document of 1 sentence in 1 part, 1 record in quarantine; 1 chunk to segment again" in shown
+    assert "3 ids: 1 document of 1 sentence in 1 part, 1 record in quarantine; 1 chunk to write again" in shown
     assert "in no document: later\nin no document: nobody" in shown
     console = Console(file=io.StringIO())
     show_quarantine(console, Corpus(str(out)))

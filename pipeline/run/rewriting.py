@@ -1,0 +1,194 @@
+"""Writes a chunk again without its purged documents, from the rows that are there: nothing is read or segmented again.
+
+Where nothing but purged documents distinguishes a chunk from its version before, the parts of that version have every
+row that is left. Their files are read and must match their digests; documents that were purged are left out, the
+others are numbered anew, and the accounting moves the purged ones from *kept* or *quarantined* to *dropped*. The rows
+are those that segmenting the input without these documents would give. It is segmented instead where that cannot be
+told from what is there: a file is missing or damaged, more records were quarantined than are listed, or a count in a
+receipt does not say which documents it counted. Cost: reading and writing documents and sentences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.errors import CorpusError
+from pipeline.corpus.counters import MISFITS
+from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.receipts import (
+    REPEATED,
+    ChunkReceipt,
+    PartRef,
+    Receipt,
+    read_chunk_receipt,
+    read_receipt,
+    summed,
+)
+from pipeline.corpus.recipes import SEGMENT, Recipes
+from pipeline.inputs import Chunk
+from pipeline.run.chunk_accounting import LISTED, PURGED
+from pipeline.run.open_part import OpenPart, read_file
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+
+_COUNTED_HERE = {"documents", "tokens", "split_documents", REPEATED}  # counts of a part's receipt that are made anew
+
+
+@dataclass(frozen=True)
+class PartBefore:
+    """A part of the version before. `touched`: whether it holds purged documents."""
+
+    number: int
+    receipt: Receipt
+    touched: bool
+
+
+@dataclass(frozen=True)
+class PartLeft:
+    """What is left of a part, and the counts of its receipt."""
+
+    documents: pa.Table
+    sentences: pa.Table
+    counts: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """How a chunk is written again.
+
+    gone: the ids that leave it; documents: how many leave its parts; reasons: why records that leave its list of
+    quarantined ones were there; quarantine: the rest of that list.
+    """
+
+    before: ChunkReceipt
+    parts: tuple[PartBefore, ...]
+    gone: pa.Array
+    documents: int
+    reasons: Counter[str]
+    quarantine: pa.Table | None
+
+
+def version_before(store: Store, chunk: Chunk, now: str, recipe: str) -> ChunkReceipt | None:
+    """Return what the chunk gave the last time, preferably under the same recipe; None if it is new.
+
+    A receipt that cannot be read is as if it were not there: `pipeline verify` tells of it. Costs one listing.
+    """
+    found: list[ChunkReceipt] = []
+    for path in store.find("chunks", prefix=f"{chunk.id[:2]}/{chunk.id}."):
+        with contextlib.suppress(CorpusError):
+            found.append(read_chunk_receipt(store, path))
+    others = [one for one in found if one.fingerprint != now]
+    return max(others, key=lambda one: (one.recipe == recipe, one.created), default=None)
+
+
+def rewriting(store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt) -> Rewriting | None:
+    """Return how to write a chunk again from its version before, if purged documents are all that distinguishes them.
+
+    Raises `CorpusError` if a file of that version is missing or damaged.
+    """
+    purged = recipes.tombstones.of(chunk.id)
+    same = (before.recipe, before.stamp, before.take) == (
+        fingerprint(recipes.segment[chunk.input]),
+        chunk.stamp,
+        chunk.take,
+    )
+    if not purged or not same:
+        return None
+    gone = pa.array(sorted(recipes.tombstones.ids), pa.string())
+    parts, leaving = [], []
+    for ref in before.parts:
+        receipt = read_receipt(store, layout.receipt_path(SEGMENT, ref.part, ref.fingerprint))
+        found = _of_ids(OpenPart(store, receipt).family("documents"), gone)
+        if found.num_rows and any(key.startswith(MISFITS) for key in receipt.counts):
+            return None
+        parts.append(PartBefore(layout.part_number(ref.part), receipt, found.num_rows > 0))
+        leaving.append(found.select(["doc_id", "subdocument"]))
+    listed = read_file(store, before.quarantine) if before.quarantine else None
+    records = _of_ids(listed, gone) if listed is not None else None
+    if listed is not None and (listed.num_rows > LISTED or set(_column(records, "records")) - {1}):
+        return None
+    ids = {one for table in leaving for one in _column(table, "doc_id")} | set(_column(records, "doc_id"))
+    if not ids <= purged or before.fingerprint != recipes.chunk_fingerprint(chunk, purged - ids):
+        return None
+    return Rewriting(
+        before,
+        tuple(parts),
+        gone,
+        documents=sum(_column(table, "subdocument").count(0) for table in leaving),
+        reasons=Counter(_column(records, "reason")),
+        quarantine=None if listed is None else listed.filter(pc.invert(_is_of(listed, gone))),
+    )
+
+
+def part_left(store: Store, part: PartBefore, gone: pa.Array) -> PartLeft | None:
+    """Return what is left of a part; None if nothing is. Raises `CorpusError` if its files are not what they were."""
+    before = OpenPart(store, part.receipt)
+    documents, sentences = before.family("documents"), before.family("sentences")
+    if part.touched:
+        documents = documents.filter(pc.invert(_is_of(documents, gone)))
+        sentences = sentences.filter(pc.is_in(sentences["doc"], value_set=documents["doc"].combine_chunks()))
+        if not documents.num_rows:
+            return None
+        numbers = np.zeros(part.receipt.rows + documents.num_rows + 1, np.int32)  # the old number → the new one
+        numbers[documents["doc"].to_numpy()] = np.arange(documents.num_rows)
+        rows = documents["rows"].to_numpy()
+        documents = _with(documents, "doc", np.arange(documents.num_rows))
+        documents = _with(documents, "first_row", np.cumsum(rows) - rows)
+        sentences = _with(sentences, "doc", numbers[sentences["doc"].to_numpy()])
+        if rows.sum() != sentences.num_rows:
+            raise CorpusError(f"part {part.receipt.part}: its documents and its sentences do not fit each other")
+    split = float((documents["subdocument"].to_numpy() > 0).sum())
+    counts = {key: value for key, value in part.receipt.counts.items() if key not in _COUNTED_HERE}
+    counts |= {"documents": float(documents.num_rows), "tokens": float(sentences["tokens"].to_numpy().sum())}
+    return PartLeft(documents, sentences, counts | ({"split_documents": split} if split else {}))
+
+
+def chunk_left(rewriting: Rewriting, now: str, parts: Sequence[Receipt]) -> ChunkReceipt:
+    """Return the accounting of a chunk that was written again, without its list of quarantined records."""
+    before = rewriting.before
+    left = Counter(before.quarantined)
+    left.subtract(rewriting.reasons)
+    gone = rewriting.documents + rewriting.reasons.total()
+    sentences = sum(one.rows for one in parts)
+    return before.model_copy(
+        update={
+            "fingerprint": now,
+            "parts": [PartRef(part=one.part, fingerprint=one.fingerprint) for one in parts],
+            "kept": before.kept - rewriting.documents,
+            "dropped": before.dropped | {PURGED: before.dropped.get(PURGED, 0) + gone},
+            "quarantined": {reason: count for reason, count in left.items() if count},
+            "quarantine": None,
+            "sentences": sentences,
+            "counts": summed([one.counts for one in parts]),
+            "seconds": round(before.seconds * sentences / max(1, before.sentences), 3),
+            "created": time.time(),
+        }
+    )
+
+
+def _is_of(table: pa.Table, ids: pa.Array) -> pa.ChunkedArray:
+    return pc.is_in(table["doc_id"], value_set=ids)
+
+
+def _of_ids(table: pa.Table, ids: pa.Array) -> pa.Table:
+    return table.filter(_is_of(table, ids))
+
+
+def _column(table: pa.Table | None, name: str) -> list[Any]:
+    return table[name].to_pylist() if table is not None else []
+
+
+def _with(table: pa.Table, name: str, values: npt.NDArray[Any]) -> pa.Table:
+    """Return a table with other values in a column of integers."""
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), pa.array(values.astype(np.int32)))
