@@ -13,7 +13,10 @@ PACKAGES = {
     "report": ("matplotlib",),
     "browse": ("starlette", "uvicorn"),
     "nearest": ("faiss",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
 }
+BY_NAME = ("wandb", "mlflow")  # extras that [all] leaves out
 FOR = {
     "hub": "uploads to the Hugging Face Hub, and models from there",
     "encode": "segmenting, encoding and scoring",
@@ -22,6 +25,8 @@ FOR = {
     "report": "plots",
     "browse": "the page of pipeline browse",
     "nearest": "an index of embeddings",
+    "wandb": "trainings in Weights & Biases",
+    "mlflow": "trainings in MLflow",
 }
 
 

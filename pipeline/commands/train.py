@@ -130,7 +130,7 @@ def train(
     The same command run again resumes from the newest checkpoint, also with
     another number of processes, and gives the same losses as a training that
     never stopped. Metrics are written to train/NAME in the corpus, as
-    metrics.jsonl and for TensorBoard.
+    metrics.jsonl and for TensorBoard (train.trackers).
 
     Examples:
 

@@ -325,6 +325,8 @@ def _written(where: tuple[str, ...]) -> str:
 
 
 def _limits(error: dict[str, Any]) -> str:
+    if error["type"] in ("tuple_type", "list_type") and isinstance(error.get("input"), str):
+        return f"a list: [{plain(error['input'], _SHOWN)}]"
     text = str(error["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
     return text[:1].lower() + text[1:]
 

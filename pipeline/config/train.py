@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from pipeline.config.select import SelectSettings
 from stages.cards import CardError
@@ -211,6 +211,11 @@ class TrainSettings(Settings):
     checkpoint_every: int = execution(500, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = execution(2, ge=1, description="how many of the newest checkpoints are kept")
     log_every: int = execution(10, ge=1, description="steps between lines of the log")
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = execution(
+        ("tensorboard",),
+        description="what gets the numbers of a training besides metrics.jsonl: tensorboard, wandb (Weights & Biases), "
+        "mlflow; the last two need the extra of that name; []: nothing does",
+    )
     precision: Literal["auto", "float32", "bfloat16"] = meaning(
         "auto", description="format of matrix products; auto: bfloat16 on GPUs, float32 on CPUs; weights are float32"
     )
@@ -231,6 +236,14 @@ class TrainSettings(Settings):
     timeout_seconds: int = execution(
         600, ge=10, description="a process that waits this long for another one takes it for lost, and fails"
     )
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({one for one in value if value.count(one) > 1})
+        if twice:
+            raise ValueError(f"{' and '.join(twice)} {'is' if len(twice) == 1 else 'are'} named twice; name each once")
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainSettings:

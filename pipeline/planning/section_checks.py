@@ -24,6 +24,7 @@ from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, sentences_in
+from pipeline.planning.tracker_checks import tracker_problems
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from stages.cards import CardError
@@ -76,6 +77,7 @@ def section_problems(
     return [
         *_select(config, KeptSample.of(config, samples)),
         *_train(config, read),
+        *((("train", "trackers"), text) for text in _trackers(config)),
         *_codes(config, chunks, read),
         *_files(config),
         *_output(config),
@@ -202,6 +204,10 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
             )
             return
     yield from _empty_splits(config, read)
+
+
+def _trackers(config: RunConfig) -> Iterator[str]:
+    return tracker_problems(config.train, config.output) if config.train else iter(())
 
 
 def _empty_splits(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]:

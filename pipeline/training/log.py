@@ -1,4 +1,4 @@
-"""Logs numbers of a training to the terminal, to metrics.jsonl and to TensorBoard, all in the folder of the training.
+"""Logs numbers of a training to the terminal, to metrics.jsonl and to the trackers that are asked for.
 
 A training that resumes drops what was logged after its checkpoint, so that each step is logged once. Files are written
 whole, at most every few seconds (object stores cannot append).
@@ -14,12 +14,14 @@ from pathlib import Path
 import fsspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from pipeline.base.formats import duration, number
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import is_local
+from pipeline.training.record import Started
 from pipeline.training.status import METRICS, Numbers, read_metrics
+from pipeline.training.trackers.about import OTHERS, about
+from pipeline.training.trackers.feed import Feed
 
 BOARD = "tensorboard"
 WRITE_SECONDS = 10.0
@@ -28,20 +30,21 @@ WIDE = 150  # columns that the numbers of a step need beside a bar
 
 
 class Log:
-    """The log of the first process; use it in a `with` statement. `done`: steps that are done already, of `steps`."""
+    """The log of the first process; use it in a `with` statement. `done`: steps that are done already."""
 
-    def __init__(self, console: Console, store: Store, run: str, done: int, steps: int) -> None:
-        self._console, self._store, self._run, self._steps = console, store, run, steps
+    def __init__(self, console: Console, store: Store, run: str, started: Started, done: int) -> None:
+        self._console, self._store, self._run, self._steps = console, store, run, started.settings.steps
         self._lines = [one for one in read_metrics(store, run) if one["step"] <= done]
         self._written, self._printed = 0.0, 0.0
-        self._here, self._folder = is_local(store.url), tempfile.TemporaryDirectory()
-        place = str(fsspec.core.url_to_fs(f"{store.url}/{run}/{BOARD}")[1]) if self._here else self._folder.name
-        self._board = SummaryWriter(place, purge_step=done + 1)
+        trackers = started.settings.trackers
+        self._board = _Board(store, run, done) if "tensorboard" in trackers else None
+        others = [one for one in OTHERS if one in trackers]
+        self._feed = Feed(others, about(store, run, started), self._lines, self._say) if others else None
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=console)
-            self._task = self._bar.add_task("", total=steps, completed=done, note="")
+            self._task = self._bar.add_task("", total=self._steps, completed=done, note="")
 
     def __enter__(self) -> Log:
         if self._bar:
@@ -52,8 +55,10 @@ class Log:
         if self._bar:
             self._bar.stop()
         self.flush()
-        self._board.close()
-        self._folder.cleanup()
+        if self._board:
+            self._board.close()
+        if self._feed:
+            self._feed.end("done" if self._lines and self._lines[-1]["step"] == self._steps else "stopped")
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
         """Log numbers after `step` steps. `kind`: `train` or `validation`."""
@@ -61,9 +66,10 @@ class Log:
         if self._lines and line.items() <= self._lines[-1].items():  # the process before this one was killed after it
             self._lines.pop()
         self._lines.append(line | numbers)
-        for name, value in numbers.items():
-            if value is not None:
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        if self._board:
+            self._board.see(kind, step, numbers)
+        if self._feed:
+            self._feed.see(line | numbers)
         if kind == "validation":
             self._say(f"step {step}: validation loss {numbers['loss']:.4f}")
         elif self._bar:
@@ -79,13 +85,41 @@ class Log:
         self._written = time.monotonic()
         text = "".join(json.dumps(line, allow_nan=True) + "\n" for line in self._lines)
         self._store.write(f"{self._run}/{METRICS}", text.encode())
-        self._board.flush()
+        if self._board:
+            self._board.flush()
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+
+class _Board:
+    """TensorBoard's files, in the folder of the training; stores get copies of them."""
+
+    def __init__(self, store: Store, run: str, done: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # an extra, which is not needed without
+
+        self._store, self._run = store, run
+        self._here, self._folder = is_local(store.url), tempfile.TemporaryDirectory()
+        place = str(fsspec.core.url_to_fs(f"{store.url}/{run}/{BOARD}")[1]) if self._here else self._folder.name
+        self._writer = SummaryWriter(place, purge_step=done + 1)
+
+    def see(self, kind: str, step: int, numbers: Numbers) -> None:
+        """Log numbers after `step` steps."""
+        for name, value in numbers.items():
+            if value is not None:
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def flush(self) -> None:
+        """Write the files."""
+        self._writer.flush()
         if not self._here:
             for file in Path(self._folder.name).iterdir():
                 self._store.write(f"{self._run}/{BOARD}/{file.name}", file.read_bytes())
 
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+        self._folder.cleanup()
 
 
 def _note(numbers: Numbers, short: bool = False) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, number
 from pipeline.config.frozen import FitRef
 from pipeline.config.run_config import RunConfig
@@ -24,6 +25,7 @@ from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
+from pipeline.planning.tracker_checks import tracker_problems
 from pipeline.select.command import unfinished
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
@@ -115,6 +117,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     settings = settings_of(config)
     run, corpus, card = settings.folder, Corpus(config.output), settings.card
     store = corpus.store
+    _check_trackers(config, settings)
     if fresh:
         checkpoint.forget(store, run)
         store.delete_folder(run)
@@ -139,6 +142,14 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     started = Started(pinned=pinned, settings=settings, scaler=digest)
     write_started(store, run, started)
     return run
+
+
+def _check_trackers(config: RunConfig, settings: TrainSettings) -> None:
+    lacking = missing_extras(["train"]) if "tensorboard" in settings.trackers else None
+    problems = [*([lacking] if lacking else []), *tracker_problems(settings, config.output)]
+    if problems:
+        place = config.place("train", "trackers")
+        raise ConfigError("\n".join(f"{place}: {one}" for one in problems))
 
 
 def processes_of(config: RunConfig) -> int:

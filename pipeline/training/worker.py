@@ -99,7 +99,7 @@ class _Work:
             self._say(f"resuming from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
         self.say_who_reads(loader.streams)
-        log = Log(self.console, self.store, self.run, done, self.settings.steps) if self.processes.first else None
+        log = Log(self.console, self.store, self.run, self.record, done) if self.processes.first else None
 
         def save(step: int) -> None:
             checkpoint.save(

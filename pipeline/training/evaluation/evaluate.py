@@ -46,9 +46,11 @@ from pipeline.training.evaluation.sweep import to_long_csv, to_svg
 from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import ModelHeader, load_model, located
-from pipeline.training.record import RECORD, Pinned, read_started
-from pipeline.training.status import training_statuses
+from pipeline.training.record import RECORD, Pinned, Started, read_started
+from pipeline.training.status import read_metrics, training_statuses
 from pipeline.training.tokens import tokenizer_card
+from pipeline.training.trackers.about import OTHERS, Attachment, about
+from pipeline.training.trackers.feed import Feed
 from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.language_model import LanguageModel, load_language_card
@@ -237,7 +239,24 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
     index = _index_of(corpus, pinned)
     split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
     if split and _steps_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name) != started.settings.steps:
-        evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
+        rows = evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
+        _track(console, corpus.store, run, started, split, rows.get(name))
+
+
+def _track(console: Console, store: Store, run: str, started: Started, split: str, row: ResultRow | None) -> None:
+    """Attach what was measured of a model to the run that trackers have of its training."""
+    trackers = [one for one in OTHERS if one in started.settings.trackers]
+    if not trackers or row is None:
+        return
+    figures = {
+        f"evaluation/{split}/{name}": figure.mean for name, figure in row.figures.items() if math.isfinite(figure.mean)
+    }
+    path = f"evaluation/{split}.json"
+    files = {path: store.read(f"{run}/{path}").decode()}
+    say = partial(console.print, markup=False, highlight=False)
+    feed = Feed(trackers, about(store, run, started), read_metrics(store, run), say)
+    with console.status(f"evaluation: {', '.join(trackers)}"):
+        feed.end("done", Attachment(figures=figures, files=files))
 
 
 def _index_of(corpus: Corpus, pinned: Pinned) -> Index:
