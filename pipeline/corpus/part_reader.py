@@ -210,7 +210,8 @@ class PartReader:
         if not len(kept):
             return self.schema(names).empty_table()
         places = pa.array(kept - self.bounds(group)[0])
-        others = self.read([name for name in names if name not in read], group)
+        further = [name for name in names if name not in read]
+        others = self.read(further, group) if further else tested
         tables = {name: tested if name in read else others for name in names}
         return pa.table({name: table[name].take(places) for name, table in tables.items()}, schema=self.schema(names))
 
