@@ -123,7 +123,8 @@ async function look({top = false, all = false} = {}) {
     clearTimeout(slow);
     idle();
     if (error.name === "AbortError") {
-      byId("status").textContent = `Stopped after ${counted(last.read, "row")}. Apply goes on${asked.sort ? "" : " from there"}.`;
+      byId("status").textContent = `Stopped after ${counted(last.read, "row")}. Apply ${asked.sort ? "begins again" : "goes on from there"}.`;
+      byId("main").classList.add("old");
     } else {
       byId("wrong").textContent = error.message;
       byId("wrong").hidden = false;
@@ -143,12 +144,14 @@ function busy(said) {
   byId("all").hidden = true;
   bar.max = corpus.rows;
   bar.value = said.read;
-  byId("status").textContent = `Looked at ${whole(said.read)} of ${counted(corpus.rows, "row")}; ${whole(said.found)} found`;
+  byId("status").textContent = "";  // which is read out, unlike what follows
+  byId("doing").textContent = `Looked at ${whole(said.read)} of ${counted(corpus.rows, "row")}; ${whole(said.found)} found`;
   byId("main").classList.add("old");
 }
 
 function idle() {
   byId("progress").hidden = byId("stop").hidden = true;
+  byId("doing").textContent = "";
   byId("main").classList.remove("old");
 }
 
@@ -263,8 +266,15 @@ async function show(part, row, {from = null, focus = true} = {}) {
   }
   panel.hidden = false;
   document.body.classList.add("looking");
+  cover();
   panel.scrollTop = 0;
   if (focus) panel.focus({preventScroll: true});
+}
+
+const covering = matchMedia("(max-width: 74.99rem)");  // the panel covers the page: nothing behind it has the focus
+
+function cover() {
+  for (const behind of document.querySelectorAll("header, #bar, .status, .list")) behind.inert = covering.matches && !byId("panel").hidden;
 }
 
 function panelTitle(text) {
@@ -286,6 +296,7 @@ function close() {
   const from = opened && opened.from;
   byId("panel").hidden = true;
   document.body.classList.remove("looking");
+  cover();
   opened = null;
   trail = [];
   mark();
@@ -497,6 +508,7 @@ function controls() {
   byId("which-all").addEventListener("change", links);
   byId("which-shown").addEventListener("change", links);
   document.addEventListener("keydown", keys);
+  covering.addEventListener("change", cover);
   document.addEventListener("click", (event) => {
     for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   });

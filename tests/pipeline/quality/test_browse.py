@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -171,6 +172,27 @@ def test_rows_documents_and_neighbours(corpus: Corpus) -> None:
     given_up.give_up()
     with pytest.raises(GivenUpError):
         neighbours(corpus, corpus.parts[0], 0, None, None, given_up)
+
+
+def test_purged_documents_are_not_shown(corpus: Corpus, grouped: Path, tmp_path: Path) -> None:
+    """Their rows are still in files, and other rows have other numbers, until the next run."""
+    copy = tmp_path / "copy"
+    shutil.copytree(grouped, copy)
+    gone = corpus.documents(1)["doc_id"][0].as_py()
+    (tmp_path / "ids.txt").write_text(f"{gone}\n")
+    assert pipeline("purge", copy, "--ids", tmp_path / "ids.txt").returncode == 0
+    left = Corpus(str(copy))
+    table = left.to_arrow("text", "doc_id", "part", "row").to_pylist()
+    assert 0 < len(table) == left.rows < corpus.rows and gone not in {one["doc_id"] for one in table}
+    for question in (Question(), Question("chars > 0"), Question(sort="chars")):
+        places = Finder(left).find(question, 0, corpus.rows, Watch()).places
+        assert places == expected(left, question) and len(places) == left.rows
+    for one in table[:: len(table) // 9]:
+        found = looked_at(left, one["part"], one["row"])
+        assert found["values"]["doc_id"] == found["document"]["id"] == one["doc_id"]
+        assert [row["row"] for row in table if row["doc_id"] == one["doc_id"]].index(one["row"]) + 1 in range(
+            found["document"]["first"], found["document"]["last"] + 1
+        )
 
 
 def test_the_selection_keeps_the_rows_of_the_filter(corpus: Corpus) -> None:
