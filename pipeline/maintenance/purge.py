@@ -4,8 +4,8 @@ First a tombstone is written (`tombstones.py`), and from then on no reader shows
 chunks that held them again, without them: from the rows that are there (`pipeline/run/rewriting.py`), and the results
 of their stages too (`pipeline/run/copying.py`), so nothing is segmented or encoded. Then `erase` deletes whatever older
 settings, older receipts and interrupted attempts left of those chunks. Cost: the column `doc_id` of every documents
-file and every quarantine list, 16 at a time; for the run, reading and writing documents and sentences of those chunks,
-and all files of the parts that held a document.
+file and every quarantine list, 16 at a time; for the run, reading the documents of those chunks, and reading and
+writing all files of the parts that held one.
 """
 
 from __future__ import annotations

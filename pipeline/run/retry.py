@@ -8,6 +8,7 @@ stopped. Cost: that of a plan, and of segmenting those chunks.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, DamagedError
 from pipeline.base.formats import counted, number
 from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import RunConfig
@@ -88,6 +89,15 @@ def _reasons(receipts: Sequence[ChunkReceipt]) -> Counter[str]:
 
 
 def _forget(store: Store, receipt: ChunkReceipt) -> None:
+    """Delete the receipt of a chunk and those of its parts; also of versions before that differ in purged documents
+    only, from whose rows the chunk would be written again.
+    """
+    for path in store.find("chunks", prefix=f"{receipt.chunk[:2]}/{receipt.chunk}."):
+        with contextlib.suppress(DamagedError):
+            other = read_chunk_receipt(store, path)
+            alike = all(getattr(other, one) == getattr(receipt, one) for one in ("recipe", "stamp", "take"))
+            if alike and other.fingerprint != receipt.fingerprint:
+                store.delete(path)
     for ref in reversed(receipt.parts):
         store.delete(layout.receipt_path(SEGMENT, ref.part, ref.fingerprint))
     store.delete(layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint))

@@ -1,11 +1,12 @@
 """Writes a chunk again without its purged documents, from the rows that are there: nothing is read or segmented again.
 
 Where nothing but purged documents distinguishes a chunk from its version before, the parts of that version have every
-row that is left. Their files are read and must match their digests; documents that were purged are left out, the
-others are numbered anew, and the accounting moves the purged ones from *kept* or *quarantined* to *dropped*. The rows
-are those that segmenting the input without these documents would give. It is segmented instead where that cannot be
-told from what is there: a file is missing or damaged, more records were quarantined than are listed, or a count in a
-receipt does not say which documents it counted. Cost: reading and writing documents and sentences.
+row that is left. Files of a part that holds purged documents are read and must match their digests; these documents are
+left out, the others are numbered anew, and the accounting moves the purged ones from *kept* or *quarantined* to
+*dropped*. Other parts get a receipt that names the files they have. The rows are those that segmenting the input again
+would give. It is segmented instead where that cannot be told from what is there: a file is missing or damaged, more
+records were quarantined than are listed, or a count in a receipt does not say which documents it counted. Cost: reading
+the documents of the chunk, and reading and writing documents and sentences of the parts that held one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pipeline.base.errors import CorpusError
 from pipeline.corpus.counters import MISFITS
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.receipts import (
+    COPIED,
     REPEATED,
     ChunkReceipt,
     PartRef,
@@ -39,9 +41,16 @@ from pipeline.inputs import Chunk
 from pipeline.run.chunk_accounting import LISTED, PURGED
 from pipeline.run.open_part import OpenPart, read_file
 from pipeline.storage import layout
+from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 
-_COUNTED_HERE = {"documents", "tokens", "split_documents", REPEATED}  # counts of a part's receipt that are made anew
+_COUNTED_HERE = {
+    "documents",
+    "tokens",
+    "split_documents",
+    COPIED,
+    REPEATED,
+}  # counts of a part's receipt that are made anew
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ def rewriting(store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt
     )
     if not purged or not same:
         return None
-    gone = pa.array(sorted(recipes.tombstones.ids), pa.string())
+    gone = pa.array(sorted(purged), pa.string())
     parts, leaving = [], []
     for ref in before.parts:
         receipt = read_receipt(store, layout.receipt_path(SEGMENT, ref.part, ref.fingerprint))
@@ -118,7 +127,7 @@ def rewriting(store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt
     if listed is not None and (listed.num_rows > LISTED or set(_column(records, "records")) - {1}):
         return None
     ids = {one for table in leaving for one in _column(table, "doc_id")} | set(_column(records, "doc_id"))
-    if not ids <= purged or before.fingerprint != recipes.chunk_fingerprint(chunk, purged - ids):
+    if before.fingerprint != recipes.chunk_fingerprint(chunk, purged - ids):
         return None
     return Rewriting(
         before,
@@ -130,26 +139,52 @@ def rewriting(store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt
     )
 
 
+def same_part(store: Store, part: PartBefore, now: str) -> Receipt:
+    """Create the receipt of a part that held no purged document, over the files that it has. now: its fingerprint.
+
+    Raises `CorpusError` if an earlier attempt left a receipt of other rows.
+    """
+    receipt = part.receipt.model_copy(
+        update={
+            "fingerprint": now,
+            "counts": {**part.receipt.counts, COPIED: float(part.receipt.rows)},
+            "created": time.time(),
+        }
+    )
+    path = layout.receipt_path(SEGMENT, receipt.part, now)
+    if store.create(path, sealed(receipt.model_dump_json())):
+        return receipt
+    first = read_receipt(store, path)
+    if first.columns != receipt.columns:
+        raise CorpusError(f"{path} was written before with other rows: delete that file and run again")
+    return first
+
+
 def part_left(store: Store, part: PartBefore, gone: pa.Array) -> PartLeft | None:
-    """Return what is left of a part; None if nothing is. Raises `CorpusError` if its files are not what they were."""
+    """Return what is left of a part that held purged documents; None if nothing is.
+
+    Raises `CorpusError` if its files are not what they were.
+    """
     before = OpenPart(store, part.receipt)
     documents, sentences = before.family("documents"), before.family("sentences")
-    if part.touched:
-        documents = documents.filter(pc.invert(_is_of(documents, gone)))
-        sentences = sentences.filter(pc.is_in(sentences["doc"], value_set=documents["doc"].combine_chunks()))
-        if not documents.num_rows:
-            return None
-        numbers = np.zeros(part.receipt.rows + documents.num_rows + 1, np.int32)  # the old number → the new one
-        numbers[documents["doc"].to_numpy()] = np.arange(documents.num_rows)
-        rows = documents["rows"].to_numpy()
-        documents = _with(documents, "doc", np.arange(documents.num_rows))
-        documents = _with(documents, "first_row", np.cumsum(rows) - rows)
-        sentences = _with(sentences, "doc", numbers[sentences["doc"].to_numpy()])
-        if rows.sum() != sentences.num_rows:
-            raise CorpusError(f"part {part.receipt.part}: its documents and its sentences do not fit each other")
+    documents = documents.filter(pc.invert(_is_of(documents, gone)))
+    sentences = sentences.filter(pc.is_in(sentences["doc"], value_set=documents["doc"].combine_chunks()))
+    if not documents.num_rows:
+        return None
+    rows = documents["rows"].to_numpy()
+    if rows.sum() != sentences.num_rows:
+        raise CorpusError(f"part {part.receipt.part}: its documents and its sentences do not fit each other")
+    owners = np.searchsorted(documents["doc"].to_numpy(), sentences["doc"].to_numpy())  # the old numbers are in order
+    documents = _with(documents, "doc", np.arange(documents.num_rows))
+    documents = _with(documents, "first_row", np.cumsum(rows) - rows)
+    sentences = _with(sentences, "doc", owners)
     split = float((documents["subdocument"].to_numpy() > 0).sum())
     counts = {key: value for key, value in part.receipt.counts.items() if key not in _COUNTED_HERE}
-    counts |= {"documents": float(documents.num_rows), "tokens": float(sentences["tokens"].to_numpy().sum())}
+    counts |= {
+        "documents": float(documents.num_rows),
+        "tokens": float(sentences["tokens"].to_numpy().sum()),
+        COPIED: float(sentences.num_rows),
+    }
     return PartLeft(documents, sentences, counts | ({"split_documents": split} if split else {}))
 
 
@@ -169,7 +204,7 @@ def chunk_left(rewriting: Rewriting, now: str, parts: Sequence[Receipt]) -> Chun
             "quarantined": {reason: count for reason, count in left.items() if count},
             "quarantine": None,
             "sentences": sentences,
-            "counts": summed([one.counts for one in parts]),
+            "counts": {key: value for key, value in summed([one.counts for one in parts]).items() if key != REPEATED},
             "seconds": round(before.seconds * sentences / max(1, before.sentences), 3),
             "created": time.time(),
         }

@@ -28,7 +28,6 @@ from pipeline.corpus.counters import MISFITS
 from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.part_reader import kept_names
 from pipeline.corpus.receipts import (
-    COPIED,
     ChunkReceipt,
     DataFile,
     PartRef,
@@ -46,7 +45,7 @@ from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type, types_of_file
 from pipeline.inputs.records import needed_columns
 from pipeline.run.chunk_accounting import ChunkAccounting
-from pipeline.run.rewriting import PartBefore, PartLeft, chunk_left, part_left, rewriting, version_before
+from pipeline.run.rewriting import PartBefore, PartLeft, chunk_left, part_left, rewriting, same_part, version_before
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.sampling import document_seed, uniform
@@ -124,38 +123,41 @@ class ChunkSegmenter:
         parts: list[Receipt] = []
         try:
             how = rewriting(self.store, self.recipes, chunk, before)
-            for part in how.parts if how else ():
+            if how is None:
+                return
+            for part in how.parts:
+                print_of_part = segment_part_fingerprint(print_of_chunk, part.number)
                 since = time.perf_counter()
-                left = part_left(self.store, part, how.gone) if how else None
-                if left:
-                    parts.append(self._commit_left(chunk, part, left, print_of_chunk, since))
-                    yield _segmentation(parts[-1])
+                if not part.touched:
+                    parts.append(same_part(self.store, part, print_of_part))
+                elif left := part_left(self.store, part, how.gone):
+                    parts.append(self._commit_left(chunk, part, left, print_of_part, since))
+                else:
+                    continue
+                yield _segmentation(parts[-1])
         except CorpusError as error:
             self._warned.append(f"{chunk.path} is segmented again, though only documents were purged: {error}")
             return
-        if how:
-            receipt = chunk_left(how, print_of_chunk, parts)
-            receipt = receipt.model_copy(
-                update={
-                    "quarantine": self._quarantine(chunk, print_of_chunk, how.quarantine),
-                    "seconds": round(receipt.seconds + time.perf_counter() - started, 3),
-                }
-            )
-            yield commit_chunk(self.store, receipt)
+        receipt = chunk_left(how, print_of_chunk, parts)
+        receipt = receipt.model_copy(
+            update={
+                "quarantine": self._quarantine(chunk, print_of_chunk, how.quarantine),
+                "seconds": round(receipt.seconds + time.perf_counter() - started, 3),
+            }
+        )
+        yield commit_chunk(self.store, receipt)
 
-    def _commit_left(
-        self, chunk: Chunk, part: PartBefore, left: PartLeft, print_of_chunk: str, since: float
-    ) -> Receipt:
+    def _commit_left(self, chunk: Chunk, part: PartBefore, left: PartLeft, print_of_part: str, since: float) -> Receipt:
         before = part.receipt
         share = left.sentences.num_rows / before.rows
         seconds = {step: round(taken * share, 4) for step, taken in before.seconds.items() if step != "commit"}
         return self._commit(
             chunk,
             before.part,
-            segment_part_fingerprint(print_of_chunk, part.number),
+            print_of_part,
             {"documents": left.documents, "sentences": left.sentences},
             recipe=before.recipe,
-            counts=left.counts | {COPIED: float(left.sentences.num_rows)},
+            counts=left.counts,
             seconds=seconds | {"copy": round(time.perf_counter() - since, 4)},
             device=before.device,
             warnings=before.warnings,

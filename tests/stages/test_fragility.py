@@ -28,7 +28,7 @@ from stages.registry import build_stage
 from stages.sampling import Rows
 from stages.scaler.robust import RobustScaler, ScalerFit
 from stages.sonar.card import load_card
-from stages.stage import NON_FINITE, Computed, Further, whole
+from stages.stage import NON_FINITE, Computed, Further, Recounts, whole
 from tests.conftest import TINY_CARD
 
 TEXTS = ["Drinks red mat bird red water sees green river but.", "Green dog blue city but because green and mat."]
@@ -63,7 +63,10 @@ def scaler(part: pa.Table) -> bytes:
 def scored(part: pa.Table, scaler: bytes, **settings: Any) -> Computed:
     stage = build_stage(FragilitySettings(**{"model": str(TINY_CARD), "sample": 1.0, **settings}), {"scaler": scaler})
     stage.setup("cpu")
-    return whole(stage, part)
+    computed = whole(stage, part)
+    assert isinstance(stage, Recounts)
+    assert stage.recount(part, computed.families, computed.counts) == pytest.approx(computed.counts), "of copied rows"
+    return computed
 
 
 def column(computed: Computed, name: str) -> list[Any]:

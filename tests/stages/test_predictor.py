@@ -121,7 +121,9 @@ def part(embeddings: Half, broken: int | None = None) -> pa.Table:
 def computed(predictor: Predictor, table: pa.Table, **settings: Any) -> Computed:
     stage = Predict(PredictorSettings(**settings), predictor.to_bytes({}))
     stage.setup("cpu")
-    return stage.finish(stage.compute(stage.prepare(table)))
+    computed = stage.finish(stage.compute(stage.prepare(table)))
+    assert stage.recount(table, computed.families, {}) == pytest.approx(computed.counts), "of copied rows"
+    return computed
 
 
 def test_the_stage_predicts_every_row_but_those_without_an_embedding(
