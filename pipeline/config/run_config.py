@@ -83,7 +83,10 @@ class RunConfig(Settings):
     )
     part_sentences: int = meaning(100_000, ge=100, description="a part ends with the document that reaches this")
     chunk_bytes: int = meaning(
-        64 << 20, ge=1 << 16, description="plain JSONL files are cut into chunks of this size; small files share chunks"
+        64 << 20,
+        ge=1 << 16,
+        description="plain JSONL files are cut into chunks of this size, compressed ones at the next member behind it; "
+        "small files share chunks",
     )
     split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
     segment: SegmentSettings = meaning(SegmentSettings(), description="documents → sentences")

@@ -13,11 +13,14 @@ from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.corpus.readme import write_readme
 from pipeline.corpus.view import AGAIN, VIEW_FILE, View, save_recipes
+from pipeline.inputs.chunks import CHUNK_BYTES, Edges
 from pipeline.inputs.packing import PACKABLE, TEXT
 from pipeline.storage import layout
 from pipeline.storage.records import needed, parse_json, read_json, read_yaml, sealed_yaml
@@ -165,6 +168,25 @@ def packs(store: Store) -> Collection[str]:
         return PACKABLE
     stated = check_corpus(store).packed
     return stated if isinstance(stated, list) else TEXT if stated else ()
+
+
+def known_edges(store: Store, chunk_bytes: int) -> Edges:
+    """Return where the newest run cut compressed files, if it did so with these `chunk_bytes`; nothing if its view
+    cannot be read.
+    """
+    try:
+        if newest_config(store).get("chunk_bytes", CHUNK_BYTES) != chunk_bytes:
+            return {}
+        chunks = newest_view(store).listed.chunks
+    except CorpusError:  # told by who opens it; the files are read again
+        return {}
+    ranges: dict[tuple[str, str, str], dict[int, int]] = {}
+    names = ("input", "path", "stamp", "current", "start", "end", "compression")
+    for lists in chunks.take(pc.not_equal(chunks.table["compression"].cast(pa.string()), "")).columns(*names):
+        for name, path, stamp, current, start, end, _ in zip(*lists, strict=True):
+            ranges.setdefault((name, path, current or stamp), {})[start] = end
+    edges = {file: [0, *(end for _, end in sorted(some.items()))] for file, some in ranges.items()}
+    return {file: some for file, some in edges.items() if some[:-1] == sorted(ranges[file])}
 
 
 def is_begun(store: Store) -> bool:

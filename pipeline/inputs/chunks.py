@@ -1,9 +1,11 @@
 """Cuts inputs into chunks, and decides in which order they are worked on.
 
-Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into groups of row groups that reach that size; small
-files share chunks (`packing.py`; except in corpora that began without this); every other file is one chunk. A cut
+Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into groups of row groups that reach that size,
+compressed JSONL at its members (`members.py`); small files share chunks (`packing.py`); every other file is one chunk.
+Corpora that began without one of these rules do not get it. A cut
 depends only on what precedes it, so appending to a file or adding files changes no other chunk's id. Cost: a listing,
-one footer per large Parquet file (sixteen at a time) and, with `limit`, counting as many chunks as the limit needs.
+one footer per large Parquet file, some reading of large compressed ones (sixteen at a time) and, with `limit`, counting
+as many chunks as the limit needs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import os
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +28,8 @@ from pipeline.base.parallel import in_parallel
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
-from pipeline.inputs.packing import grouped, is_small, packed_chunk, shares
+from pipeline.inputs.members import starts_of
+from pipeline.inputs.packing import MEMBERS, grouped, is_small, packed_chunk, shares
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
@@ -32,6 +37,17 @@ from pipeline.inputs.table import ChunkTable, batches
 from pipeline.storage.remote import translate_errors
 
 CHUNK_BYTES = 64 << 20
+Edges = Mapping[tuple[str, str, str], list[int]]  # input, path, stamp of a compressed file → edges of its chunks
+_NO_EDGES: Edges = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How files are cut; as for `plan_inputs`."""
+
+    chunk_bytes: int
+    packed: Collection[str]
+    edges: Edges
 
 
 @dataclass(frozen=True)
@@ -41,21 +57,27 @@ class _Footer:
 
 
 def plan_inputs(
-    inputs: Sequence[InputSettings], chunk_bytes: int = CHUNK_BYTES, packed: Collection[str] = ()
+    inputs: Sequence[InputSettings],
+    chunk_bytes: int = CHUNK_BYTES,
+    packed: Collection[str] = (),
+    edges: Edges = _NO_EDGES,
 ) -> ChunkTable:
-    """Return the chunks of all inputs; `packed`: the formats whose small files share chunks.
+    """Return the chunks of all inputs.
+
+    packed: the formats whose small files share chunks, and `MEMBERS` if compressed files are cut; edges: what was
+    found of such files before, with the same `chunk_bytes`, up to their ends.
 
     Raises InputError also if two inputs would read the same text of the same file.
     """
-    return ChunkTable.from_batches(list(_batches_of(inputs, chunk_bytes, packed)))
+    return ChunkTable.from_batches(list(_batches_of(inputs, _Rules(chunk_bytes, packed, edges))))
 
 
-def _batches_of(inputs: Sequence[InputSettings], chunk_bytes: int, packed: Collection[str]) -> Iterator[pa.RecordBatch]:
+def _batches_of(inputs: Sequence[InputSettings], rules: _Rules) -> Iterator[pa.RecordBatch]:
     owners: dict[tuple[str, str], str] = {}
     for settings in inputs:
         with translate_errors(settings.path):
             last = ""
-            for batch in batches(_chunks_of(settings, chunk_bytes, packed)):
+            for batch in batches(_chunks_of(settings, rules)):
                 for url, kind in _files_in(batch):
                     if url != last:  # chunks of a file follow each other
                         last = url
@@ -91,10 +113,11 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed:
     With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
     records count too. Raises InputError if nothing is found, a format cannot be told, or a column is in no file.
     """
-    return list(_chunks_of(settings, chunk_bytes, packed))
+    return list(_chunks_of(settings, _Rules(chunk_bytes, packed, _NO_EDGES)))
 
 
-def _chunks_of(settings: InputSettings, chunk_bytes: int, packed: Collection[str]) -> Iterator[Chunk]:
+def _chunks_of(settings: InputSettings, rules: _Rules) -> Iterator[Chunk]:
+    chunk_bytes, packed = rules.chunk_bytes, rules.packed
     files = list_files(settings)
     _check_text_files(settings, files)
     parquet = [file for file in files if file.format == "parquet" and not is_small(file, chunk_bytes, packed)]
@@ -102,10 +125,11 @@ def _chunks_of(settings: InputSettings, chunk_bytes: int, packed: Collection[str
     footers = {file.path: footer for file, footer in zip(parquet, found, strict=True)}
     if len(footers) == sum(file.format != UNREADABLE for file in files):
         _check_columns(settings, [footer for footer in footers.values() if footer is not None])
+    starts = _starts_of(settings, files, rules)
     chunks = (
         chunk
         for some in grouped(files, chunk_bytes, packed)
-        for chunk in _chunks_for(settings, some, footers, chunk_bytes, packed)
+        for chunk in _chunks_for(settings, some, footers, starts, rules)
     )
     return chunks if settings.limit is None else _first(chunks, settings.limit)
 
@@ -114,16 +138,39 @@ def _chunks_for(
     settings: InputSettings,
     files: list[InputFile],
     footers: Mapping[str, _Footer | None],
-    chunk_bytes: int,
-    packed: Collection[str],
+    starts: Mapping[str, list[int]],
+    rules: _Rules,
 ) -> Iterator[Chunk]:
     """Yield the chunk of files that share one, or the chunks of a single file."""
-    if shares(files, chunk_bytes, packed):
+    if shares(files, rules.chunk_bytes, rules.packed):
         yield packed_chunk(settings.input_name, files)
         return
     for file in files:
-        for start, end, size in _ranges(file, footers.get(file.path), chunk_bytes):
+        if file.path in starts:
+            for start, end in pairwise([*starts[file.path], file.size]):
+                yield _chunk(settings, file, start, end, end - start)
+            continue
+        for start, end, size in _ranges(file, footers.get(file.path), rules.chunk_bytes):
             yield _chunk(settings, file, start, end, size)
+
+
+def _starts_of(settings: InputSettings, files: Sequence[InputFile], rules: _Rules) -> dict[str, list[int]]:
+    """Return path → where the chunks of compressed files begin that are cut at their members.
+
+    A file that is one chunk is read as in corpora that do not cut, so it is left out.
+    """
+    if MEMBERS not in rules.packed:
+        return {}
+    large = [one for one in files if one.format == "jsonl" and one.compression and one.size > rules.chunk_bytes]
+
+    def find(file: InputFile) -> list[int]:
+        *known, end = rules.edges.get((settings.input_name, file.path, file.stamp), [0])
+        if known and end in (file.size, TO_THE_END):
+            return known
+        return starts_of(whole_file(settings, file), rules.chunk_bytes)
+
+    found = zip(large, in_parallel(find, large), strict=True)
+    return {file.path: starts for file, starts in found if len(starts) > 1}
 
 
 def order_chunks(chunks: Sequence[Chunk], seed: int) -> ChunkTable:

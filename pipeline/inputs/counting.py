@@ -4,6 +4,8 @@ The reader (`readers.py`) splits and parses; here newlines are counted in raw bl
 and a text file is one document. For every chunk, the documents read plus the `records` of all rejected ones must equal
 this count; otherwise documents were lost. Counting runs at the speed of the disk or the decompressor.
 
+A compressed file may be several chunks (`members.py`), of which each reads on to the end of its last line.
+
 Broken files: of a compressed stream that breaks, the complete lines before the break count, and the break counts as
 one document (the reader rejects it as "unreadable"), whether or not it left a piece of a line. Parquet pages are not
 opened: the rows of a broken row group count, and the reader rejects as many. A Parquet file without a readable footer
@@ -25,7 +27,7 @@ from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import PAGE_BUFFER, BrokenParquetError, open_parquet
-from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
+from pipeline.inputs.streams import BrokenStreamError, check_lines, head_of, own_blocks, raw_blocks
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def count_documents(chunk: Chunk, content: Content | None = None) -> Counted:
         return Counted(1, chunk.bytes)
     if chunk.format == "parquet":
         return _count_rows(chunk, content)
-    if chunk.end == TO_THE_END:
+    if chunk.end == TO_THE_END or chunk.compression:
         return _count_stream(chunk, content)
     return _count_range(chunk, content)
 
@@ -126,11 +128,18 @@ def _ends_in(block: bytes, inside: int, any_begun: bool, content: Content) -> bo
 
 
 def _count_stream(chunk: Chunk, content: Content | None) -> Counted:
-    """Count the newlines of a decompressed stream, a last line without one, and a break."""
+    """Count the newlines of a decompressed stream, a last line without one, and a break.
+
+    `content` sees stored bytes of a whole file; of a chunk of some members what its lines consist of, because the last
+    one may end in a member of the next chunk.
+    """
     documents = unreadable = 0
     last = b"\n"
+    members = chunk.end != TO_THE_END
     try:
-        for block in decompressed_blocks(chunk, *([content.update] if content else [])):
+        for block in own_blocks(chunk, *([content.update] if content and not members else [])):
+            if content and members:
+                content.update(block)
             documents += block.count(b"\n")
             last = block[-1:]
             if chunk.take is not None and documents >= chunk.take:
@@ -138,6 +147,8 @@ def _count_stream(chunk: Chunk, content: Content | None) -> Counted:
     except BrokenStreamError as broken:
         unreadable = broken.bytes_unreadable
         documents += 1
+        if content and members:
+            content.add(str(broken))
     else:
         documents += last != b"\n"
     return Counted(_at_most(documents, chunk.take), chunk.bytes - unreadable, unreadable)

@@ -22,7 +22,8 @@ from pipeline.inputs.chunk import PACKED, TO_THE_END, Chunk, chunk_id
 from pipeline.inputs.listing import COMPRESSIONS, InputFile
 
 TEXT = ("text",)  # what shares chunks in corpora of earlier versions
-PACKABLE = ("jsonl", "parquet", "text")
+MEMBERS = "members"  # stands for compressed files that are cut at their members
+PACKABLE = ("jsonl", MEMBERS, "parquet", "text")
 SHARE, SMALL = 4, 16  # of `chunk_bytes`: a packed chunk's on average, and from which on a file is not packed
 RECORDS, COMPRESSED = 4, 3  # how many times a byte of records counts, and one of compressed records or Parquet
 MOST_FILES = 1 << 16  # of a chunk

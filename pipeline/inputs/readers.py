@@ -30,7 +30,7 @@ from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import DUPLICATE_KEY, LONGEST, RecordMaker
 from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
-from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, raw_blocks
+from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, own_blocks, raw_blocks
 
 TOO_LONG = "too long"
 MANY = b"\n" * 1024  # empty lines that are counted at once
@@ -170,7 +170,7 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
         return reject(UNREADABLE, str(line.broken), bytes_unreadable=line.broken.bytes_unreadable)
     if line.size > LONGEST:
         return reject(TOO_LONG, _too_long("the line", line.size))
-    raw = line.raw.removeprefix(codecs.BOM_UTF8) if line.offset == 0 else line.raw
+    raw = line.raw.removeprefix(codecs.BOM_UTF8) if line.offset == maker.chunk.start == 0 else line.raw
     if not raw or raw.isspace():
         return reject("blank line", "the line is empty", kind="dropped", records=line.blank)
     try:
@@ -206,17 +206,17 @@ def _runs(block: bytes) -> Iterator[bytes | int]:
 
 def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     """Yield the lines whose first byte lies in the chunk, without newlines; the last one may reach beyond the chunk."""
-    whole = chunk.end == TO_THE_END
+    whole = chunk.end == TO_THE_END or bool(chunk.compression)
     if not whole and chunk.start == chunk.end:
         return
-    offset = max(chunk.start - 1, 0)  # of the first byte in `line`
-    skip = chunk.start > 0  # the line around start − 1 belongs to the chunk before
-    number = None if skip else 1
+    offset = 0 if whole else max(chunk.start - 1, 0)  # of the first byte in `line`
+    skip = not whole and chunk.start > 0  # the line around start − 1 belongs to the chunk before
+    number = None if chunk.start else 1
     line = _Pieces()  # that has begun
     try:
         if not whole:
             check_lines(chunk, head_of(chunk))
-        for block in decompressed_blocks(chunk) if whole else raw_blocks(chunk, offset):
+        for block in own_blocks(chunk) if whole else raw_blocks(chunk, offset):
             for some in _runs(block) if whole else [block]:
                 if isinstance(some, int):
                     yield _RawLine(offset, number, line.joined(), line.size)
@@ -239,7 +239,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
             if skip:  # only the length of a skipped line matters
                 offset, line = offset + line.size, _Pieces()
     except BrokenStreamError as broken:
-        yield _RawLine(max(offset, chunk.start), number, line.joined(), line.size, broken)
+        yield _RawLine(offset if whole else max(offset, chunk.start), number, line.joined(), line.size, broken)
         return
     if line.size and not skip:
         yield _RawLine(offset, number, line.joined(), line.size)

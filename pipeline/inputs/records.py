@@ -77,7 +77,8 @@ class RecordMaker:
 
         Args:
             values: the record's values by column.
-            place: byte offset or row, counted in the whole file.
+            place: byte offset or row, counted in the whole file; of a chunk that begins inside a compressed file, the
+                byte offset in what its own lines consist of.
             raw: the record as it stands, if there is such a thing.
             line: its line, counted in the whole file, if it is known.
         """
@@ -119,13 +120,16 @@ class RecordMaker:
             return self.chunk.path
         if self.chunk.format == "parquet":
             return f"{self.chunk.path} row {place}"
+        if self.chunk.compression and self.chunk.start:
+            return f"{self.chunk.path} stored byte {self.chunk.start}, from there byte {place}"
         return f"{self.chunk.path} byte {place}" if line is None else f"{self.chunk.path} line {line}, byte {place}"
 
     def generated_id(self, place: int) -> str:
         """Return 16 hex digits of a hash of input, path and place; for a text file, the path itself."""
         if self.chunk.format == "text":
             return self.chunk.path
-        name = f"{self.chunk.input}\0{self.chunk.path}\0{place}"
+        behind = f"{self.chunk.start}+" if self.chunk.compression and self.chunk.start else ""
+        name = f"{self.chunk.input}\0{self.chunk.path}\0{behind}{place}"
         return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
     def _doc_id(self, values: Mapping[str, Any], place: int) -> str:

@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol, cast
 import zstandard
 
 from pipeline.base.formats import counted
-from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.chunk import TO_THE_END, Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text
 from pipeline.inputs.settings import InputError
@@ -156,38 +156,48 @@ def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[byt
 
 
 def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda stored: None) -> Iterator[bytes]:
-    """Yield the whole file, decompressed (as it is when plain).
+    """Yield the whole file, decompressed (as it is when plain); of a chunk of some members, all from the first one on,
+    with an empty block where the chunk ends, unless the file ends there.
 
-    Raises BrokenStreamError after the last good bytes. `see`: is shown the stored bytes, a block before what comes of
-    it.
+    Raises BrokenStreamError after the last good bytes, and InputError if the chunk ends in the middle of a member.
+    `see`: is shown the stored bytes, a block before what comes of it.
     """
     if not chunk.compression:
         for block in raw_blocks(chunk, 0):
             see(block)
             yield block
         return
-    decompressor: _Bounded | None = None
+    end = None if chunk.end == TO_THE_END else chunk.bytes  # counted from the chunk's start
+    decompressor: Bounded | None = None
     given_out = False
     done = 0  # stored bytes of the pieces that were decoded
     members = 0  # gzip members, zstd frames, … that ended properly
-    for block in raw_blocks(chunk, 0):
+    for block in raw_blocks(chunk, chunk.start):
         see(block)
-        for begin in range(0, len(block), PIECE):
-            data = piece = block[begin : begin + PIECE]
+        begin = 0
+        while begin < len(block):
+            if done == end:
+                if decompressor is not None:
+                    raise _no_cut(chunk)
+                yield b""
+            most = PIECE if end is None or done >= end else min(PIECE, end - done)
+            data = piece = block[begin : begin + most]
+            begin += len(piece)
             while data:
                 if decompressor is None:
                     if members and not data.strip(b"\0"):  # padding between or after members
                         break
-                    decompressor = _decompressor(chunk.compression)
+                    decompressor = decompressor_of(chunk.compression)
                 try:
                     for out in decompressor.decoded(data):
-                        if not given_out and chunk.format == "jsonl":
+                        if not given_out and chunk.format == "jsonl" and not chunk.start:
                             check_lines(chunk, out)
                         given_out = True
                         yield out
                 except DECODE_ERRORS as error:
-                    hint = "" if given_out or members else looks_like(head_of(chunk))
-                    raise BrokenStreamError(f"{chunk.compression}: {error}{hint}", chunk.bytes - done) from error
+                    hint = "" if given_out or members or chunk.start else looks_like(head_of(chunk))
+                    left = max(0, chunk.bytes - done)
+                    raise BrokenStreamError(f"{chunk.compression}: {error}{hint}", left) from error
                 data = b""
                 if decompressor.ended:
                     data, decompressor = decompressor.unused, None
@@ -198,7 +208,45 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
         raise BrokenStreamError(f"{chunk.compression}: the file {what}; copy it again", 0)
 
 
-class _Bounded:
+def own_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda stored: None) -> Iterator[bytes]:
+    """Yield what the lines of a compressed chunk consist of, decompressed.
+
+    The line that is going on where a chunk begins belongs to the chunk before, and so does the line that begins there,
+    since only the chunk before could tell that. So of a chunk of some members the first line is left out, and the first
+    one of those behind it is added: a line that runs across members, or across whole chunks, is read once.
+    `see` is called only for whole files. Raises as `decompressed_blocks` does.
+    """
+    if chunk.end == TO_THE_END:
+        yield from decompressed_blocks(chunk, see)
+        return
+    begun, behind = chunk.start == 0, False
+    for block in decompressed_blocks(chunk):
+        if not block:
+            if not begun:  # a line of the chunk before goes on in all of this one
+                return
+            behind = True
+        elif behind:
+            own, newline, _ = block.partition(b"\n")
+            yield own + newline
+            if newline:
+                return
+        elif begun:
+            yield block
+        else:
+            _, newline, own = block.partition(b"\n")
+            begun = bool(newline)
+            if own:
+                yield own
+
+
+def _no_cut(chunk: Chunk) -> InputError:
+    return InputError(
+        f"{chunk.url.removeprefix('file://')}: bytes at {chunk.end} look like the beginning of a member, frame or "
+        "stream, but lie inside of one; compress the file again, which stores these bytes in another way"
+    )
+
+
+class Bounded:
     """A member, frame or stream that is decoded in pieces of bounded size; `unused` is what followed its end."""
 
     def __init__(self, decompressor: Decompressor, compression: str) -> None:
@@ -237,7 +285,8 @@ class _Bounded:
                     return
 
 
-def _decompressor(compression: str) -> _Bounded:
+def decompressor_of(compression: str) -> Bounded:
+    """Return a decompressor of one member, frame or stream."""
     made: Any
     if compression == "gzip":
         made = zlib.decompressobj(wbits=31)
@@ -247,4 +296,4 @@ def _decompressor(compression: str) -> _Bounded:
         made = lzma.LZMADecompressor()
     else:
         made = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # files of `zstd --long=31`
-    return _Bounded(cast(Decompressor, made), compression)
+    return Bounded(cast(Decompressor, made), compression)

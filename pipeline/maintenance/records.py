@@ -47,9 +47,9 @@ from pipeline.corpus.tombstones import ERASED, check_tombstone, read_erased
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
 from pipeline.corpus.view import View
 from pipeline.inputs import ChunkTable
-from pipeline.inputs.chunk import PACKED
+from pipeline.inputs.chunk import PACKED, TO_THE_END
 from pipeline.inputs.chunks import CHUNK_BYTES
-from pipeline.inputs.packing import COMPRESSED, PACKABLE, RECORDS, SMALL, formats_of
+from pipeline.inputs.packing import COMPRESSED, MEMBERS, PACKABLE, RECORDS, SMALL, formats_of
 from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.records import Values, read_json
@@ -167,7 +167,8 @@ def _packs(store: Store) -> Collection[str]:
 
 
 def _packed_in(chunks: ChunkTable, small: int) -> set[str]:
-    """Return the formats that share chunks, and those of which no small file has a chunk of its own.
+    """Return the formats that share chunks, and those of which no small file has a chunk of its own; and `MEMBERS` if
+    no large compressed file is one chunk, or some are several.
 
     small: bytes, below which a text file shares a chunk, or would.
     """
@@ -179,6 +180,10 @@ def _packed_in(chunks: ChunkTable, small: int) -> set[str]:
             neighbours["text"] += 2 * (chunk.bytes < small)
         elif chunk.start == 0 and chunk.bytes * RECORDS * COMPRESSED < small:
             neighbours[chunk.format] += 1  # one alone has a chunk of its own in every corpus
+        if chunk.compression and chunk.end != TO_THE_END:
+            packed.add(MEMBERS)
+        elif chunk.compression and chunk.bytes > small * SMALL:
+            neighbours[MEMBERS] += 2  # which would perhaps be cut
     alone = {kind for kind, files in neighbours.items() if files > 1}
     return packed | (set(PACKABLE) - alone)
 

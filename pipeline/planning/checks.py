@@ -17,7 +17,7 @@ from pathlib import Path
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.config.load import read_config
 from pipeline.config.run_config import RunConfig
-from pipeline.corpus.runs import packs
+from pipeline.corpus.runs import known_edges, packs
 from pipeline.inputs import (
     Chunk,
     ChunkTable,
@@ -29,6 +29,7 @@ from pipeline.inputs import (
     plan_chunks,
     plan_inputs,
 )
+from pipeline.inputs.chunks import Edges
 from pipeline.inputs.column_types import NOTHING, TEXT, common_type
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
@@ -169,7 +170,7 @@ def _inputs(
     by_input: dict[str, Sequence[Chunk]] = {}
     chunks: ChunkTable | None = None
     try:
-        planned = plan_inputs(config.input, config.chunk_bytes, _packs(config))
+        planned = plan_inputs(config.input, config.chunk_bytes, *_rules(config))
         chunks = order_chunks(planned, seed=config.seed)
         names = planned.table["input"].combine_chunks().dictionary_decode()
         by_input = {one.input_name: _head(planned, names.index(one.input_name).as_py()) for one in config.input}
@@ -249,12 +250,13 @@ def _numbered(keys: tuple[str, ...]) -> str:
     return f"input {int(keys[1]) + 1}"
 
 
-def _packs(config: RunConfig) -> Collection[str]:
-    """Return the formats whose small files share chunks in this corpus."""
+def _rules(config: RunConfig) -> tuple[Collection[str], Edges]:
+    """Return the formats whose small files share chunks in this corpus, and how it cut compressed files."""
     try:
-        return packs(Store(config.output))
+        store = Store(config.output)
+        return packs(store), known_edges(store, config.chunk_bytes)
     except (PipelineError, OSError):
-        return PACKABLE  # problems of the output are reported elsewhere
+        return PACKABLE, {}  # problems of the output are reported elsewhere
 
 
 def _head(planned: ChunkTable, row: int) -> Sequence[Chunk]:

@@ -99,7 +99,7 @@ def _examine_file(config: RunConfig, chunk: Chunk, texts: Texts, most: int) -> E
     settings = next(one for one in config.input if one.name == chunk.input)
     records = characters = sentences = documents = 0
     sample: list[str] = []
-    at, whole = chunk.start, True
+    at, whole = 0 if chunk.compression else chunk.start, True
     for item in read_documents(chunk, settings, config.split, load_card(config.segment.model).languages):
         if characters >= most:
             place = re.search(r"byte (\d+)$", item.record)
@@ -119,7 +119,7 @@ def _bytes_of(chunk: Chunk, records: int, at: int, texts: list[str]) -> float:
     """Return the stored bytes of the first records of a chunk. `at`: where the next one begins, decompressed."""
     if chunk.format == "parquet":
         return chunk.bytes * records / count_documents(replace(chunk, take=None)).documents
-    size = at - chunk.start
+    size = at if chunk.compression else at - chunk.start
     if not chunk.compression:
         return float(size)
     text = "".join(texts).encode()

@@ -20,7 +20,7 @@ from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.receipts import PartRef
 from pipeline.corpus.recipes import SEGMENT, with_comparison, with_known_duplicates
-from pipeline.corpus.runs import packs
+from pipeline.corpus.runs import known_edges, packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
 from pipeline.planning.pilot_size import check_scored
@@ -187,7 +187,8 @@ def make_plan(
     check_languages(config)
     check_train(config)
     if chunks is None:
-        found = plan_inputs(config.input, config.chunk_bytes, packs(Store(config.output)))
+        store = Store(config.output)
+        found = plan_inputs(config.input, config.chunk_bytes, packs(store), known_edges(store, config.chunk_bytes))
         chunks = order_chunks(found, seed=config.seed)
     if learns:
         check_scored(config, chunks)

@@ -1,0 +1,181 @@
+"""Compressed files of several members are several chunks, and every line is in one of them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from pipeline.inputs import (
+    Chunk,
+    Content,
+    Document,
+    InputError,
+    InputSettings,
+    Rejected,
+    SplitSettings,
+    count_documents,
+    plan_chunks,
+    read_documents,
+    resolve_inputs,
+)
+from pipeline.inputs.packing import PACKABLE
+
+LENGTH = 4000  # bytes of a chunk
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": lambda data: gzip.compress(data, 1),
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+
+
+def lines(count: int, seed: int = 0) -> list[bytes]:
+    """Records that hardly shrink; some are longer than a member."""
+    draw = random.Random(seed)
+    long = {45, 46, 77}
+    return [
+        json.dumps({"id": f"{n}", "text": draw.randbytes(9000 if n in long else draw.randrange(200)).hex()}).encode()
+        for n in range(count)
+    ]
+
+
+def settings(folder: Path, *, named: bool = True) -> InputSettings:
+    value = InputSettings.model_validate({"path": "in/*", "lang": "eng_Latn", **({"id": "id"} if named else {})})
+    return resolve_inputs([value], str(folder))[0]
+
+
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(data[at : at + size])
+        at += size
+    return [*pieces, data[at:]]
+
+
+def items(one: InputSettings, chunks: list[Chunk]) -> list[Document | Rejected]:
+    """All records, and a check that as many are counted."""
+    found: list[Document | Rejected] = []
+    for chunk in chunks:
+        some = list(read_documents(chunk, one, SplitSettings()))
+        assert sum(x.records if isinstance(x, Rejected) else 1 for x in some) == count_documents(chunk).documents
+        found += some
+    return found
+
+
+def ids(found: list[Document | Rejected]) -> list[str | None]:
+    return [x.doc_id for x in found]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("at_lines", [True, False])
+def test_each_line_is_read_once(tmp_path: Path, ending: str, at_lines: bool) -> None:
+    """Whether members end at line ends or not; lines run across several members and chunks."""
+    records = lines(120)
+    data = b"\n".join(records) + b"\n"
+    draw = random.Random(1)
+    if at_lines:
+        members = [b"".join(line + b"\n" for line in records[n : n + 4]) for n in range(0, len(records), 4)]
+    else:
+        members = cut(data, [draw.randrange(3000) for _ in range(40)])
+    (tmp_path / "in").mkdir()
+    file = tmp_path / f"in/a.jsonl.{ending}"
+    file.write_bytes(b"".join(map(COMPRESS[ending], members)))
+    one = settings(tmp_path)
+    chunks = plan_chunks(one, LENGTH, PACKABLE)
+    assert len(chunks) > 5 and [c.end for c in chunks[:-1]] == [c.start for c in chunks[1:]]
+    assert chunks[-1].end == file.stat().st_size and all(c.bytes == c.end - c.start for c in chunks)
+    assert ids(items(one, chunks)) == [f"{n}" for n in range(120)]
+    (whole,) = plan_chunks(one, LENGTH, ("jsonl",))  # as corpora that began without this
+    assert whole.end == -1 and ids(items(one, [whole])) == [f"{n}" for n in range(120)]
+    made = settings(tmp_path, named=False)
+    generated = ids(items(made, plan_chunks(made, LENGTH, PACKABLE)))
+    assert len(set(generated)) == 120
+
+
+def test_a_last_line_without_an_end_and_padding(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    data = b"\n".join(lines(60))
+    members = cut(data, [2500] * 20)
+    (tmp_path / "in/a.jsonl.gz").write_bytes(b"".join(map(COMPRESS["gz"], members)) + b"\0" * 5000)
+    one = settings(tmp_path)
+    assert ids(items(one, plan_chunks(one, LENGTH, PACKABLE))) == [f"{n}" for n in range(60)]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_appending_a_member_leaves_chunks_as_they_are(tmp_path: Path, ending: str) -> None:
+    """Except the last one; ids that are made stay too."""
+    (tmp_path / "in").mkdir()
+    records = lines(80)
+    members = [b"".join(line + b"\n" for line in records[n : n + 3]) for n in range(0, 80, 3)]
+    file = tmp_path / f"in/a.jsonl.{ending}"
+    one = settings(tmp_path, named=False)
+
+    def made() -> tuple[list[Chunk], list[str], list[str | None]]:
+        chunks = plan_chunks(one, LENGTH, PACKABLE)
+        contents = []
+        for chunk in chunks:
+            content = Content(["text"])
+            count_documents(chunk, content)
+            contents.append(content.of(chunk))
+        return chunks, contents, ids(items(one, chunks))
+
+    file.write_bytes(b"".join(map(COMPRESS[ending], members[:-5])))
+    chunks, contents, names = made()
+    with file.open("ab") as opened:
+        opened.write(b"".join(map(COMPRESS[ending], members[-5:])))
+    more, again, all_names = made()
+    assert len(more) > len(chunks) and [c.id for c in more[: len(chunks)]] == [c.id for c in chunks]
+    assert again[: len(chunks) - 1] == contents[:-1] and all_names[: len(names)] == names
+
+
+def test_a_file_of_one_member_is_one_chunk(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    data = b"\n".join(lines(90))
+    for ending, compress in COMPRESS.items():
+        (tmp_path / f"in/{ending}.jsonl.{ending}").write_bytes(compress(data))
+    one = settings(tmp_path)
+    chunks = plan_chunks(one, LENGTH, PACKABLE)
+    assert [(c.start, c.end) for c in chunks] == [(0, -1)] * len(COMPRESS)
+    assert chunks == plan_chunks(one, LENGTH, ("jsonl",))
+
+
+def test_a_break_costs_the_rest_of_its_chunk(tmp_path: Path) -> None:
+    """And what follows is read; without the cuts all of it was lost."""
+    (tmp_path / "in").mkdir()
+    records = lines(120)
+    members = [COMPRESS["gz"](b"".join(line + b"\n" for line in records[n : n + 4])) for n in range(0, 120, 4)]
+    stored = bytearray(b"".join(members))
+    at = len(b"".join(members[:6])) + len(members[6]) // 2
+    stored[at : at + 40] = b"\xff" * 40
+    (tmp_path / "in/a.jsonl.gz").write_bytes(stored)
+    one = settings(tmp_path)
+    chunks = plan_chunks(one, LENGTH, PACKABLE)
+    found = items(one, chunks)
+    broken = [x for x in found if isinstance(x, Rejected)]
+    assert 1 <= len(broken) <= 2 and {x.reason for x in broken} == {"unreadable"}
+    assert ids(found)[-1] == "119" and len(found) > 60
+    (whole,) = plan_chunks(one, LENGTH, ("jsonl",))
+    assert len(items(one, [whole])) < 40
+
+
+def test_what_only_looks_like_a_member_is_noticed(tmp_path: Path) -> None:
+    """A stored block of deflate may hold the file of another archive: no chunk begins there unnoticed."""
+    (tmp_path / "in").mkdir()
+    inner = gzip.compress(b'{"text": "inner"}\n' * 3)
+    outer = gzip.compress(b'{"text": "' + b"a" * 3000 + inner + b"b" * 9000 + b'"}\n', 0)
+    (tmp_path / "in/a.jsonl.gz").write_bytes(outer)
+    one = settings(tmp_path)
+    first, *others = plan_chunks(one, 2000, PACKABLE)
+    assert others
+    with pytest.raises(InputError, match="lie inside of one; compress the file again"):
+        list(read_documents(first, one, SplitSettings()))
+    with pytest.raises(InputError, match="lie inside of one"):
+        count_documents(first)
