@@ -14,8 +14,9 @@ import typer
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.base.messages import JsonLines
 from pipeline.commands import browse, inspect, maintain, monitor, run, setup, train
-from pipeline.commands.options import LogLevel, Quiet, Verbose, err, out, with_messages
+from pipeline.commands.options import LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
 
 app = typer.Typer(
     add_completion=True,
@@ -45,9 +46,10 @@ def top(
     verbose: Verbose = 0,
     quiet: Quiet = False,
     log_level: LogLevel = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Handle options of the program itself; its help text is given to `app`."""
-    context.obj = (verbose, quiet, log_level)
+    context.obj = (verbose, quiet, log_level, log_format)
 
 
 GARBAGE = 20_000  # objects between collections: at Python's 700, imports alone take 0.1 s longer
@@ -119,16 +121,22 @@ def main() -> None:
         message = missing_package(error)
         if message is None:
             raise
-        err.print(message, style="red", markup=False, highlight=False)
+        _say_error(message)
         sys.exit(1)
     except (PipelineError, OSError, ValueError) as error:  # OSError: no permission, no space, a store without an answer
         from stages.cards import CardError  # imports pydantic, which the help should not wait for
 
         if isinstance(error, ValueError) and not isinstance(error, CardError):
             raise
-        err.print(str(error), style="red", markup=False, highlight=False)
+        _say_error(str(error))
         sys.exit(2 if isinstance(error, ConfigError | CardError) else 1)
     sys.exit(result or 0)
+
+
+def _say_error(text: str) -> None:
+    if isinstance(err.file, JsonLines):
+        err.file.level = "error"
+    err.print(text, style="red", markup=False, highlight=False)
 
 
 if __name__ == "__main__":

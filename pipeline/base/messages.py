@@ -1,10 +1,18 @@
-"""Decides how much a command says: the level of the log on standard error, and what is shown in spite of -q."""
+"""Decides how much a command says: the level and form of the log on standard error, and what is shown in spite of -q.
+
+As JSON, everything on standard error is one object per line, for those who collect logs: the records of the log, and
+what a person would read there as text.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import sys
 import time
+from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -12,7 +20,10 @@ from rich.text import Text
 from pipeline.base.errors import visible
 
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 PACKAGES = ("pipeline", "launchers", "stages")
+_chosen = {"form": "text"}  # of this process
+MESSAGES = "pipeline"  # the logger that what was written for people is said to come from
 
 
 class _StandardError(logging.Handler):
@@ -22,7 +33,41 @@ class _StandardError(logging.Handler):
         print("\n".join(visible(line) for line in self.format(record).split("\n")), file=sys.stderr)
 
 
-def set_log_level(level: str) -> None:
+class _Json(logging.Formatter):
+    """Formats a record as one line of JSON; `extra={"event": …}` of a record is kept as an object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        more: dict[str, Any] = {"event": record.event} if hasattr(record, "event") else {}
+        if record.exc_info:
+            more["exception"] = self.formatException(record.exc_info)
+        return _line(record.created, record.levelname.lower(), record.name, record.getMessage(), more)
+
+
+class JsonLines(io.StringIO):
+    """A file that writes each text that is printed to it as one line of JSON on standard error."""
+
+    def __init__(self, level: str) -> None:
+        super().__init__()
+        self.level, self._text = level, ""
+
+    def write(self, text: str) -> int:
+        """Keep a part of a text."""
+        self._text += text
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what was kept."""
+        text, self._text = self._text.strip("\n"), ""
+        if text:
+            print(_line(time.time(), self.level, MESSAGES, text, {}), file=sys.stderr)
+
+
+def _line(when: float, level: str, logger: str, message: str, more: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"time": at, "level": level, "logger": logger, "message": message} | more)
+
+
+def set_log(level: str, form: str = "text") -> None:
     """Show records of this level and above, of our packages, on standard error, with the time in UTC."""
     for package in PACKAGES:
         logger = logging.getLogger(package)
@@ -31,12 +76,17 @@ def set_log_level(level: str) -> None:
         handler = _StandardError()
         formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
         formatter.converter = time.gmtime
-        handler.setFormatter(formatter)
+        handler.setFormatter(_Json() if form == "json" else formatter)
         logger.addHandler(handler)
         logger.setLevel(level.upper())
+    _chosen["form"] = form
 
 
 def warn(console: Console, text: Text | str, soft_wrap: bool = False) -> None:
     """Show what must not be missed: on the console, or on standard error where -q silences the console."""
-    place = Console(stderr=True, soft_wrap=True) if console.quiet else console
+    place = console
+    if console.quiet:
+        place = Console(
+            file=JsonLines("warning") if _chosen["form"] == "json" else None, stderr=True, soft_wrap=soft_wrap
+        )
     place.print(text if isinstance(text, Text) else Text(text), soft_wrap=soft_wrap or None)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, visible
-from pipeline.base.messages import LEVELS, set_log_level
+from pipeline.base.messages import FORMATS, LEVELS, JsonLines, set_log
 
 if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
@@ -74,6 +74,17 @@ LogLevel = Annotated[
         rich_help_panel=MESSAGES,
     ),
 ]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        metavar="FORMAT",
+        envvar="PIPELINE_LOG_FORMAT",
+        help="form of what is written on standard error: text, or json: an object on each line",
+        show_envvar=False,
+        rich_help_panel=MESSAGES,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts; its keys do not change")]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
@@ -101,30 +112,47 @@ def without_pandas() -> None:
             sys.meta_path.remove(nowhere)
 
 
-def set_messages(verbose: int, quiet: bool, level: str | None, summary: bool) -> None:
-    """Apply -v, -q and --log-level. `summary`: what the command prints is no more than a summary of what it does."""
+def set_messages(verbose: int, quiet: bool, level: str | None, form: str | None, summary: bool) -> None:
+    """Apply -v, -q, --log-level and --log-format.
+
+    `summary`: what the command prints is no more than a summary of what it does.
+    """
+    form = (form or "text").lower()
+    if form not in FORMATS:
+        raise ConfigError(f"--log-format {form}: give one of {', '.join(FORMATS)}")
+    if form == "json":
+        err.file, notes.file = JsonLines("warning"), JsonLines("info")
+    else:
+        for console in (err, notes):
+            console.file = None  # type: ignore[assignment]  # what sys.stderr is at that moment
     if quiet and verbose:
         raise ConfigError("-q asks for less and -v for more; leave out one of them")
     if level is not None and level.lower() not in LEVELS:
         raise ConfigError(f"--log-level {level}: give one of {', '.join(LEVELS)}")
-    set_log_level((level or ("error" if quiet else ("warning", "info", "debug")[min(verbose, 2)])).lower())
+    set_log((level or ("error" if quiet else ("warning", "info", "debug")[min(verbose, 2)])).lower(), form)
     notes.quiet = quiet
     out.quiet = quiet and summary
 
 
 def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., None]:
-    """Return a command with the options -v, -q and --log-level, which stand before or after its name."""
+    """Return a command with the options of messages, which stand before or after its name."""
 
     @functools.wraps(command)
     def called(
-        *values: Any, context: typer.Context, verbose: int, quiet: bool, log_level: str | None, **named: Any
+        *values: Any,
+        context: typer.Context,
+        verbose: int,
+        quiet: bool,
+        log_level: str | None,
+        log_format: str | None,
+        **named: Any,
     ) -> None:
-        above = context.obj or (0, False, None)
-        set_messages(verbose or above[0], quiet or above[1], log_level or above[2], summary)
+        above = context.obj or (0, False, None, None)
+        set_messages(verbose or above[0], quiet or above[1], log_level or above[2], log_format or above[3], summary)
         command(*values, **named)
 
     own = (("context", typer.Context, inspect.Parameter.empty), ("verbose", Verbose, 0), ("quiet", Quiet, False),
-           ("log_level", LogLevel, None))  # fmt: skip
+           ("log_level", LogLevel, None), ("log_format", LogFormat, None))  # fmt: skip
     signature = inspect.signature(command, eval_str=True)
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -370,7 +370,11 @@ class _Run:
                 for event in self.backend.launch(plan, self.record.folder):
                     self.record.log(event.model_dump(mode="json", exclude_defaults=True))
                     progress.see(event)
-                    _log.debug("%s", event.model_dump_json(exclude_defaults=True))
+                    _log.debug(
+                        "%s",
+                        event.model_dump_json(exclude_defaults=True),
+                        extra={"event": event.model_dump(mode="json", exclude_defaults=True)},
+                    )
                     if event.kind == "failed":
                         self.failures.append(f"{event.where}: {event.error}")
                 self.record.write_events()

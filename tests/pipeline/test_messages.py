@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from pipeline.base.messages import warn
+from pipeline.base.messages import set_log, warn
 from pipeline.cli import COMMANDS
 from tests.conftest import MakeConfig, write_jsonl
 from tests.support.cli import PIPELINE, pipeline
@@ -46,9 +49,55 @@ def test_the_log_goes_to_standard_error(make_config: MakeConfig) -> None:
     assert "INFO" in pipeline("plan", "--log-level", "INFO", path).stderr
 
 
+def test_as_json_every_line_of_standard_error_is_an_object(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log, warnings and errors; a following command without the option writes text again."""
+    path = make_config(autobleu=None)
+    done = pipeline("run", "-vv", "--log-format", "json", path)
+    assert done.returncode == 0 and "14 in = 14 kept" in done.stdout
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert all(datetime.fromisoformat(line["time"]).tzinfo == UTC for line in lines)
+    step = next(line for line in lines if line["message"].startswith("next step: main"))
+    assert (step["level"], step["logger"]) == ("info", "pipeline.run.run")
+    parts = [line["event"] for line in lines if line.get("event", {}).get("kind") == "part"]
+    assert parts and all(isinstance(one, dict) for one in parts)
+
+    monkeypatch.setenv("PIPELINE_LOG_FORMAT", "json")
+    written = path.read_text("utf-8")
+    path.write_text(f"{written}\nautobleus: {{}}\n", "utf-8")
+    refused = pipeline("plan", path)
+    assert refused.returncode == 2
+    (error,) = [json.loads(line) for line in refused.stderr.splitlines()]
+    assert error["level"] == "error" and "did you mean autobleu?" in error["message"]
+
+    monkeypatch.delenv("PIPELINE_LOG_FORMAT")
+    assert pipeline("plan", path).stderr.startswith(str(path))
+
+
+def test_a_traceback_and_signs_that_steer_terminals_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    set_log("info", "json")
+    log = logging.getLogger("pipeline.somewhere")
+    try:
+        raise ValueError("of a test")
+    except ValueError:
+        log.exception("two\nlines \x1b[31m and ü")
+    console = Console(quiet=True)
+    warn(console, "a part failed [/]\nand another")
+    set_log("warning")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first["message"] == "two\nlines \x1b[31m and ü" and "ValueError: of a test" in first["exception"]
+    assert (second["level"], second["message"]) == ("warning", "a part failed [/]\nand another")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(("-q", "-v"), "leave out one of them"), (("--log-level", "loud"), "give one of debug, info, warning, error")],
+    [
+        (("-q", "-v"), "leave out one of them"),
+        (("--log-level", "loud"), "give one of debug, info, warning, error"),
+        (("--log-format", "xml"), "give one of text, json"),
+    ],
 )
 def test_options_that_contradict_are_refused(make_config: MakeConfig, options: tuple[str, ...], words: str) -> None:
     refused = pipeline("plan", make_config(), *options)
@@ -62,7 +111,7 @@ def test_every_command_has_the_options() -> None:
 
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         names = {option for one in command.params for option in one.opts}
-        assert {"-v", "-q", "--log-level"} <= names, name
+        assert {"-v", "-q", "--log-level", "--log-format"} <= names, name
     assert sum(map(len, COMMANDS.values())) > 20
 
 
