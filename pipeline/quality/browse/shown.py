@@ -64,7 +64,7 @@ def shown_columns(corpus: Corpus, asked: list[str]) -> tuple[str, ...]:
 def shown_rows(
     corpus: Corpus, places: list[Place], names: tuple[str, ...], longest: int = SHORT
 ) -> list[dict[str, Any]]:
-    """Return rows: `part`, `row`, `values` by column, and the pieces of `text` and `decoded` where both are there."""
+    """Return rows: `part`, `row`, `values` by column, the pieces of `text` and `decoded`. names: of `shown_columns`."""
     return [shown_row(one, names, longest) for one in values_of(corpus, places, names)]
 
 

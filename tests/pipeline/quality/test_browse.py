@@ -33,7 +33,7 @@ from pipeline.quality.browse.differences import LONGEST, differences
 from pipeline.quality.browse.find import Finder, Question, values_of
 from pipeline.quality.browse.guard import HEADERS
 from pipeline.quality.browse.neighbours import COUNT, neighbours
-from pipeline.quality.browse.shown import around, looked_at
+from pipeline.quality.browse.shown import around, looked_at, shown_columns, shown_rows
 from pipeline.quality.browse.use import use_of
 from pipeline.quality.browse.watch import GivenUpError, Watch
 from pipeline.storage import layout
@@ -172,6 +172,49 @@ def test_rows_documents_and_neighbours(corpus: Corpus) -> None:
     given_up.give_up()
     with pytest.raises(GivenUpError):
         neighbours(corpus, corpus.parts[0], 0, None, None, given_up)
+
+
+def test_metadata_of_every_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each type: shown as JSON holds it, in order if it has one, nulls last, also while rows are thrown away."""
+    monkeypatch.setattr(find, "KEPT", 4)
+    kinds: dict[str, list[Any]] = {
+        "whole": [3, -1, None, 2**60], "part of one": [0.5, None, -1e300, 7.25], "yes": [True, False, None, True],
+        "day": ["2010-01-31", None, "1999-12-31", "2024-02-29"], "title": ["b", "ä", "", None],
+        "moment": ["2010-01-31T10:00:00Z", "2009-01-31T10:00:00Z", None, "2024-02-29T23:59:59.5Z"],
+        "tags": [["x", "<b>"], [], None, ["y"]],
+        "publisher": [{"name": "x", "year": 1}, None, {"name": "y", "year": 2}, None],
+    }  # fmt: skip
+    documents = [
+        {
+            "id": str(at),
+            "lang": "eng_Latn",
+            "text": "One sentence. Another one.",
+            **{name: values[at] for name, values in kinds.items()},
+        }
+        for at in range(4)
+    ]
+    write_jsonl(tmp_path / "in.jsonl", documents)
+    keep = dict.fromkeys(kinds, "auto") | {"day": "date", "moment": "timestamp"}
+    source = {"path": "in.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": keep}
+    assert pipeline("run", write_config(tmp_path, input=[source], encode=None, autobleu=None)).returncode == 0
+    corpus = Corpus(str(tmp_path / "out"))
+    for name, values in kinds.items():
+        for descending in (False, True):
+            question = Question("position >= 0", name, descending)
+            if name in ("tags", "publisher"):
+                with pytest.raises(ConfigError, match="has no order"):
+                    Finder(corpus).find(question, 0, 9, Watch())
+                continue
+            assert Finder(corpus).find(question, 0, 99, Watch()).places == expected(corpus, question)
+        for row in shown_rows(corpus, expected(corpus, Question()), shown_columns(corpus, [name, "doc_id"])):
+            value = values[int(row["values"]["doc_id"])]
+            shown = {2**60: str(2**60)}.get(value, value) if isinstance(value, int) else value
+            if name == "moment" and value:
+                shown = value.replace("Z", "+00:00").replace(".5", ".500000")
+            elif isinstance(value, (list, dict)):
+                shown = json.dumps(value)
+            assert row["values"][name] == shown
+            json.dumps(row, allow_nan=False)
 
 
 def test_purged_documents_are_not_shown(corpus: Corpus, grouped: Path, tmp_path: Path) -> None:
