@@ -47,15 +47,11 @@ SECONDS = 60.0  # until the server listens, on a machine that does much else
 LOWS = "autobleu < 60 or contains(text, 'the')"
 
 
-def _make_grouped(folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
-        make_corpus(folder, part_sentences=100)
-
-
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_once(tmp_path_factory, "browsed", _make_grouped) / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+        return made_once(tmp_path_factory, "export", make_corpus) / "out"  # that of the exports
 
 
 @pytest.fixture
