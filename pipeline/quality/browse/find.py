@@ -165,6 +165,7 @@ class _Scan:
                 places += _page_of(name, rows, before, start, count)
                 if self.found > start + count and not all_rows:  # one more says that there is a next page
                     break
+        self.whole = self.whole or self.read == self.corpus.rows
         return Found(places, self.read, self.found, self.whole)
 
     def _go_on(self, watch: Watch) -> Iterator[tuple[str, Ints, int]]:

@@ -37,7 +37,7 @@ def use_of(corpus: Corpus, where: Condition | None) -> Use:
     selected = " and ".join([*added, f"({text})"]) if added else text
     remarks = []
     if alone:
-        remarks.append(f"A null satisfies no comparison; select wants that said of {', '.join(alone)}.")
+        remarks.append(f"Sentences without {', '.join(alone)} never satisfy the filter; select wants that written out.")
     if open_:
         remarks.append(
             f"{', '.join(open_)} can be null, and the condition does not say what becomes of those sentences: select "

@@ -103,6 +103,11 @@ def test_a_page_reads_no_more_than_it_needs(corpus: Corpus) -> None:
     assert first.read == watch.read == ROW_GROUP_ROWS and not first.whole and len(first.places) == 10
     assert finder.find(Question("chars > 0"), 10, 10, watch).read == ROW_GROUP_ROWS  # nothing is read twice
     assert finder.find(Question("chars > 0"), 0, 10, watch, all_rows=True).found == corpus.rows
+    last = f"part == '{corpus.parts[-1]}'"
+    rows = corpus.to_arrow("row", where=last).num_rows
+    assert finder.find(
+        Question(last), 0, rows - 1, Watch()
+    ).whole  # the page ends before its rows do, but all were read
     watch.give_up()
     with pytest.raises(GivenUpError):
         finder.find(Question("chars > 1"), 0, 10, watch)
@@ -244,7 +249,10 @@ def test_the_selection_keeps_the_rows_of_the_filter(corpus: Corpus) -> None:
         assert done.returncode == 0, said(done)
         kept = re.search(r"sentences kept +([\d ]+?)  ", done.stdout)
         assert kept and int(kept[1].replace(" ", "")) == corpus.to_arrow("row", where=where).num_rows
-    assert "select wants that said of autobleu" in use_of(corpus, corpus.condition("autobleu < 60")).remark
+    assert (
+        "Sentences without autobleu never satisfy the filter"
+        in use_of(corpus, corpus.condition("autobleu < 60")).remark
+    )
     several = use_of(corpus, corpus.condition(LOWS))
     assert "autobleu can be null" in several.remark and yaml.safe_load(several.select) == {"select": LOWS}
     assert use_of(corpus, None).select == "" and shlex.split(several.inspect)[-1] == LOWS
