@@ -112,7 +112,8 @@ The column *changes* says what another value does:
   with; `--fresh` starts again.
 - **execution**: another value changes how the work is done (batch sizes, processes, places) and never the result.
 
-A section is a stage: leave it out and the stage does not run. `encode:` or `encode: {}` means all its defaults. Any
+A section is a stage: leave it out and the stage does not run. `encode:` or `encode: {}` means all its defaults,
+`encode: null` that it is left out. Any
 setting can be overridden on the command line: `--set encode.batch_tokens=4096`. `--set train=null` leaves a section
 out.
 """

@@ -30,6 +30,8 @@ from stages.lcm.card import trained_lcms
 from stages.yaml_text import load_yaml
 
 MAY_BE_EMPTY = (*SECTIONS, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
+_A_LIST, _SECTION = "a list: [a, b], or lines that begin with -", "keys and values: {key: value, …}, or {} for defaults"
+_KINDS = {"tuple_type": _A_LIST, "list_type": _A_LIST, "model_type": _SECTION, "model_attributes_type": _SECTION}
 _SHOWN = 80  # characters of a value in messages
 SALVAGES = 5  # rounds of removing wrong values
 
@@ -97,6 +99,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     lines: dict[tuple[str, ...], int] = {}
     set_here: dict[tuple[str, ...], str] = {}
     mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
+    _leave_out_nulls(data, node)
     for override in overrides:
         _apply(data, override)
         set_here[tuple(override.partition("=")[0].split("."))] = f"--set {plain(override, _SHOWN)}"
@@ -191,6 +194,14 @@ def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple
     if isinstance(value, dict | list):
         for key, one in value.items() if isinstance(value, dict) else enumerate(value):
             _no_credentials(one, places, (*where, str(key)), place)
+
+
+def _leave_out_nulls(data: dict[str, Any], node: Any) -> None:
+    """Remove sections that are `null` by that word, as `--set train=null` does; an empty one is all its defaults."""
+    for key, value in node.value:
+        written = isinstance(value, yaml.ScalarNode) and value.value != ""
+        if written and key.value in MAY_BE_EMPTY and data.get(key.value, key) is None:
+            del data[key.value]
 
 
 def _defaults(data: dict[str, Any], base: Path) -> None:
@@ -314,7 +325,8 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
         return [f"{place}: {key}: {context['error']}"] if key else []
     alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
     hint = f"did you mean {alike[0]}? " if alike else ""
-    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {where[-1]}: {_description(full)}"]
+    named = next((step for step in reversed(where) if not step.isdigit()), key)
+    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {named}: {_description(full)}"]
 
 
 def _written(where: tuple[str, ...]) -> str:
@@ -327,6 +339,10 @@ def _written(where: tuple[str, ...]) -> str:
 def _limits(error: dict[str, Any]) -> str:
     if error["type"] in ("tuple_type", "list_type") and isinstance(error.get("input"), str):
         return f"a list: [{plain(error['input'], _SHOWN)}]"
+    if error["type"] in _KINDS:
+        return _KINDS[error["type"]]
+    if error["type"] == "too_short":
+        return f"a list of {error['ctx']['min_length']} or more"
     text = str(error["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
     return text[:1].lower() + text[1:]
 

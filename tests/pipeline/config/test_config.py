@@ -102,6 +102,34 @@ def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
             load_config(path, [wrong])
 
 
+@pytest.mark.parametrize("null", ["null", "~", "Null"])
+def test_null_leaves_a_section_out_and_an_empty_one_is_its_defaults(tmp_path: Path, null: str) -> None:
+    head = "name: a\noutput: o\ninput: [{path: in/*.jsonl, lang: eng_Latn}]\n"
+    path = write(tmp_path, head + "".join(f"{name}: {null}\n" for name in ("encode", "autobleu", "report", "train")))
+    left_out = load_config(path)
+    assert (left_out.encode, left_out.autobleu, left_out.report, left_out.train) == (None,) * 4
+    again = load_config(path, ["encode.model=sonar-tiny", "autobleu.sample=0.5"])
+    assert again.autobleu and again.autobleu.sample == 0.5
+    empty = load_config(write(tmp_path, f"{head}encode:\nautobleu:\nreport: {{}}\n"))
+    assert empty.encode and empty.autobleu and empty.report is not None
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("input: data/*.jsonl", 'input is "data/*.jsonl"; allowed: a list: [data/*.jsonl]'),
+        ("input: {path: a}", 'input is {"path": "a"}; allowed: a list: [a, b], or lines that begin with -.'),
+        ("input: []", "input is []; allowed: a list of 1 or more."),
+        ("input: [a.jsonl]", 'input 1 is "a.jsonl"; allowed: keys and values: {key: value, …}, or {} for defaults. '),
+        ("autobleu: true", "autobleu is true; allowed: keys and values: {key: value, …}, or {} for defaults."),
+    ],
+)  # fmt: skip
+def test_wrong_kinds_of_values_are_told_in_the_words_of_yaml(tmp_path: Path, line: str, says: str) -> None:
+    head = "" if line.startswith("input") else "input: [{path: a.jsonl, lang: eng_Latn}]\n"
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_config(write(tmp_path, f"name: a\noutput: o\n{head}{line}\n"))
+
+
 @pytest.mark.parametrize("time", ["24:00:00", "1:30", "2-12:00"])
 def test_numbers_with_colons_stay_text(tmp_path: Path, time: str) -> None:
     """YAML 1.1 would read them to base 60: 24:00:00 as 86400, which a time limit takes as minutes."""
