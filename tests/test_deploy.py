@@ -1,0 +1,65 @@
+"""The files of deploy/: that they fit the package, its commands and each other."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+from typer.main import get_command
+
+from pipeline.cli import app
+from pipeline.config.load import load_config
+from tests.conftest import ROOT
+
+DEPLOY = ROOT / "deploy"
+# of a RayJob and what is in it, as KubeRay's API reference (ray.io/v1) names them
+FIELDS = {
+    "spec": {"entrypoint", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"},
+    "rayClusterSpec": {"rayVersion", "headGroupSpec", "workerGroupSpecs"},
+    "headGroupSpec": {"rayStartParams", "template"},
+    "workerGroupSpecs": {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"},
+}
+
+
+def test_the_rayjob_runs_a_command_of_the_pipeline_on_a_corpus_yaml(tmp_path: Path) -> None:
+    config, job = yaml.safe_load_all((DEPLOY / "kuberay-rayjob.yaml").read_text("utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    spec = job["spec"]
+    cluster = spec["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    for name, found in (("spec", spec), ("rayClusterSpec", cluster), ("headGroupSpec", cluster["headGroupSpec"]),
+                        ("workerGroupSpecs", workers)):  # fmt: skip
+        assert found.keys() <= FIELDS[name], name
+    pinned = re.search(r"^ray==(.*)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    assert pinned and cluster["rayVersion"] == pinned[1]
+
+    program, command, file, *options = shlex.split(spec["entrypoint"])
+    assert program == "pipeline"
+    get_command(app).commands[command].make_context(command, [file, *options])  # type: ignore[attr-defined]
+    images = set()
+    for pods in (cluster["headGroupSpec"], workers):
+        pod = pods["template"]["spec"]
+        (container,) = pod["containers"]
+        images.add(container["image"])
+        mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert mounted.keys() == {one["name"] for one in pod["volumes"]}
+        assert f"{mounted['config']}/corpus.yaml" == file
+        assert pod["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
+    assert len(images) == 1
+    path = tmp_path / "corpus.yaml"
+    path.write_text(config["data"]["corpus.yaml"], "utf-8")
+    assert load_config(path).output.startswith("s3://")
+
+
+def test_images_copy_every_folder_of_the_package() -> None:
+    """And send nothing else to the builder."""
+    docker = (DEPLOY / "Dockerfile").read_text("utf-8")
+    copied = {name.removeprefix("./") for line in re.findall(r"^COPY (?!--from)(.*) \./\S*$", docker, re.MULTILINE)
+              for name in line.split()}  # fmt: skip
+    sent = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8"), re.MULTILINE)
+    apptainer = re.findall(r"^    (\S+) /src/\1$", (DEPLOY / "Apptainer.def").read_text("utf-8"), re.MULTILINE)
+    packages = {"pipeline", "stages", "launchers", "conf"}
+    assert copied == set(sent) == set(apptainer) >= packages
+    assert all((ROOT / name).exists() for name in copied)
