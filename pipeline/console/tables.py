@@ -79,7 +79,8 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     rates = [
         f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in accounting.seconds.items() if seconds > 0
     ]
-    table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
+    if any(done.values()):
+        table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
     for warning, parts in accounting.warnings.most_common():
         warn(console, Text(f"warning: {plain(warning, 600)} ({counted(parts, 'part')})", style="yellow"))

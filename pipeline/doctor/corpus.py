@@ -17,7 +17,15 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.runs import check_corpus
 from pipeline.doctor.checks import Check, existing, installed, pip_extra, room, writable
 from pipeline.doctor.models import FileState, files_of
-from pipeline.inputs import Document, InputSettings, list_files, nearest_languages, plan_chunks, read_documents
+from pipeline.inputs import (
+    Document,
+    InputSettings,
+    Rejected,
+    list_files,
+    nearest_languages,
+    plan_chunks,
+    read_documents,
+)
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.store import Store
@@ -29,6 +37,7 @@ from stages.segment.token_cap import ENOUGH, cut_by_tokens, tokens_by_language
 from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
 
 RECORDS = 100  # records read of each input
+TEXTS = 10  # text files of an input that are looked at
 ENCODER: FileRole = "encoder"
 DECODER: FileRole = "decoder"
 
@@ -63,6 +72,11 @@ def of_config(config: RunConfig) -> Iterator[Check]:
     yield from output(config.output, dim)
 
 
+def _records(config: RunConfig, sample: InputSettings, card: ModelCard | None) -> Iterator[Document | Rejected]:
+    for chunk in plan_chunks(sample):
+        yield from read_documents(chunk, sample, config.split, card.languages if card else None)
+
+
 def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Check:
     name = "input"
     if card and isinstance(one.lang, str) and one.lang not in card.languages:
@@ -74,10 +88,12 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
     try:
         with translate_errors(one.path):
             files = list_files(one)
-            first = next(file for file in files if file.format != UNREADABLE)
-            sample = one.model_copy(update={"path": first.url, "limit": min(RECORDS, one.limit or RECORDS)})
-            for chunk in plan_chunks(sample):
-                for item in read_documents(chunk, sample, config.split, card.languages if card else None):
+            readable = [file for file in files if file.format != UNREADABLE]
+            first, limit = readable[0], min(RECORDS, one.limit or RECORDS)
+            looked = readable[:TEXTS] if first.format == "text" else [first]  # a text file is one document
+            for file in looked:
+                sample = one.model_copy(update={"path": file.url, "limit": limit})
+                for item in _records(config, sample, card):
                     if isinstance(item, Document):
                         kept += 1
                         langs[item.lang] += 1
@@ -89,7 +105,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
     except OSError as error:
         return Check("bad", name, f"{one.path}: {error}", "let this user read it")
     found = f"{one.path}: {counted(len(files), 'file')}, {size(sum(file.size for file in files))}; "
-    found += f"first records of {plain(first.path, 60)}: "
+    found += f"the first {len(looked)}: " if len(looked) > 1 else f"first records of {plain(first.path, 60)}: "
     found += counted(kept, "document") + (f" in {', '.join(lang for lang, _ in langs.most_common(5))}" if langs else "")
     refused |= {"unreadable files": [file.stamp for file in files if file.format == UNREADABLE]}
     problems = [f"{reason} ({len(errors)}), {plain(errors[0], 120)}" for reason, errors in refused.items() if errors]

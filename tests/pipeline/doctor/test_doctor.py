@@ -223,3 +223,11 @@ def test_no_slurm_where_a_file_asks_for_it(make_config: MakeConfig, monkeypatch:
     checks = examine(make_config(launcher={"kind": "slurm"}), None, describe)
     assert [(one.level, "no sbatch on PATH" in one.found) for one in checks if one.name == "SLURM"] == [("bad", True)]
     assert [one.level for one in examine(None, None, describe) if one.name == "SLURM"] == ["note"]
+
+
+def test_one_text_file_that_cannot_be_used_does_not_stop_a_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    """A text file is one document, so several are looked at."""
+    for name, data in (("a", b"\xff\xff"), ("b", b"A good text."), ("c", b"Another one.")):
+        (tmp_path / f"{name}.txt").write_bytes(data)
+    (check,) = found(make_config(input=[{"path": "*.txt", "lang": "eng_Latn"}]), "input")
+    assert check.level == "warn" and "the first 3: 2 documents in eng_Latn; not usable: not UTF-8 (1)" in check.found
