@@ -94,6 +94,38 @@ def _with_large(stored: ColumnType, found: ColumnType) -> ColumnType:
     return ColumnType(stored.name, stored.element, fields)
 
 
+def proves(kind: ColumnType, values: Sequence[Any]) -> bool:
+    """Return whether values that are stored as a type prove that it was found in their originals, not in others.
+
+    A whole number in `float64` or `7` in text may have been a number in the input; then the answer is no.
+    """
+    given = [value for value in values if value is not None]
+    if kind.element is not None:
+        return bool(given) and proves(kind.element, [one for value in given for one in value])
+    if kind.fields:
+        return all(one != NOTHING and proves(one, [value[name] for value in given]) for name, one in kind.fields)
+    return not given if kind == NOTHING else any(_proves(kind.name, value) for value in given)
+
+
+def _proves(name: str, value: Any) -> bool:
+    if name == "float64":
+        return not float(value).is_integer()
+    if name == TEXT.name:
+        return _is_text(value)
+    return abs(value) > EXACT_IN_FLOAT if name == LARGE else name in ("bool", "int64")
+
+
+def _is_text(value: str) -> bool:
+    """Return whether a text is not how a number, a list, an object or a time is written."""
+    try:
+        json.loads(value)
+    except ValueError:
+        return any(map(str.isalpha, value))
+    except RecursionError:
+        return False
+    return False
+
+
 def _type_of(value: Any) -> ColumnType:
     if isinstance(value, list | tuple):
         if any(isinstance(one, list | tuple | dict) for one in value):

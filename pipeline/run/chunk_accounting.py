@@ -26,7 +26,8 @@ LISTED = 10_000  # records of a chunk that have a row of their own
 class ChunkAccounting:
     """The accounting of one chunk. Costs about 150 bytes for each document that has an id of its own.
 
-    `purged`: ids that are dropped with the reason `purged`, whatever else is wrong with their records.
+    `purged`: ids that are dropped with the reason `purged`, whatever else is wrong with their records, unless there is
+    no text in them: nothing of such a record was ever kept, so a purge changes nothing about it.
     """
 
     def __init__(self, purged: Collection[str] = ()) -> None:
@@ -43,10 +44,10 @@ class ChunkAccounting:
     def reject(self, item: Rejected) -> None:
         """Count a record that the reader rejected; quarantined records are listed."""
         self.bytes_unreadable += item.bytes_unreadable
-        if item.doc_id in self.purged:
-            self.dropped[PURGED] += item.records
-        elif item.kind == "dropped":
+        if item.kind == "dropped":
             self.dropped[item.reason] += item.records
+        elif item.doc_id in self.purged:
+            self.dropped[PURGED] += item.records
         else:
             self._list(item, "input")
 
@@ -57,10 +58,6 @@ class ChunkAccounting:
             return
         payload = document.text.encode()
         self._list(Rejected.of(document.doc_id, document.record, reason, error, payload), SEGMENT)
-
-    def drop(self, document: Document, reason: str) -> None:
-        """Count a document of which nothing is kept; the reason is `purged` if it was purged."""
-        self.dropped[PURGED if document.doc_id in self.purged else reason] += 1
 
     def is_first(self, document: Document, in_chunk: bool) -> bool:
         """Return whether no earlier document had the same id; a later one goes into quarantine.

@@ -5,8 +5,9 @@ row that is left. Files of a part that holds purged documents are read and must 
 left out, the others are numbered anew, and the accounting moves the purged ones from *kept* or *quarantined* to
 *dropped*. Other parts get a receipt that names the files they have. The rows are those that segmenting the input again
 would give. It is segmented instead where that cannot be told from what is there: a file is missing or damaged, more
-records were quarantined than are listed, or a count in a receipt does not say which documents it counted. Cost: reading
-the documents of the chunk, and reading and writing documents and sentences of the parts that held one.
+records were quarantined than are listed, a count in a receipt does not say which documents it counted, or a purged
+document may be why a kept column has its type. Cost: reading the documents of the chunk and the schema of Parquet
+input, and reading and writing documents and sentences of the parts that held one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +101,12 @@ def version_before(store: Store, chunk: Chunk, now: str, recipe: str) -> ChunkRe
     return max(others, key=lambda one: (one.recipe == recipe, one.created), default=None)
 
 
-def rewriting(store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt) -> Rewriting | None:
+def rewriting(
+    store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt, keeps_types: Callable[[Receipt, pa.Table], bool]
+) -> Rewriting | None:
     """Return how to write a chunk again from its version before, if purged documents are all that distinguishes them.
+
+    keeps_types: whether kept columns of a part have the same types if only these documents are left of it.
 
     Raises `CorpusError` if a file of that version is missing or damaged.
     """
@@ -117,8 +122,10 @@ def rewriting(store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt
     parts, leaving = [], []
     for ref in before.parts:
         receipt = read_receipt(store, layout.receipt_path(SEGMENT, ref.part, ref.fingerprint))
-        found = _of_ids(OpenPart(store, receipt).family("documents"), gone)
-        if found.num_rows and any(key.startswith(MISFITS) for key in receipt.counts):
+        documents = OpenPart(store, receipt).family("documents")
+        found, left = _of_ids(documents, gone), documents.filter(pc.invert(_is_of(documents, gone)))
+        misfits = any(key.startswith(MISFITS) for key in receipt.counts)
+        if found.num_rows and left.num_rows and (misfits or not keeps_types(receipt, left)):
             return None
         parts.append(PartBefore(layout.part_number(ref.part), receipt, found.num_rows > 0))
         leaving.append(found.select(["doc_id", "subdocument"]))

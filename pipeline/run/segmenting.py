@@ -42,9 +42,9 @@ from pipeline.corpus.recipes import SEGMENT, Recipes, first_only, segment_part_f
 from pipeline.inputs import Chunk, Content, Document, InputSettings, Rejected, count_documents, read_documents
 from pipeline.inputs.column_types import ColumnType, labels, types_in
 from pipeline.inputs.documents import short
-from pipeline.inputs.kept_values import as_array, found_type, types_of_file
+from pipeline.inputs.kept_values import as_array, found_type, proves, types_of_file
 from pipeline.inputs.records import needed_columns
-from pipeline.run.chunk_accounting import ChunkAccounting
+from pipeline.run.chunk_accounting import PURGED, ChunkAccounting
 from pipeline.run.rewriting import PartBefore, PartLeft, chunk_left, part_left, rewriting, same_part, version_before
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -104,25 +104,26 @@ class ChunkSegmenter:
         recipe = fingerprint(self.recipes.segment[chunk.input])
         self._warned = []
         before = version_before(self.store, chunk, print_of_chunk, recipe)
+        columns = KeptColumns.of(chunk, self._settings(chunk), self.config)
         done: set[str] = set()
         if before:
-            for item in self._rewritten(chunk, print_of_chunk, before):
+            for item in self._rewritten(chunk, print_of_chunk, before, columns):
                 yield item
                 if isinstance(item, ChunkReceipt):
                     return
                 done.add(item.ref.part)
-        for item in self._segmented(chunk, print_of_chunk, recipe, before):
+        for item in self._segmented(chunk, print_of_chunk, recipe, before, columns):
             if isinstance(item, ChunkReceipt) or item.ref.part not in done:
                 yield item
 
     def _rewritten(
-        self, chunk: Chunk, print_of_chunk: str, before: ChunkReceipt
+        self, chunk: Chunk, print_of_chunk: str, before: ChunkReceipt, columns: KeptColumns
     ) -> Iterator[Segmentation | ChunkReceipt]:
         """Yield what `run` does, from the rows of the version before; no chunk's receipt if that cannot be done."""
         started = time.perf_counter()
         parts: list[Receipt] = []
         try:
-            how = rewriting(self.store, self.recipes, chunk, before)
+            how = rewriting(self.store, self.recipes, chunk, before, columns.stay)
             if how is None:
                 return
             for part in how.parts:
@@ -170,11 +171,10 @@ class ChunkSegmenter:
         return write_family(self.store, "quarantine", chunk.id, print_of_chunk, listed)[0]
 
     def _segmented(
-        self, chunk: Chunk, print_of_chunk: str, recipe: str, before: ChunkReceipt | None
+        self, chunk: Chunk, print_of_chunk: str, recipe: str, before: ChunkReceipt | None, columns: KeptColumns
     ) -> Iterator[Segmentation | ChunkReceipt]:
         started = time.perf_counter()
         accounting = ChunkAccounting(self.recipes.tombstones.ids)
-        columns = KeptColumns.of(chunk, self._settings(chunk), self.config)
         replaced = {ref.part: ref.fingerprint for ref in before.parts} if before else {}
         parts: list[Receipt] = []
         for number, part in enumerate(self._parts(chunk, accounting)):
@@ -267,8 +267,10 @@ class ChunkSegmenter:
         }
         limit = self.config.segment.max_document_sentences
         for document, (first, last) in zip(batch, pairwise(edges.tolist()), strict=True):
-            if first == last or document.doc_id in accounting.purged:
-                accounting.drop(document, "no text")
+            if first == last:
+                accounting.dropped["no text"] += 1
+            elif document.doc_id in accounting.purged:
+                accounting.dropped[PURGED] += 1
             else:
                 accounting.kept += 1
             for number, start in enumerate(range(first, last, limit)):
@@ -460,6 +462,15 @@ class KeptColumns:
         declared = config.kept_types(settings)
         open_types = [name for name in settings.keep if name not in declared]
         return cls(declared, types_of_file(chunk, open_types) if open_types else {})
+
+    def stay(self, receipt: Receipt, left: pa.Table) -> bool:
+        """Return whether a part has the same types if only these documents are left of it, as far as they tell."""
+        types = types_in(receipt.counts, 1)
+        for name in kept_names([f"documents.{one}" for one in left.column_names]):
+            kind, known = types.get(name), self.declared.get(name) or self.stored.get(name)
+            if kind is None or not (kind == known if known else proves(kind, left[name].to_pylist())):
+                return False
+        return True
 
     def arrays(self, documents: Mapping[str, Sequence[Any]]) -> KeptPart:
         """Convert kept values of a part's documents to arrays, with the counts and warnings for its receipt."""

@@ -22,7 +22,7 @@ from pipeline.inputs.column_types import (
     stored_type,
     types_in,
 )
-from pipeline.inputs.kept_values import as_array, found_type
+from pipeline.inputs.kept_values import as_array, found_type, proves
 
 BIG = 2**53 + 1
 EVERY = [
@@ -158,3 +158,29 @@ def test_counts_of_receipts_say_the_common_type() -> None:
     both = {key: one.get(key, 0) + two.get(key, 0) for key in one | two}
     assert types_in(both, 2) == {"year": ColumnType("float64"), "we/ird.näme": TEXT}
     assert types_in(both, 3)["year"] == TEXT  # a part of a version that kept text alone
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "proven"),
+    [
+        ("int64", [None, 7], True),
+        ("int64", [None], False),
+        ("int64 > 2^53", [1, 2**60], True),
+        ("int64 > 2^53", [1, 2], False),
+        ("float64", [1.0, 0.5], True),
+        ("float64", [1.0, None], False),
+        ("bool", [False], True),
+        ("null", [None], True),
+        ("string", ["7", "seven"], True),
+        ("string", ["7", "true", "[1]", '{"a": 1}', "2010-01-01 00:00:00", "NaN", ""], False),
+        ("list<int64>", [[], [1]], True),
+        ("list<int64>", [[]], False),
+        ("list<null>", [[]], True),
+        ("list<null>", [None], False),
+        ({"a": "int64", "b": "string"}, [{"a": 1, "b": None}, {"a": None, "b": "two"}], True),
+        ({"a": "int64", "b": "null"}, [{"a": 1, "b": None}], False),
+        ("int32", [1], False),
+    ],
+)
+def test_values_prove_the_type_that_was_found_in_them(kind: Any, values: list[Any], proven: bool) -> None:
+    assert proves(ColumnType.from_json(kind), values) == proven

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.corpus.accounting import compute_accounting
+from pipeline.maintenance.purge import purge
 from pipeline.maintenance.verify import check
 from pipeline.storage.store import Store
 from tests.conftest import TINY_CARD, data_digests, sample_documents, write_config, write_inputs, write_jsonl
@@ -68,7 +70,8 @@ def in_place(path: Path, out: Path, *keep: str) -> Path:
     anew.mkdir()
     shutil.copy(out / "corpus.json", anew)
     for name in ("fits", *keep):
-        shutil.copytree(out / name, anew / name)
+        if (out / name).exists():
+            shutil.copytree(out / name, anew / name)
     run(path, f"output={anew}")
     return anew
 
@@ -79,7 +82,8 @@ def counts(out: Path) -> dict[str, dict[str, float]]:
     found = compute_accounting(Store(str(out)), corpus.chunks)
     assert found.complete and not found.problems
     own = {stage: {key: value for key, value in one.items() if key != "copied"} for stage, one in found.counts.items()}
-    return own | {"accounting": dict(found.dropped) | dict(found.quarantined) | {"in": found.documents_in}}
+    accounting: dict[str, float] = {**found.dropped, **found.quarantined, "in": found.documents_in}
+    return own | {"accounting": accounting}
 
 
 def assert_same(out: Path, anew: Path) -> None:
@@ -161,4 +165,36 @@ def test_what_is_damaged_is_not_copied(path: Path, tmp_path: Path, family: str) 
     assert (made["segment"] > 0) == (family == "sentences") and made["encode"] > 0
     warned = [text for one in receipts(out).values() for text in one["warnings"]]
     assert any(f"{family}/{part}" in text for text in warned), warned
+    assert_same(out, in_place(path, out, "tombstones"))
+
+
+@pytest.mark.parametrize(
+    ("values", "copied"),
+    [
+        ((1, "secret", 3), False),
+        (({"x": 1}, {"secret": 1}, {"x": 2}), False),
+        (("one", "secret", 3), True),
+    ],
+)
+def test_nothing_of_a_purged_document_is_left_in_types_and_counts(
+    tmp_path: Path, values: tuple[Any, ...], copied: bool
+) -> None:
+    """Its values may be why a kept column has its type, and another document without text may have its id."""
+    documents = [
+        {"id": name, "lang": "eng_Latn", "title": "A day", "value": value, "text": "It is late. They go home."}
+        for name, value in zip("abc", values, strict=True)
+    ]
+    empty = {**documents[1], "text": " "}
+    write_jsonl(tmp_path / "in/a.jsonl", [*documents, empty, {**empty, "text": ""}])
+    inputs = [{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["title", "value"]}]
+    path = write_config(tmp_path, input=inputs, encode=None, autobleu=None)
+    run(path)
+    out = tmp_path / "out"
+    (tmp_path / "ids.txt").write_text("b")
+    purge(Console(quiet=True), Corpus(str(out)), str(tmp_path / "ids.txt"), False, lambda jobs: False)
+    run(path)
+    found = compute_accounting(Store(str(out)), Corpus(str(out)).chunks)
+    assert (found.counts["segment"].get("copied", 0) > 0) == copied
+    assert found.dropped == {"no text": 2, "purged": 1}
+    assert not [name for name in out.rglob("*.*") if name.is_file() and b"secret" in name.read_bytes()]
     assert_same(out, in_place(path, out, "tombstones"))
