@@ -367,6 +367,9 @@ def export_model(
     licence: Annotated[
         str, typer.Option(metavar="ID", help="licence of the weights, such as cc-by-4.0")
     ] = "not stated",
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="what the model is called (default: the name of the training)")
+    ] = None,
 ) -> None:
     """Write a trained model to a folder of its own, which works on any machine without the corpus.
 
@@ -385,7 +388,7 @@ def export_model(
 
     corpus = open_corpus(place)
     [where] = places_of(corpus, (model,))
-    export(out, corpus, where, to, licence)
+    export(out, corpus, where, to, licence, name)
 
 
 def compare_objectives(

@@ -46,7 +46,7 @@ def codec_of(record: StandaloneRecord, place: str, device: str) -> TextCodec:
     return TextCodec(record.text, place, "use a model that was trained with these", device)
 
 
-def export_model(console: Console, corpus: Corpus, place: str, to: str, licence: str) -> None:
+def export_model(console: Console, corpus: Corpus, place: str, to: str, licence: str, name: str | None = None) -> None:
     """Write a trained model of a corpus to a folder of its own.
 
     Args:
@@ -55,6 +55,7 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
         place: its folder, …/train/NAME.
         to: the folder to create, at any fsspec URL.
         licence: of the weights.
+        name: of the model, if that is not the name of the training.
 
     Raises:
         ConfigError: if the folder to create is not empty.
@@ -68,7 +69,7 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
     started = read_started(store, run) if store.exists(f"{run}/{RECORD}") else None
     sampling = started.settings.sampling.given() if started and started.settings.sampling else {}
     record = StandaloneRecord(
-        name=run.rpartition("/")[2],
+        name=name or run.rpartition("/")[2],
         kind=about.card.kind,
         objective=about.card.objective,
         parameters=sum(one.numel() for one in model.parameters()),
@@ -83,8 +84,8 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
         files[CODEBOOKS] = codebooks_bytes(store, about.pinned)
     files["README.md"] = _readme(record, about, _evaluation(store, run)).encode()
     files[TEXT] = sealed(record.model_dump_json(indent=1))
-    for name, data in files.items():
-        with target.file(name) as file:
+    for path, data in files.items():
+        with target.file(path) as file:
             file.write(data)
     written = f"{counted(len(files), 'file')}, {size(sum(map(len, files.values())))}"
     console.print(f"{target.url} written ({written})", markup=False, highlight=False, soft_wrap=True)

@@ -39,7 +39,7 @@ def prompt(corpus: Corpus) -> Path:
 
 
 def export(corpus: Corpus, kind: str, to: Path) -> Path:
-    done = pipeline("export-model", corpus.url, "--model", kind, "--to", to, "--licence", "cc0-1.0")
+    done = pipeline("export-model", corpus.url, "--model", kind, "--to", to, "--licence", "cc0-1.0", "--name", "mine")
     assert done.returncode == 0, said(done)
     assert f"pipeline generate --model {to} --prompt story.txt" in done.stdout
     assert "card.yaml is not part of it" in done.stdout  # the corpora of tests have a card that does not ship
@@ -71,7 +71,7 @@ def test_its_readme_and_record_say_what_it_is(corpus: Corpus, tmp_path: Path) ->
     assert "Licence**: cc0-1.0" in readme and "sonar-space-tiny (64 dimensions)" in readme
     assert "| | ℓ2 | CA |" in readme and "| base | " in readme and "| previous sentence | " in readme
     record = standalone(str(folder))
-    assert (record.name, record.kind, record.steps) == ("base", "base", 7)
+    assert (record.name, record.kind, record.steps) == ("mine", "base", 7)
 
 
 def test_it_is_evaluated_on_a_corpus_of_its_encoder(corpus: Corpus, tmp_path: Path) -> None:
@@ -80,6 +80,28 @@ def test_it_is_evaluated_on_a_corpus_of_its_encoder(corpus: Corpus, tmp_path: Pa
     assert both.returncode == 0, said(both)
     lines = [line.split() for line in both.stdout.splitlines() if line.startswith(("base", "own"))]
     assert len(lines) == 2 and lines[0][1:] == lines[1][1:]
+
+
+def test_the_model_that_ships_continues_a_text(prompt: Path, tmp_path: Path) -> None:
+    done = pipeline(
+        "generate",
+        "--model",
+        "lcm-tiny-books",
+        "--prompt",
+        prompt,
+        "--sentences",
+        2,
+        "--steps",
+        5,
+        "--to",
+        tmp_path / "to",
+    )
+    assert done.returncode == 0, said(done)
+    assert "[it goes on]" in done.stdout and (tmp_path / "to").read_text().strip()
+    done = pipeline("models", "lcm-tiny-books")
+    assert done.returncode == 0 and "two-tower" in done.stdout, said(done)
+    done = pipeline("evaluate", "nowhere", "--model", "lcm-tiny-books")
+    assert done.returncode == 1 and "nowhere" in done.stderr and "Traceback" not in said(done)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "scaler.safetensors", "codebooks.safetensors"])
