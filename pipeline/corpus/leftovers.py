@@ -58,10 +58,11 @@ def _erase_names(store: Store, chunks: Collection[ChunkState]) -> int:
     folders = [*(f"receipts/{stage}" for stage in NAMING), *NAMING.values()]
     old = [path for folder in folders for path in store.find(folder)]
     live = {path for chunk in chunks for path in live_files(chunk)} if old else set()
-    for path in old:
-        if path not in live:
-            store.delete(path)
-    return sum(path not in live for path in old)
+    dead = [path for path in old if path not in live]
+    forget(store, {path.rpartition("/")[2].partition("-")[0] for path in dead if path.startswith("receipts/")})
+    for path in dead:
+        store.delete(path)
+    return len(dead)
 
 
 def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str]:

@@ -53,10 +53,14 @@ RECENT_CHUNKS = 64  # whose receipts are kept
 class Corpus:
     """A corpus on any fsspec filesystem, as the newest run describes it; only files that a receipt names are opened.
 
-    Raises `CorpusError` if the folder is not a corpus.
+    url: its folder, or the corpus.yaml that it was made by. Raises `CorpusError` if the folder is not a corpus.
     """
 
     def __init__(self, url: str, view: View | None = None, store: Store | None = None) -> None:
+        if view is None and url.endswith((".yaml", ".yml")):
+            from pipeline.config.load import load_config
+
+            url = load_config(url).output
         self.url = url
         self.store = store or Store(url)
         self.view = view or newest_view(self.store)

@@ -10,7 +10,7 @@ import pytest
 
 from launchers.launch import launch
 from pipeline import Corpus
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.leftovers import sweep
@@ -42,6 +42,13 @@ def test_table_scan_and_matrix(corpus: Corpus) -> None:
     assert sum(one.num_rows for one in corpus.scan("chars")) == corpus.rows == corpus.table("chars").num_rows
     assert set(corpus.table(part=corpus.parts[0]).column_names) == set(corpus.columns)
     assert "title" in corpus.documents(0).column_names
+
+
+def test_it_is_opened_by_its_file(corpus: Corpus, make_config: MakeConfig, tmp_path: Path) -> None:
+    assert Corpus(str(make_config())).rows == corpus.rows
+    (tmp_path / "wrong.yaml").write_text("name: a")
+    with pytest.raises(ConfigError, match="output"):
+        Corpus(str(tmp_path / "wrong.yaml"))
 
 
 def test_questions_that_have_no_answer(corpus: Corpus, tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ from pipeline.quality.explore import write_explorer
 from pipeline.select.selection import Selection
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
-from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
+from tests.support.corpora import begin_without_packing
 from tests.support.runs import run
 
 SCORES = {"autobleu": {"sample": 0.5, "length_extra": 1, "length_factor": 1.0}, "fit": {"rows": 100}, "scaler": {}}
@@ -339,3 +340,13 @@ def test_ids_with_line_ends_are_given_as_jsonl_or_parquet(odd_ids: Path, tmp_pat
     pq.write_table(pa.table({"doc_id": ["a", None]}), tmp_path / "ids.parquet")
     done = pipeline("purge", odd_ids, "--ids", tmp_path / "ids.parquet")
     assert done.returncode == 2 and "row 1 is null" in done.stderr, done
+
+
+def test_the_ledger_forgets_comparisons_that_a_purge_deletes(tmp_path: Path) -> None:
+    for number, name in enumerate(("libreoffice-eng", "libreoffice-deu")):  # a chunk each
+        write_jsonl(tmp_path / f"in/{number}.jsonl", sample_documents(name, 2))
+    begin_without_packing(tmp_path / "out")
+    run(write_config(tmp_path, autobleu=None, duplicates={}))
+    purged(tmp_path / "out", sample_documents("libreoffice-eng", 1)[0]["id"])
+    run(write_config(tmp_path, autobleu=None))
+    assert check(Corpus(str(tmp_path / "out")), lambda done: None) == []
