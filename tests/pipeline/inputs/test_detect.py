@@ -106,7 +106,7 @@ def test_both_forms_mean_the_same(tmp_path: Path) -> None:
             {"detect": {"treshold": 0.5}},
             "key input 1: lang.detect.treshold; did you mean threshold? allowed here: thre",
         ),
-        ({"detect": 0.5}, "input 1: lang.detect is 0.5; allowed: an object. detect: settings of language detection"),
+        ({"detect": 0.5}, "input 1: lang.detect is 0.5; allowed: keys and values: {key: value, …}, or {} for "),
         ({"detect": {}, "column": "lang"}, "unknown key input 1: lang.column; allowed here: detect"),
         ({"columns": "lang"}, "unknown key input 1: lang.columns; did you mean column? allowed here: column"),
         (5, "input 1: lang is 5; allowed: string. lang: SONAR language code of all documents (eng_Latn), {column: "),

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError
+from pipeline.base.extras import PACKAGES
 from pipeline.config.load import load_config
 from pipeline.config.train import TrainSettings
 from pipeline.planning.checks import load_checked
@@ -53,7 +54,8 @@ def test_a_missing_extra_is_told_before_anything_is_done(
     training_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By plan, run and doctor, whose checks these are, and by train, which then deletes nothing for --fresh."""
-    for name in ("wandb", "sqlalchemy"):
+    names = (*PACKAGES["wandb"], *PACKAGES["mlflow"])
+    for name in names:
         monkeypatch.setitem(sys.modules, name, None)
     written = training_corpus.read_text("utf-8")
     training_corpus.write_text(f"{written}\ntrain:\n  trackers: [wandb, mlflow]\n", "utf-8")
@@ -61,7 +63,7 @@ def test_a_missing_extra_is_told_before_anything_is_done(
         with pytest.raises(ConfigError) as told:
             load_checked(training_corpus)
         line = written.count("\n") + 3
-        assert f"{training_corpus}:{line}: train.trackers: The packages wandb, sqlalchemy are not" in str(told.value)
+        assert f"{training_corpus}:{line}: train.trackers: The packages {', '.join(names)} are not" in str(told.value)
         assert "pip install 'sonar-pipeline[wandb,mlflow]'" in str(told.value)
     finally:
         training_corpus.write_text(written, "utf-8")
