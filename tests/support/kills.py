@@ -10,7 +10,8 @@ from pipeline.corpus.reader import Corpus
 from tests.conftest import data_digests
 from tests.support.cli import pipeline
 
-KILLS = int(os.environ.get("PIPELINE_KILLS", "3"))  # of each launcher
+USUAL = 3
+KILLS = int(os.environ.get("PIPELINE_KILLS", USUAL))  # of each launcher
 
 
 def files(folder: Path) -> int:
