@@ -15,7 +15,8 @@ from pipeline.corpus.fits import fit_reasons
 from pipeline.corpus.runs import newest_is
 from pipeline.monitor.trainings import training_in_words
 from pipeline.planning.plan import Plan
-from pipeline.run.run import REPORT, RunOptions, ends_with_training
+from pipeline.run.finish import REPORT
+from pipeline.run.run import RunOptions, ends_with_training
 from pipeline.storage.store import Store
 from pipeline.training.record import RECORD, changed_since
 from pipeline.training.status import training_status

@@ -29,6 +29,7 @@ from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from stages.stage import Recounts, StageSettings
 
+NOT_COPIED = "nothing was copied from the version that the part replaces"
 VERSIONS = 8  # that are looked through: a part may have been replaced before it was encoded
 _NUMBER = "sentences.doc"  # the number of a document in its part, which says nothing of the document
 _DOCUMENTS = ("documents.doc_id", "documents.subdocument", "documents.first_row", "documents.rows")
@@ -95,7 +96,7 @@ class Copier:
                 if receipt:
                     return self._from(part, earlier, receipt, settings), []
         except CorpusError as error:
-            return None, [f"nothing was copied from the version that the part replaces: {error}"]
+            return None, [f"{NOT_COPIED}: {error}"]
         return None, []
 
     def _versions(self, part: OpenPart) -> Iterator[OpenPart]:

@@ -1,7 +1,6 @@
-"""Implements `pipeline run`: the pilot, the fits, the main pass, progress on the screen; the accounting; the report.
+"""Implements `pipeline run`: the pilot, the fits, the main pass, progress on the screen; `finish.py` ends it.
 
-The accounting is done from what is on disk, not from what workers said. Cost beside the work itself: reading every
-receipt of the corpus once per phase, and the scores of up to 500 000 rows.
+Cost beside the work itself: reading every receipt of the corpus once per phase.
 """
 
 from __future__ import annotations
@@ -17,48 +16,35 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.text import Text
 
-from pipeline.base.errors import ConfigError, CorpusError, PipelineError
-from pipeline.base.formats import counted, number
-from pipeline.base.messages import warn
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import counted
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import FITS
 from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
-from pipeline.console.tables import show_accounting, show_unfinished
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
 from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
-from pipeline.corpus.accounting import compute_accounting
-from pipeline.corpus.duplicate_count import count_duplicate_ids
 from pipeline.corpus.events import Event
 from pipeline.corpus.fits import check_lost
-from pipeline.corpus.ledger import compact
-from pipeline.corpus.leftovers import erase, sweep
-from pipeline.corpus.reader import Corpus
-from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT, compares_ids
 from pipeline.corpus.runs import (
-    EXPECTATIONS,
     PROGRESS,
     RunRecord,
     check_corpus,
     is_begun,
-    newest_is,
 )
-from pipeline.corpus.states import States, View, fold, forget_gone, total_of
+from pipeline.corpus.states import States, View, forget_gone
 from pipeline.inputs import Chunk
 from pipeline.planning.estimate import FILE as ESTIMATE
-from pipeline.planning.estimate import compared, keep_rates, kept_estimate
+from pipeline.planning.estimate import kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_aliases, show_same
-from pipeline.quality.expectations import Expectation, as_summary
-from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
-from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import compare_ids
-from pipeline.run.expected import check_strict, checked_expectations, raise_if_unexpected
+from pipeline.run.expected import check_strict, raise_if_unexpected
+from pipeline.run.finish import finish, nothing_to_do
 from pipeline.run.steps import compare, decide, next_step
 from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
@@ -68,10 +54,8 @@ from pipeline.training.status import training_status
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
 Submit = Callable[[RunRecord, Lease], None]
-SHOWN_ROWS = 500_000
 BEAT_SECONDS = 5.0  # the longest pause between heartbeats, which also carry the progress
 TOLD_FAILURES = 20
-REPORT = "report/index.html"
 _log = logging.getLogger(__name__)
 _STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster and "}
 _SUBMITTED = """submitted; the corpus is complete when its last job says so
@@ -173,7 +157,7 @@ def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, b
                 compare_ids(store, config, plan.view.listed.chunks, lambda text: console.print(text, highlight=False))
             plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         if plan.nothing_to_do:
-            _nothing_to_do(console, plan)
+            nothing_to_do(console, plan)
             return None
         if isinstance(plan.chunks, States):
             forget_gone(plan.chunks)
@@ -256,21 +240,6 @@ def plan_run(
             raise ConfigError(f"--refit {name}: this run does not fit that; it fits {', '.join(fits) or 'nothing'}")
     seen = plan.view
     return (make_plan(config, options.only, options.until, refit, _chunks(plan)) if refit else plan), seen
-
-
-def _nothing_to_do(console: Console, plan: Plan) -> None:
-    store = Store(plan.config.output)
-    older = not newest_is(store, plan.view, plan.config)
-    record = RunRecord(store, plan.config, plan.view) if older else None  # the last run had another configuration
-    console.print("Nothing to do.")
-    whole = _close_accounting(console, plan)
-    expected = checked_expectations(console, plan)
-    if record:
-        record.close({"done": True, EXPECTATIONS: as_summary(expected)})
-    if not whole:
-        raise CorpusError("the corpus is not complete: see above what is wrong")
-    if older or not store.exists(REPORT):
-        _report(console, plan, expected)
 
 
 def _chunks(plan: Plan) -> Sequence[Chunk]:
@@ -368,13 +337,10 @@ class _Run:
             self.progress = progress
             try:
                 for event in self.backend.launch(plan, self.record.folder):
-                    self.record.log(event.model_dump(mode="json", exclude_defaults=True))
+                    said = event.model_dump(mode="json", exclude_defaults=True)
+                    self.record.log(said)
                     progress.see(event)
-                    _log.debug(
-                        "%s",
-                        event.model_dump_json(exclude_defaults=True),
-                        extra={"event": event.model_dump(mode="json", exclude_defaults=True)},
-                    )
+                    _log.debug("%s", json.dumps(said, ensure_ascii=False), extra={"event": said})
                     if event.kind == "failed":
                         self.failures.append(f"{event.where}: {event.error}")
                 self.record.write_events()
@@ -400,59 +366,6 @@ def _progress_of(console: Console, plan: Plan) -> RunProgress:
     )
 
 
-def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
-    """Do the accounting, close the run's record, and write the report. Raises `CorpusError` if something is left."""
-    whole = _close_accounting(console, plan, worst=3)
-    _show_duplicates(console, plan)
-    _compare_estimate(console, plan, record)
-    if not whole and not failures:
-        failures = ["the corpus is not complete; its accounting says why"]
-    complete = not failures
-    expected: list[Expectation] = []
-    try:
-        expected = checked_expectations(console, plan)
-    except PipelineError as error:
-        complete, failures = False, [*failures, f"report.expect: {error}"]
-    summary = {"done": complete, "failures": failures, "seconds": round(seconds, 1)}
-    record.close(summary | {EXPECTATIONS: as_summary(expected)})
-    try:
-        _report(console, plan, expected)
-    except PipelineError as error:
-        if complete:
-            raise
-        warn(console, f"no report: {error}")  # the error that stopped the run matters more
-    if not complete:
-        raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
-    console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
-
-
-def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
-    """Say how much there is, and how much was expected when the run began; keep the rates of this machine."""
-    path = f"{record.folder}/{ESTIMATE}"
-    if not record.store.exists(path):
-        return
-    kept, total = record.store.read(path), total_of(Corpus(plan.config.output, plan.view).chunks)
-    if text := compared(kept, total):
-        console.print(text, highlight=False)
-    if plan.config.launcher.kind in ("inline", "local"):  # elsewhere, other machines did the work
-        keep_rates(kept, total, plan.config)
-
-
-def _show_duplicates(console: Console, plan: Plan) -> None:
-    """Say that ids have several documents, unless the configuration says what to do with them."""
-    config, corpus = plan.config, Corpus(plan.config.output, plan.view)
-    if config.duplicate_ids or not any(one.id for one in config.input) or not 0 < len(corpus.parts) <= LISTED_PARTS:
-        return
-    found = count_duplicate_ids(corpus)
-    if found.ids:
-        verb = "stands" if found.ids == 1 else "stand"
-        warn(
-            console,
-            f"{counted(found.ids, 'id')} {verb} in more than one document ({number(found.documents)} documents in "
-            "all); to keep the first one of each, set duplicate_ids: keep-first (keep-all: this is intended)",
-        )
-
-
 def _give_back_memory() -> None:
     """Free the GPU memory of a fit for the workers that follow."""
     import torch
@@ -460,60 +373,3 @@ def _give_back_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> None:
-    """Write the report, if the configuration asks for one and there is something to show."""
-    if not plan.config.report:
-        return
-    from pipeline.quality.explore import write_explorer
-    from pipeline.quality.report import write_corpus_report  # imports matplotlib
-
-    corpus = Corpus(plan.config.output, plan.view)
-    if corpus.parts:
-        with announced(console, "writing the report"):
-            place = write_corpus_report(
-                corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
-            )
-        console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
-        if plan.config.report.interactive:
-            with announced(console, "writing the interactive report"):
-                place = write_explorer(corpus, None, plan.config.report.max_rows, expected)
-            console.print(f"to explore: {place}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
-    """Show the accounting and the quality. Returns True if everything that the plan may do is on disk and balances."""
-    corpus = Corpus(plan.config.output, plan.view)
-    with announced(console, "accounting for every document"):
-        swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks, plan.visits)
-        accounting = compute_accounting(corpus.store, corpus.chunks)
-    show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
-    if swept:
-        console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
-    if erased:
-        console.print(f"removed {counted(erased, 'file')} of chunks that held purged documents")
-    if "autobleu" in corpus.columns:
-        with announced(console, "measuring quality by language"):
-            quality, scores = measure(corpus, SHOWN_ROWS), measure_scores(corpus, SHOWN_ROWS)
-        show_quality(console, quality, corpus_bleu_of(accounting), lengths=False)
-        show_scores(console, scores)
-        if worst and quality.everything.scored:
-            rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
-            show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
-    show_unfinished(console, accounting)
-    lost = sum(accounting.quarantined.values())
-    if console.quiet and worst and lost:
-        warn(
-            console,
-            f"{counted(lost, 'record')} in quarantine of {number(accounting.documents_in)}: pipeline quarantine",
-        )
-    if not accounting.problems:
-        fold(corpus.store, corpus.chunks)
-        compact(corpus.store)
-    if accounting.quarantined and not accounting.kept and not accounting.open_chunks:
-        warn(console, Text("No document was kept.", "red"))
-        return False
-    left = [stage for stage in plan.stages if accounting.open_parts.get(stage)]
-    undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]
-    return not undone and not (accounting.open_chunks and "segment" in plan.stages) and not accounting.problems

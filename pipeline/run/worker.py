@@ -19,7 +19,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.receipts import COPIED, PartRef, Receipt, commit, read_receipt, summed
 from pipeline.corpus.recipes import SEGMENT, Recipes, part_fingerprint
-from pipeline.run.copying import Copier, Copies
+from pipeline.run.copying import NOT_COPIED, Copier, Copies
 from pipeline.run.networks import Computes, Networks, Ran
 from pipeline.run.open_part import OpenPart
 from pipeline.storage import layout
@@ -136,6 +136,7 @@ class PartWorker:
             family: copies.merged(family, made.result.families[family] if made else None, self._schema(family))
             for family in settings.writes
         }
+        warnings = [text for text in before.warnings if not text.startswith(NOT_COPIED)]  # which was about that version
         taken = summed([before.counts, made.result.counts if made else {}])
         counts = recounts.recount(table, families, taken)
         for step, seconds in copies.spent().items():
@@ -144,7 +145,7 @@ class PartWorker:
         return _Made(
             Computed(families, counts | {COPIED: float(table.num_rows - len(new))}),
             made.device if made else before.device,
-            [*before.warnings, *(made.warnings if made else [])],
+            [*warnings, *(made.warnings if made else [])],
         )
 
     def _ran(self, settings: StageSettings, prepared: Any, clock: _Clock) -> Ran:

@@ -1,0 +1,163 @@
+"""The end of a run: the accounting, its quality in the terminal, what was expected, and the report.
+
+The accounting is done from what is on disk, not from what workers said. Cost: reading every receipt of the corpus once,
+and the scores of up to 500 000 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.errors import CorpusError, PipelineError
+from pipeline.base.formats import counted, number
+from pipeline.base.messages import warn
+from pipeline.console.activity import announced
+from pipeline.console.tables import show_accounting, show_unfinished
+from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.duplicate_count import count_duplicate_ids
+from pipeline.corpus.ledger import compact
+from pipeline.corpus.leftovers import erase, sweep
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.recipe_match import LISTED_PARTS
+from pipeline.corpus.runs import EXPECTATIONS, RunRecord, newest_is
+from pipeline.corpus.states import fold, total_of
+from pipeline.planning.estimate import FILE as ESTIMATE
+from pipeline.planning.estimate import compared, keep_rates
+from pipeline.planning.plan import Plan
+from pipeline.quality.expectations import Expectation, as_summary
+from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
+from pipeline.quality.tables import show_quality, show_rows, show_scores
+from pipeline.run.expected import checked_expectations
+from pipeline.storage.store import Store
+
+SHOWN_ROWS = 500_000
+REPORT = "report/index.html"
+
+
+def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
+    """Do the accounting, close the run's record, and write the report. Raises `CorpusError` if something is left."""
+    whole = _close_accounting(console, plan, worst=3)
+    _show_duplicates(console, plan)
+    _compare_estimate(console, plan, record)
+    if not whole and not failures:
+        failures = ["the corpus is not complete; its accounting says why"]
+    complete = not failures
+    expected: list[Expectation] = []
+    try:
+        expected = checked_expectations(console, plan)
+    except PipelineError as error:
+        complete, failures = False, [*failures, f"report.expect: {error}"]
+    summary = {"done": complete, "failures": failures, "seconds": round(seconds, 1)}
+    record.close(summary | {EXPECTATIONS: as_summary(expected)})
+    try:
+        _report(console, plan, expected)
+    except PipelineError as error:
+        if complete:
+            raise
+        warn(console, f"no report: {error}")  # the error that stopped the run matters more
+    if not complete:
+        raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
+    console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
+
+
+def nothing_to_do(console: Console, plan: Plan) -> None:
+    """Show the accounting of a corpus that is up to date. Raises `CorpusError` if it does not balance."""
+    store = Store(plan.config.output)
+    older = not newest_is(store, plan.view, plan.config)
+    record = RunRecord(store, plan.config, plan.view) if older else None  # the last run had another configuration
+    console.print("Nothing to do.")
+    whole = _close_accounting(console, plan)
+    expected = checked_expectations(console, plan)
+    if record:
+        record.close({"done": True, EXPECTATIONS: as_summary(expected)})
+    if not whole:
+        raise CorpusError("the corpus is not complete: see above what is wrong")
+    if older or not store.exists(REPORT):
+        _report(console, plan, expected)
+
+
+def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
+    """Say how much there is, and how much was expected when the run began; keep the rates of this machine."""
+    path = f"{record.folder}/{ESTIMATE}"
+    if not record.store.exists(path):
+        return
+    kept, total = record.store.read(path), total_of(Corpus(plan.config.output, plan.view).chunks)
+    if text := compared(kept, total):
+        console.print(text, highlight=False)
+    if plan.config.launcher.kind in ("inline", "local"):  # elsewhere, other machines did the work
+        keep_rates(kept, total, plan.config)
+
+
+def _show_duplicates(console: Console, plan: Plan) -> None:
+    """Say that ids have several documents, unless the configuration says what to do with them."""
+    config, corpus = plan.config, Corpus(plan.config.output, plan.view)
+    if config.duplicate_ids or not any(one.id for one in config.input) or not 0 < len(corpus.parts) <= LISTED_PARTS:
+        return
+    found = count_duplicate_ids(corpus)
+    if found.ids:
+        verb = "stands" if found.ids == 1 else "stand"
+        warn(
+            console,
+            f"{counted(found.ids, 'id')} {verb} in more than one document ({number(found.documents)} documents in "
+            "all); to keep the first one of each, set duplicate_ids: keep-first (keep-all: this is intended)",
+        )
+
+
+def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
+    """Show the accounting and the quality. Returns True if everything that the plan may do is on disk and balances."""
+    corpus = Corpus(plan.config.output, plan.view)
+    with announced(console, "accounting for every document"):
+        swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks, plan.visits)
+        accounting = compute_accounting(corpus.store, corpus.chunks)
+    show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
+    if swept:
+        console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
+    if erased:
+        console.print(f"removed {counted(erased, 'file')} of chunks that held purged documents")
+    if "autobleu" in corpus.columns:
+        with announced(console, "measuring quality by language"):
+            quality, scores = measure(corpus, SHOWN_ROWS), measure_scores(corpus, SHOWN_ROWS)
+        show_quality(console, quality, corpus_bleu_of(accounting), lengths=False)
+        show_scores(console, scores)
+        if worst and quality.everything.scored:
+            rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
+            show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
+    show_unfinished(console, accounting)
+    lost = sum(accounting.quarantined.values())
+    if console.quiet and worst and lost:
+        warn(
+            console,
+            f"{counted(lost, 'record')} in quarantine of {number(accounting.documents_in)}: pipeline quarantine",
+        )
+    if not accounting.problems:
+        fold(corpus.store, corpus.chunks)
+        compact(corpus.store)
+    if accounting.quarantined and not accounting.kept and not accounting.open_chunks:
+        warn(console, Text("No document was kept.", "red"))
+        return False
+    left = [stage for stage in plan.stages if accounting.open_parts.get(stage)]
+    undone = [*left, *(plan.waiting + plan.missing_fits if corpus.parts else ())]
+    return not undone and not (accounting.open_chunks and "segment" in plan.stages) and not accounting.problems
+
+
+def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> None:
+    """Write the report, if the configuration asks for one and there is something to show."""
+    if not plan.config.report:
+        return
+    from pipeline.quality.explore import write_explorer
+    from pipeline.quality.report import write_corpus_report  # imports matplotlib
+
+    corpus = Corpus(plan.config.output, plan.view)
+    if corpus.parts:
+        with announced(console, "writing the report"):
+            place = write_corpus_report(
+                corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
+            )
+        console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
+        if plan.config.report.interactive:
+            with announced(console, "writing the interactive report"):
+                place = write_explorer(corpus, None, plan.config.report.max_rows, expected)
+            console.print(f"to explore: {place}", markup=False, highlight=False, soft_wrap=True)
