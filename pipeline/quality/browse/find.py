@@ -99,7 +99,7 @@ class Finder:
                 raise ConfigError(f"{question.sort} holds {column.type}, which has no order; choose another column")
             if start + count > DEEPEST:
                 raise ConfigError(
-                    f"pages of an order end at row {number(DEEPEST)}; turn it round, or filter by {question.sort}"
+                    f"sorted pages end at row {number(DEEPEST)}; reverse the order, or filter by {question.sort}"
                 )
         if where is None and question.sort is None:
             return self._in_order(start, count)

@@ -33,8 +33,8 @@ LONGEST = 128  # tokens of a decoded sentence, where the corpus has no cap
 class TextCodec:
     """A segmenter, an encoder and a decoder, each loaded when it is first needed.
 
-    models: which ones. place: the corpus or model whose they are, for messages. remedy: what can be done if the encoder
-    is not the one that it was, beside restoring it.
+    models: which ones. For messages, place: the corpus or model that names them; remedy: what can be done if files of
+    the encoder have changed, other than restoring them.
     """
 
     def __init__(self, models: TextModels, place: str, remedy: str, device: str) -> None:

@@ -80,7 +80,7 @@ def test_questions_that_cannot_be_answered(corpus: Corpus, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match=message):
             finder.find(question, 0, 10, Watch())
     monkeypatch.setattr(find, "DEEPEST", 50)
-    with pytest.raises(ConfigError, match="end at row 50; turn it round, or filter by chars"):
+    with pytest.raises(ConfigError, match="end at row 50; reverse the order, or filter by chars"):
         finder.find(Question(sort="chars"), 45, 10, Watch())
 
 
