@@ -45,7 +45,7 @@ def test_the_log_goes_to_standard_error(make_config: MakeConfig) -> None:
     assert chatty.stdout == plain.stdout and "INFO pipeline.console.activity: checking the inputs" in chatty.stderr
     steps = pipeline("-vv", "run", path).stderr
     assert "INFO pipeline.run.run: next step: main, 3 chunks to segment" in steps
-    assert "DEBUG pipeline.run.run: " in steps and '"kind":"part"' in steps
+    assert "DEBUG pipeline.run.run: " in steps and '"kind": "part"' in steps
     assert "INFO" in pipeline("plan", "--log-level", "INFO", path).stderr
 
 
