@@ -16,7 +16,7 @@ from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.base.messages import JsonLines
 from pipeline.commands import browse, inspect, maintain, monitor, run, setup, train
-from pipeline.commands.options import LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
+from pipeline.commands.options import Command, LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
 
 app = typer.Typer(
     add_completion=True,
@@ -92,7 +92,7 @@ SUMMARISING = (
 )
 for panel, commands in COMMANDS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(with_messages(command, command in SUMMARISING))
+        app.command(rich_help_panel=panel, cls=Command)(with_messages(command, command in SUMMARISING))
 for command in (run.gate, run.worker, run.training):  # SLURM jobs call these
     app.command(hidden=True)(with_messages(command, False))
 

@@ -6,12 +6,13 @@ import functools
 import importlib.abc
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from pipeline.base.errors import ConfigError, visible
 from pipeline.base.messages import FORMATS, LEVELS, JsonLines, set_log
@@ -162,6 +163,36 @@ def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., 
     setattr(called, "__signature__", both)  # noqa: B010  # typer makes the options of this and of the annotations
     called.__annotations__ = {one.name: one.annotation for one in both.parameters.values()}
     return called
+
+
+class Command(TyperCommand):
+    """A command of which no argument and no option is an empty text, which it would take for this folder, or for none.
+
+    A variable of a script that is not set gives one.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as always. Raises `ConfigError` for an empty text."""
+        written = list(args)
+        rest = super().parse_args(ctx, args)
+        if any(not one.strip() for one in written):
+            values, _, parameters = self.make_parser(ctx).parse_args(args=written)
+            for one in parameters:
+                value = values.get(one.name or "")
+                if any(isinstance(text, str) and not text.strip() for text in _each(value)):
+                    raise ConfigError(f"{_empty(one)} (a variable that is not set makes an empty argument)")
+        return rest
+
+
+def _each(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _empty(parameter: Any) -> str:
+    told = (parameter.help or "a value").rstrip(".")
+    if parameter.param_type_name == "argument":
+        return f"{(parameter.metavar or parameter.name).rstrip('…')} is empty; give {told}"
+    return f"{parameter.opts[0]} is empty; give a value ({told}), or leave it out"
 
 
 def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:

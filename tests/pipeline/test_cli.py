@@ -45,6 +45,30 @@ def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: 
     assert edited.returncode == 0 and "newest run (segment.max_chars, scaler)" in edited.stderr, edited
 
 
+AT_AN_IMPORT = """
+import os, signal, sys
+module, sys.argv[1:] = sys.argv[1], ["plan", "sample"]
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run where it is ignored
+from pipeline.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "pipeline.commands.train", "pyarrow", "pipeline.planning.plan"])
+def test_ctrl_c_while_modules_are_imported(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", AT_AN_IMPORT, module], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", ""), done
+
+
+def test_the_program_begins_where_ctrl_c_is_handled() -> None:
+    assert "pipeline = pipeline.__main__:main" in (Path(__file__).parents[2] / "setup.cfg").read_text()
+
+
 def test_stages_one_after_the_other(make_config: MakeConfig) -> None:
     path = make_config()
     assert pipeline("run", path, "--until", "segment").returncode == 0
@@ -68,6 +92,12 @@ def test_stages_one_after_the_other(make_config: MakeConfig) -> None:
         (("run", "{config}", "--wrong"), 2, "--wrong"),
         (("run", "{config}", "--set", "input.0.path=in/*.nothing"), 2, "nothing"),
         (("status", "{folder}"), 1, "is not a corpus"),
+        (("status", ""), 2, "CORPUS is empty; give the folder or URL of a corpus, or its YAML file"),
+        (("plan", " "), 2, "CORPUS.YAML is empty; give the corpus.yaml to use"),
+        (("doctor", ""), 2, "CORPUS.YAML is empty"),
+        (("init", "in", ""), 2, "DATA is empty; give files, folders"),
+        (("inspect", "{folder}", "--where", ""), 2, "--where is empty; give a value (only rows"),
+        (("run", "{config}", "--set", ""), 2, "--set is empty"),
         (("inspect", "{folder}"), 1, "is not a corpus"),
     ],
 )
