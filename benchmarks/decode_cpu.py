@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     decoder = BatchedDecoder(settings)
     decoder.setup("cpu")
     prefixes, limits = decoder.prefixes(sentences.langs), decoder.limits(sentences.texts)
-    baseline = Baseline(decoder.network)
+    baseline = BaselineDecoder(decoder.network)
     ways: dict[str, Callable[[], list[list[int]]]] = {
         f"generate, batches of {size}": partial(baseline.all, matrix, prefixes, limits, size)
         for size in options.baseline_batches
@@ -86,7 +86,7 @@ def measure(ways: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, 
     return seconds, found
 
 
-class Baseline:
+class BaselineDecoder:
     """Hugging Face's decoder with the weights of ours, which attends to one vector instead of an encoder's output."""
 
     def __init__(self, decoder: SonarTextDecoder) -> None:

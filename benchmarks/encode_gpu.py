@@ -177,7 +177,7 @@ def _encoding(bench: Bench, options: argparse.Namespace, count: int) -> None:
         print("baseline: not measured, transformers is not installed")
         return
 
-    baseline = Baseline(encoder, heads=bench.shape.heads)
+    baseline = BaselineEncoder(encoder, heads=bench.shape.heads)
     order = np.argsort(tokens.lengths, kind="stable")
     expected = torch.from_numpy(ours(tokens, options.batch_tokens[0])[order]).to(bench.device)
     for size in options.baseline_batches:
@@ -300,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
 PAD = 1  # as in the ports; our random ids start above it
 
 
-class Baseline:
+class BaselineEncoder:
     """Ids and mask of padded sentences → (rows, dim), on the device and in the format of the encoder it copies."""
 
     def __init__(self, encoder: SonarTextEncoder, *, heads: int) -> None:

@@ -57,7 +57,13 @@ class LastingSegmenter:
 
 
 class LastingVisitor:
-    """An actor that visits parts, several at a time."""
+    """An actor that visits parts, several at a time.
+
+    Args:
+        work: makes the task.
+        device: where networks compute: `cpu`, `cuda`.
+        threads: how many threads PyTorch uses on CPUs.
+    """
 
     def __init__(self, work: ray_data.Work, device: str, threads: int) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -69,7 +75,16 @@ class LastingVisitor:
         self._task, self._folder, self._switching = work.visit(device), "", threading.Lock()
 
     def visit(self, ref: str, folder: str, again: bool) -> str:
-        """Bring a part up to date; returns its event. `again`: a worker died in it, so marks are read again."""
+        """Bring a part up to date.
+
+        Args:
+            ref: the part as JSON.
+            folder: the folder for marks of attempts.
+            again: whether a worker died while visiting the part, so that marks are read again.
+
+        Returns:
+            The event as JSON.
+        """
         assert isinstance(self._task, PartTask)
         with self._switching:
             if again or folder != self._folder:

@@ -31,7 +31,13 @@ SHARED_NICE = 10  # of segmenters, if networks compute on the same cores: one la
 
 
 class SegmentActor:
-    """Chunk descriptors → events. `make` loads the segmenter."""
+    """Chunk descriptors → events. `make` loads the segmenter.
+
+    Args:
+        make: makes the task, and loads the segmenter.
+        device: where networks compute: `cpu`, `cuda`.
+        at_once: whether events are passed on at once, instead of every `FLUSH_SECONDS` seconds.
+    """
 
     def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
         if device == "cpu":
@@ -55,7 +61,14 @@ class SegmentActor:
 
 
 class VisitActor:
-    """Part descriptors and `segmented` events → events; other events pass through. Several threads may call it."""
+    """Part descriptors and `segmented` events → events; other events pass through. Several threads may call it.
+
+    Args:
+        make: makes the task, and loads the models.
+        device: where networks compute: `cpu`, `cuda`.
+        threads: how many threads PyTorch uses on CPUs.
+        at_once: whether events are passed on at once, instead of every `FLUSH_SECONDS` seconds.
+    """
 
     def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)

@@ -60,8 +60,15 @@ def check_launcher(config: RunConfig) -> None:
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
-    """Train where the launcher of a configuration says. Returns the run's folder if the training was handed to
-    SLURM.
+    """Train where the launcher of a configuration says.
+
+    Args:
+        console: where progress is shown.
+        config: the configuration, with a section `train`.
+        fresh: whether what was trained under that name is deleted first.
+
+    Returns:
+        The folder of the training if it was handed to SLURM; None if it is done.
     """
     from launchers.slurm.training import check_free, submit
 

@@ -67,13 +67,16 @@ def choose(plan: Plan) -> tuple[str, str]:
 
 
 def choose_for(seconds: float, cores: int, gpus: int, segmenters: int | None = None) -> tuple[str, str]:
-    """Choose inline if the work takes less than a few minutes, or if there is only one worker anyway; otherwise local.
+    """Choose inline for a few minutes of work, or if there is only one worker anyway; otherwise local.
 
     Args:
         seconds: estimated seconds of work.
         cores: the number of CPU cores.
         gpus: the number of GPUs.
-        segmenters: how many processes are to segment, if that was set.
+        segmenters: how many processes are to segment; None if that is not set.
+
+    Returns:
+        The launcher, and the reason in words.
     """
     about = f"about {duration(seconds)} of work"
     if seconds < SHORT_SECONDS:

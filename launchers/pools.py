@@ -60,7 +60,16 @@ class Pools:
 
 
 def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools:
-    """Return the pools for these nodes. `sat`: SaT segments, on GPUs if there are any."""
+    """Return the pools of actors for some nodes.
+
+    Args:
+        nodes: CPUs and GPUs of each node.
+        settings: the section `launcher`.
+        sat: whether SaT segments, on GPUs if there are any.
+
+    Returns:
+        Numbers of actors, and what each takes of a node.
+    """
     nodes = [node for node in nodes if node.cpus > 0] or [Node(1)]
     gpus = sum(node.gpus for node in nodes)
     share = SAT_SHARE if gpus and sat else 0.0

@@ -75,7 +75,16 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
 
 
 def check_nodes(config: RunConfig, folder: str, inputs: Iterable[str]) -> None:
-    """Raise `CorpusError` that names every node which cannot take part, and why. `inputs`: files that all must see."""
+    """Check that every node of the cluster can take part in the work.
+
+    Args:
+        config: the configuration.
+        folder: a folder in the corpus where a file is written for a moment.
+        inputs: files that all nodes must see.
+
+    Raises:
+        CorpusError: with a line for each reason why a node cannot take part.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

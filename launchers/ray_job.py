@@ -26,9 +26,20 @@ _ON_CLUSTER = ("corpus.yaml", "--launcher", "ray", "--address", "auto")
 
 
 def run_as_job(console: Console, config: RunConfig, command: list[str]) -> int:
-    """Submit, follow, and return the exit code of a command over this corpus.yaml. Ctrl-C stops following, not the run.
+    """Submit a command over this corpus.yaml to a Ray cluster, and follow it.
 
-    Raises `ConfigError` if no dashboard answers at the address, or it refuses.
+    Ctrl-C ends only the following; the run goes on.
+
+    Args:
+        console: where the job's output is shown.
+        config: the configuration, which travels with the job.
+        command: the command line.
+
+    Returns:
+        The exit code of the command.
+
+    Raises:
+        ConfigError: if no dashboard answers at the address, or it refuses.
     """
     from ray.job_submission import JobSubmissionClient
 

@@ -37,8 +37,14 @@ LOG_WIDTH = 160  # of what workers print
 
 
 def spread(config: Config, console: Console, url: str, run: str, processes: int | None) -> None:
-    """Train on the cluster of a configuration until the model is done. Raises `CorpusError` if a node cannot
-    take part.
+    """Train on the cluster of a configuration until the model is done.
+
+    Args:
+        config: the configuration; `CorpusError` is raised if a node of its cluster cannot take part.
+        console: where progress is shown.
+        url: the corpus.
+        run: the folder of the training.
+        processes: how many processes train; None for one per GPU.
     """
     assert config.train
     settings = config.train.model_copy(update={"processes": processes})
@@ -46,7 +52,7 @@ def spread(config: Config, console: Console, url: str, run: str, processes: int 
     try:
         with joined(checked_address(config), show=True):
             check_nodes(config, run, ())
-            fit(partial(_work, url, run), Store(url), settings, partial(training_status, Store(url), run))
+            _fit(partial(_work, url, run), Store(url), settings, partial(training_status, Store(url), run))
     finally:
         signal.signal(signal.SIGINT, before)  # Ray takes it
 
@@ -58,7 +64,7 @@ def _work(url: str, run: str) -> None:
     work(Console(width=LOG_WIDTH), url, run)
 
 
-def fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], TrainingStatus]) -> None:
+def _fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], TrainingStatus]) -> None:
     """Run `work` in the workers of the Ray that this process has joined, until it returns in all of them.
 
     `work` must be importable on all nodes. If it raises a `PipelineError`, that is raised here.

@@ -35,7 +35,16 @@ def embedding_matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float16]:
 
 
 def scattered(values: pa.Array, rows: npt.NDArray[np.int64], part_rows: int) -> pa.Array:
-    """Return a column of a part from the values of some of its rows; the others are null."""
+    """Return a column of a part from the values of some of its rows.
+
+    Args:
+        values: (n,) the values.
+        rows: (n,) int64, the row of each.
+        part_rows: how many rows the part has.
+
+    Returns:
+        (part_rows,) values; rows without one are null.
+    """
     place = np.full(part_rows, -1, np.int64)
     place[rows] = np.arange(len(rows))
     return values.take(pa.array(place, mask=place < 0))

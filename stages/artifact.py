@@ -19,14 +19,32 @@ VERSION = 1
 
 
 def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a file. `about`: settings, numbers and provenance, as JSON can hold them."""
+    """Return the bytes of an artifact's file.
+
+    Args:
+        kind: what it is, such as `scaler`.
+        tensors: name → tensor, on any device.
+        about: settings, numbers and provenance, as JSON can hold them.
+
+    Returns:
+        A file in safetensors format.
+    """
     head = json.dumps({**about, "kind": kind, "version": VERSION}, sort_keys=True, allow_nan=False, ensure_ascii=False)
     data: bytes = save({name: one.contiguous().cpu() for name, one in tensors.items()}, {"about": head})
     return data
 
 
 def sealed_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a file that holds a digest of itself, for files that no record vouches for."""
+    """Return the bytes of a file that holds a digest of itself, for files that no record vouches for.
+
+    Args:
+        kind: what it is, such as `scaler`.
+        tensors: name → tensor, on any device.
+        about: settings, numbers and provenance, as JSON can hold them.
+
+    Returns:
+        A file in safetensors format.
+    """
     return to_bytes(kind, tensors, {**about, "digest": _digest(tensors, about)})
 
 

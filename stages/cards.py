@@ -55,8 +55,11 @@ def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, pr
         name_or_path: the name or path.
         folder: the folder of `conf/` with the cards that ship.
         kind: the class of the card.
-        what: its description in words, "SaT model".
+        what: the description in words, such as `SaT model`.
         prefix: the prefix of names, if a folder holds cards of several kinds.
+
+    Returns:
+        The card.
 
     Raises:
         CardError: if there is no such card or it is not valid.
@@ -92,7 +95,16 @@ def is_folder(place: str) -> bool:
 
 
 def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], Path]) -> None:
-    """Read files and compare them with the card. Raises CardError that lists what is missing or differs."""
+    """Read files and compare them with the card.
+
+    Args:
+        card: the name of the card, for messages.
+        sha256: name of a file → the digest that the card states.
+        path_of: name of a file → its path.
+
+    Raises:
+        CardError: with a list of what is missing or differs.
+    """
     wrong = []
     for name, wanted in sha256.items():
         path = path_of(name)

@@ -53,10 +53,19 @@ def compute_dtype(precision: str, device: str) -> torch.dtype:
 
 
 def batch_limit(limit: int, device: str, width: int) -> int:
-    """Return how many tokens a batch should have at most; width: numbers of a token in the network's widest tensor.
+    """Return how many tokens a batch should have at most.
 
-    On CPUs that tensor should stay in the cache, whatever `limit` says. Larger ones also come from the system page by
-    page and go back to it, at every layer: of SaT's time that is a fifth. A token's result is the same either way.
+    On CPUs the widest tensor of the network should stay in the cache, whatever `limit` says. Larger tensors also come
+    from the system page by page and go back to it, at every layer: that takes a fifth of SaT's time. The result of a
+    token is the same either way.
+
+    Args:
+        limit: the most tokens that the settings allow.
+        device: `cpu`, `cuda:0`, `mps`.
+        width: how many numbers a token has in the network's widest tensor.
+
+    Returns:
+        A number of tokens.
     """
     if device.startswith("cuda"):
         return limit
@@ -185,8 +194,18 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def with_room(make: Callable[[], Made], what: str, remedy: str) -> Made:
-    """Return what `make` makes on the device, tried again with an emptied cache. Raises `DeviceMemoryError` if that
-    fails.
+    """Make something on the device, and try again with an emptied cache if there is too little memory.
+
+    Args:
+        make: makes it.
+        what: what is made, in the plural, for messages.
+        remedy: what else can be done if there is too little memory, for messages.
+
+    Returns:
+        What `make` returned.
+
+    Raises:
+        DeviceMemoryError: if there is too little memory the second time too.
     """
     try:
         return make()

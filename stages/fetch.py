@@ -149,10 +149,20 @@ def _private_folder() -> Path:
 
 
 def fetch(url: str, *, sha256: str | None, size: int | None, report: Report | None = None) -> Path:
-    """Return the path of the file, fetched if it is missing, checked in any case. `sha256`, `size`: what the card
-    states.
+    """Return the path of a file, which is fetched if it is missing, and checked in any case.
 
-    Raises FetchError if it cannot be fetched (the message says what to put where) or is not what was wanted.
+    Args:
+        url: the address.
+        sha256: the digest that the card states; None if it states none.
+        size: the number of bytes that the card states; None if it states none.
+        report: shows the progress; None to print lines.
+
+    Returns:
+        The path in the cache.
+
+    Raises:
+        FetchError: if the file cannot be fetched or stored, or is not the one that the card states; the message says
+            what to put where.
     """
     target = place_of(url)
     if not target.is_file():

@@ -39,10 +39,18 @@ def joined(found: Sequence[Tensor]) -> Tensor:
 
 
 def in_order(ids: Tensor, starts: Tensor, lengths: Tensor, total: int) -> Tensor:
-    """Return (total,) places in `ids` of rows end to end, which begin at `starts` and have `lengths` tokens, (rows,)
-    each.
+    """Return the places of rows that are put end to end.
 
     They are computed on the ids' device, which the host does not wait for.
+
+    Args:
+        ids: the tokens of all rows.
+        starts: (rows,) where each row begins in `ids`.
+        lengths: (rows,) how many tokens it has.
+        total: the sum of `lengths`.
+
+    Returns:
+        (total,) places in `ids`.
     """
     ends = lengths.cumsum(0)
     shift = torch.repeat_interleave(starts - ends + lengths, lengths, output_size=total)

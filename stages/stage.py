@@ -35,13 +35,29 @@ def role(extra: Any) -> str:
 
 
 def meaning(default: Any = ..., *, description: str, **limits: Any) -> Any:
-    """Declare a setting that decides the result: changing it makes the stage's results stale."""
+    """Declare a setting that decides the result: changing it makes the stage's results stale.
+
+    Args:
+        default: the default; `...` if the setting is required.
+        description: one sentence for the configuration reference.
+        **limits: limits of the value, as pydantic's `Field` takes them.
+
+    Returns:
+        A pydantic field.
+    """
     return Field(default, description=description, json_schema_extra={"role": "meaning"}, **limits)
 
 
 def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
-    """Declare a setting that changes only how the work is done (batch sizes, threads, devices): nothing
-    becomes stale.
+    """Declare a setting that changes only how the work is done (batch sizes, threads, devices): nothing becomes stale.
+
+    Args:
+        default: the default; `...` if the setting is required.
+        description: one sentence for the configuration reference.
+        **limits: limits of the value, as pydantic's `Field` takes them.
+
+    Returns:
+        A pydantic field.
     """
     return Field(default, description=description, json_schema_extra={"role": "execution"}, **limits)
 
@@ -93,10 +109,15 @@ class Recounts(Protocol):
     """
 
     def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
-        """Return the counts of a part whose columns are there, without computing them again.
+        """Return the counts of a part whose columns exist, without computing them again.
 
-        part: as for `prepare`; families: what the stage would write; taken: what was counted when the rows were
-        computed, of these and perhaps others.
+        Args:
+            part: the columns that `prepare` takes.
+            families: family → the rows that the stage would write.
+            taken: what was counted when the rows were computed, of these and perhaps others.
+
+        Returns:
+            What the stage would have counted.
         """
 
 

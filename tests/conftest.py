@@ -89,7 +89,7 @@ def _repeated_requests_are_this_tests_own() -> Iterator[None]:
     """
     yield
     retry.take_retry_counts()
-    retry.current = retry.Patience()
+    retry.current = retry.RetryPolicy()
 
 
 def sample_documents(name: str, count: int) -> list[dict[str, Any]]:

@@ -109,7 +109,7 @@ def submit(
         name: the name of the job.
         tasks: the number of array tasks; None for one job.
         after: job ids; the job starts when all of them are over, however they ended.
-        small: ask for one CPU, 2 GB, no GPU, an hour at most.
+        small: whether to ask for one CPU, 2 GB, no GPU, and an hour at most.
         nodes: the nodes of a job whose command runs srun on them; the time limit's warning goes to what srun runs.
 
     Returns:
@@ -117,6 +117,7 @@ def submit(
 
     Raises:
         SlurmError: with SLURM's words; then nothing stays queued.
+        ConfigError: for a folder whose name SLURM would misread.
     """
     folder = folder.absolute()
     if "%" in str(folder):

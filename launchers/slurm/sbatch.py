@@ -70,8 +70,15 @@ def check_words(values: Mapping[str, object], quoted: bool = False) -> None:
 
 
 def options(settings: LauncherSettings, found: Site, small: bool = False) -> dict[str, Any]:
-    """Return the options of sbatch that the user asks for, by long name. `small`: for a job that only decides what is
-    next.
+    """Return the options of sbatch that the user asks for.
+
+    Args:
+        settings: the section `launcher`.
+        found: what the site allows.
+        small: whether the job only decides what is next.
+
+    Returns:
+        Long name of an option → value.
     """
     asked: dict[str, Any] = {option: getattr(settings, key) for option, key in KEYS.items()}
     passed = {key.replace("_", "-"): value for key, value in settings.sbatch.items() if value is not False}
@@ -84,7 +91,19 @@ def options(settings: LauncherSettings, found: Site, small: bool = False) -> dic
 
 
 class SbatchScript(submitit.SlurmExecutor):
-    """submitit's way to sbatch, for a command line instead of a pickle."""
+    """submitit's way to sbatch, for a command line instead of a pickle.
+
+    Args:
+        command: the command line.
+        folder: the folder of scripts and logs.
+        name: the name of the job.
+        asked: long name of an option → value.
+        setup: lines of shell that come before the command.
+        tasks: the number of array tasks; None for one job.
+        at_once: how many array tasks may run at the same time; None for all.
+        after: job ids; the job starts when all of them are over.
+        to_steps: whether the warning before the time limit goes to what srun runs, instead of to the script.
+    """
 
     def __init__(
         self,

@@ -43,10 +43,18 @@ class _Jobs(BaseModel):
 
 
 def schedule_phase(console: Console, url: str, run: str, number: int, folder: Path, held: str) -> None:
-    """Decide what phase `number` of a run is. `held`: the file of the run's lock.
+    """Decide what the next phase of a run is, and queue it.
 
-    Raises `CorpusError` if the run ends here in failure, and `AwayError`, with the run as it was, if the store does not
-    answer.
+    Args:
+        console: where is shown what was decided.
+        url: the corpus; `AwayError` is raised, with the run as it was, if its store does not answer.
+        run: the folder of the run.
+        number: the number of the phase.
+        folder: the folder of scripts and logs.
+        held: the file of the run's lock.
+
+    Raises:
+        CorpusError: if the run ends here in failure.
     """
     store = Store(url)
     lock = Lease.of(store, held)

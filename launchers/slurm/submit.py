@@ -56,7 +56,16 @@ def submission(config: RunConfig, options: RunOptions) -> Submit:
 
 
 def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
-    """Return the options with which a run was submitted. Raises `StartError` if code or models differ here."""
+    """Return the options with which a run was submitted.
+
+    Args:
+        store: the corpus.
+        run: the folder of the run.
+        config: the configuration; `StartError` is raised if code or models differ on this node.
+
+    Returns:
+        The options.
+    """
     asked = read_json(store, f"{run}/{OPTIONS_FILE}", _Options, f"pipeline cancel {store.url}, then run again")
     check_identity(asked.identity, config)
     return RunOptions(asked.only, asked.until, tuple(asked.refit), strict=asked.strict)
@@ -65,7 +74,20 @@ def read_options(store: Store, run: str, config: RunConfig) -> RunOptions:
 def submit_scheduler(
     config: RunConfig, store: Store, run: str, number: int, folder: Path, after: Sequence[str], lock: Lease
 ) -> tuple[str, ...]:
-    """Queue the scheduler job that decides what phase `number` is; its jobs hold the run's lock from now on."""
+    """Queue the scheduler job that decides what a phase is; its jobs hold the run's lock from now on.
+
+    Args:
+        config: the configuration.
+        store: the corpus.
+        run: the folder of the run.
+        number: the number of the phase.
+        folder: the folder of scripts and logs.
+        after: job ids; the job starts when all of them are over.
+        lock: the lock of the run.
+
+    Returns:
+        The ids of the job.
+    """
     command = pipeline_command(
         "gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path, *patience_of(config)
     )

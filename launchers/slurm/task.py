@@ -54,7 +54,13 @@ SPARE_SECONDS = 180.0  # with less time left, no further shard is claimed
 
 
 class Task:
-    """One worker of a phase. `folder`: the phase's, `runs/<run>/phase-<n>`."""
+    """One worker of a phase.
+
+    Args:
+        console: where progress is shown.
+        url: the corpus.
+        folder: the folder of the phase, `runs/NAME/phase-N`.
+    """
 
     def __init__(self, console: Console, url: str, folder: str) -> None:
         self.console = console
@@ -274,8 +280,18 @@ def in_order_of_claims(
 ) -> list[str]:
     """Return the shards to try to claim, the best first: this task's own from before it was restarted, then free ones.
 
-    The first free ones, `NEAR` for each of so many tasks, come in random order: tasks that see the same listing would
-    otherwise all try the same shard, and each but one would fail. The small shards at the end of a phase stay last.
+    The first free ones, `NEAR` for each task, come in random order: tasks that see the same listing would otherwise all
+    try the same shard, and all but one would fail. The small shards at the end of a phase stay last.
+
+    Args:
+        unfinished: the names of unfinished shards, in order.
+        leases: who holds which shard.
+        mine: the lease that this task held before it was restarted.
+        tasks: how many tasks work on the phase.
+        rng: decides on the order.
+
+    Returns:
+        The names.
     """
     own = [mine.name] if mine and mine.name in unfinished else []
     free = [name for name in unfinished if name not in own and not leases.alive(name)]

@@ -42,9 +42,15 @@ _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.js
 
 
 def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | None:
-    """Check, pin the training, and queue its job. Returns its folder; None if the model is trained.
+    """Check a training, pin it, and queue its job.
 
-    Raises `ConfigError` if SLURM refuses these settings, `CorpusError` if a job trains it already.
+    Args:
+        console: where is shown what was queued.
+        config: the configuration; `ConfigError` is raised if SLURM refuses its settings.
+        fresh: whether what was trained under that name is deleted first.
+
+    Returns:
+        The folder of the training; None if the model is trained already.
     """
     from pipeline.training.run import alone, prepare, say_purged, settings_of
 
@@ -80,7 +86,16 @@ def check_free(store: Store, run: str) -> None:
 
 
 def train_in_job(console: Console, url: str, run: str) -> None:
-    """Do the work of the job. Raises `PipelineError` if the model cannot be trained."""
+    """Do the work of the job of a training.
+
+    Args:
+        console: where progress is shown.
+        url: the corpus.
+        run: the folder of the training, where a failure is recorded.
+
+    Raises:
+        StartError: if the code differs from that with which the job was queued.
+    """
     from launchers.devices import devices
     from pipeline.training.evaluation.evaluate import evaluate_trained
     from pipeline.training.record import read_started
@@ -91,7 +106,7 @@ def train_in_job(console: Console, url: str, run: str) -> None:
         if found and found.code != code_digest():
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
         program = ["-m", "pipeline.training.worker", url, run]
-        run_in_job(console, program, read_started(store, run).settings.processes, partial(training_status, store, run))
+        _run_in_job(console, program, read_started(store, run).settings.processes, partial(training_status, store, run))
     except PipelineError as error:
         record_failure(store, run, str(error))
         raise
@@ -100,7 +115,16 @@ def train_in_job(console: Console, url: str, run: str) -> None:
 
 
 def follow(console: Console, url: str, run: str) -> bool:
-    """Follow a training until its job is over. Returns whether the model is trained."""
+    """Follow a training until its job is over.
+
+    Args:
+        console: where progress is shown.
+        url: the corpus.
+        run: the folder of the training.
+
+    Returns:
+        Whether the model is trained.
+    """
     store, shown = Store(url), -1
     while True:
         found = read_job(store, run)
@@ -121,7 +145,7 @@ SHUTDOWN_SECONDS = 300  # seconds that torchrun gives its processes after SIGTER
 _DEAF = f"trap '' {WARNING.name.removeprefix('SIG')}; exec \"$@\""
 
 
-def run_in_job(
+def _run_in_job(
     console: Console, program: Sequence[str], processes: int | None, look: Callable[[], TrainingStatus]
 ) -> None:
     """Run `-m module arguments …` in `processes` processes per node (default: one per GPU) until `look` says it is

@@ -83,7 +83,13 @@ def set_log(level: str, form: str = "text") -> None:
 
 
 def warn(console: Console, text: Text | str, soft_wrap: bool = False) -> None:
-    """Show what must not be missed: on the console, or on standard error where -q silences the console."""
+    """Show what must not be missed: on the console, or on standard error where -q silences the console.
+
+    Args:
+        console: where messages go; it is quiet after -q.
+        text: the warning; a string is printed as it is, without markup.
+        soft_wrap: whether lines may be longer than the terminal is wide.
+    """
     place = console
     if console.quiet:
         place = Console(

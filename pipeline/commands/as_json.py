@@ -101,7 +101,16 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
 
 
 def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> dict[str, Any]:
-    """Return work by stage with reasons, an estimate, what else is done, and what enters and leaves the corpus."""
+    """Return work by stage with reasons, an estimate, what else is done, and what enters and leaves the corpus.
+
+    Args:
+        made: what the run would do.
+        change: what would enter and leave the corpus; None if nothing was compared.
+        further: work that follows the run, such as a training.
+
+    Returns:
+        A mapping of JSON values and of dataclasses, which `plain` turns into JSON values.
+    """
     from pipeline.planning.estimate import estimate_of
 
     stages = [
@@ -189,7 +198,16 @@ def _file(one: Any) -> dict[str, Any]:
 
 
 def verify(store: Store, wrong: list[Finding], repair: bool) -> dict[str, Any]:
-    """Return what differs from the receipts and records. `repair`: whether it was repaired."""
+    """Return what differs from the receipts and records.
+
+    Args:
+        store: the corpus.
+        wrong: the findings; empty if all is well.
+        repair: whether the findings were repaired.
+
+    Returns:
+        A mapping with `corpus`, `fine`, `wrong` and `repaired`.
+    """
     return {
         "corpus": store.url,
         "fine": not wrong,
@@ -199,20 +217,50 @@ def verify(store: Store, wrong: list[Finding], repair: bool) -> dict[str, Any]:
 
 
 def comparison(one: Corpus, other: Corpus, result: Comparison) -> dict[str, Any]:
-    """Return the comparison of two corpora."""
+    """Return the comparison of two corpora.
+
+    Args:
+        one: the first corpus.
+        other: the second corpus.
+        result: what `compare` found.
+
+    Returns:
+        A mapping with the two addresses, `fine`, and the fields of the result.
+    """
     found: dict[str, Any] = {"corpus": one.url, "other": other.url, "fine": not result.wrong}
     return found | dict(plain(result))
 
 
 def gc(corpus: Corpus, found: Garbage, deleted: bool) -> dict[str, Any]:
-    """Return files that the newest run does not need, and files that stay although it does not need them."""
+    """Return files that the newest run does not need, and files that stay although it does not need them.
+
+    Args:
+        corpus: the corpus.
+        found: files that are not needed, and files that stay all the same.
+        deleted: whether the files were deleted.
+
+    Returns:
+        A mapping with `files` (path, bytes, why), their `bytes` in total, `kept` and `deleted`.
+    """
     files = [{"path": path, "bytes": found.bytes.get(path), "why": why} for path, why in found.why.items()]
     total = sum(found.bytes.values())
     return {"corpus": corpus.url, "files": files, "bytes": total, "kept": found.kept, "deleted": deleted}
 
 
 def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
-    """Return counts by reason, and some records of each."""
+    """Return counts by reason, and some records of each.
+
+    Args:
+        corpus: the corpus.
+        reason: show only records of this reason; None for all reasons.
+        most: how many records of each reason are shown.
+
+    Returns:
+        A mapping with counts in `reasons`, and the `records`.
+
+    Raises:
+        ConfigError: if no record has this reason.
+    """
     from pipeline.base.errors import ConfigError
     from pipeline.corpus.counters import CHUNK, whole_counts
     from pipeline.corpus.quarantine import quarantined_records
@@ -232,7 +280,16 @@ def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
 
 
 def select(place: str, corpus: Corpus, rules: SelectOptions) -> dict[str, Any]:
-    """Return where every sentence and document of the selection went."""
+    """Return where every sentence and document of the selection went.
+
+    Args:
+        place: what the user named: a corpus, or its YAML file.
+        corpus: the corpus.
+        rules: options of the command that replace those of the section `select`.
+
+    Returns:
+        A mapping with the settings, their digest, the counts, and the number of chunks without sentences.
+    """
     from rich.console import Console
 
     from pipeline.console.progress import RowProgress

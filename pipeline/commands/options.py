@@ -113,7 +113,7 @@ def without_pandas() -> None:
             sys.meta_path.remove(nowhere)
 
 
-def set_messages(verbose: int, quiet: bool, level: str | None, form: str | None, summary: bool) -> None:
+def _set_messages(verbose: int, quiet: bool, level: str | None, form: str | None, summary: bool) -> None:
     """Apply -v, -q, --log-level and --log-format.
 
     `summary`: what the command prints is no more than a summary of what it does.
@@ -149,7 +149,7 @@ def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., 
         **named: Any,
     ) -> None:
         above = context.obj or (0, False, None, None)
-        set_messages(verbose or above[0], quiet or above[1], log_level or above[2], log_format or above[3], summary)
+        _set_messages(verbose or above[0], quiet or above[1], log_level or above[2], log_format or above[3], summary)
         command(*values, **named)
 
     own = (("context", typer.Context, inspect.Parameter.empty), ("verbose", Verbose, 0), ("quiet", Quiet, False),
@@ -196,7 +196,16 @@ def _empty(parameter: Any) -> str:
 
 
 def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
-    """Load the configuration of a file, with what the command line overrides."""
+    """Load the configuration of a file, with what the command line overrides.
+
+    Args:
+        config: a corpus.yaml.
+        overrides: settings as `section.key=value`.
+        launcher: the kind of launcher; None for that of the file.
+
+    Returns:
+        The checked configuration.
+    """
     from pipeline.config.load import load_config
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
@@ -206,6 +215,14 @@ def load(config: Path, overrides: list[str] | None = None, launcher: str | None 
 def load_checked(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> Checked:
     """Load a configuration, check everything that can be checked before work begins, and list the chunks of
     its inputs.
+
+    Args:
+        config: a corpus.yaml.
+        overrides: settings as `section.key=value`.
+        launcher: the kind of launcher; None for that of the file.
+
+    Returns:
+        The configuration with the chunks of its inputs; warnings have been printed.
     """
     from launchers.dispatch import check_launcher
     from pipeline.console.activity import announced
@@ -220,7 +237,16 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
 
 
 def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) -> bool:
-    """Return whether a run is submitted to a cluster, which may see inputs that this machine does not see."""
+    """Return whether a run is submitted to a cluster, which may see inputs that this machine does not see.
+
+    Args:
+        config: a corpus.yaml.
+        overrides: settings as `section.key=value`.
+        launcher: the kind of launcher; None for that of the file.
+
+    Returns:
+        False also for a file that cannot be read: whatever loads it says why.
+    """
     from launchers.dispatch import is_ray_job
     from pipeline.config.load import read_config
 
@@ -252,7 +278,16 @@ def open_corpus(where: str) -> Corpus:
 
 
 def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:
-    """Watch a run to its end: exit code 0 if that was good, 1 if not, 130 if somebody stopped watching."""
+    """Watch a run until it ends, and end the command with an exit code.
+
+    Args:
+        url: the corpus.
+        cluster: answers whether SLURM or Ray still has the run's jobs.
+        run: the folder of the run; None for the newest.
+
+    Raises:
+        Exit: with code 1 if the run failed, or 130 if the user stopped watching; none is raised after a good end.
+    """
     from pipeline.monitor.follow import follow
     from pipeline.storage.store import Store
 

@@ -142,8 +142,15 @@ def parse(
 ) -> Condition:
     """Parse a condition on the given columns.
 
-    For better messages: `absent`: columns that do not exist yet, because their stage has not run; `kept`: columns of
-    inputs, whose types can be declared.
+    Args:
+        text: the condition, such as `autobleu >= 90 and lang = 'eng_Latn'`.
+        columns: name → type of the columns that a condition may name.
+        origin: the option or setting that holds the text, for messages.
+        absent: columns that do not exist yet, because their stage has not run, for messages.
+        kept: columns of inputs, whose types can be declared, for messages.
+
+    Returns:
+        The condition and its clauses: the parts that are joined by `and`.
 
     Raises:
         ExpressionError: for a syntax error, an unknown column, or a test that does not fit the column's type.

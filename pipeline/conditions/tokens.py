@@ -72,8 +72,15 @@ class ConditionTokens:
         return self.take()
 
     def fail(self, at: Token, what: str, more: str = "") -> NoReturn:
-        """Raise `ExpressionError` with the token's line and carets under the token; `more` is appended as
-        another line.
+        """Raise an error that shows the token's line with carets under the token.
+
+        Args:
+            at: the token that is wrong.
+            what: what is wrong with it.
+            more: a remark that is added as another line.
+
+        Raises:
+            ExpressionError: always.
         """
         first = self.text.rfind("\n", 0, at.start) + 1
         line = self.text[first:].partition("\n")[0]

@@ -61,7 +61,7 @@ class Objective(BaseModel):
         return self
 
 
-class Scaling(BaseModel):
+class ScalingLaw(BaseModel):
     """Rows of one objective in several sizes, through which a·N^−α + b is fitted."""
 
     model_config = _STRICT
@@ -124,7 +124,7 @@ class ScienceSettings(_ComparisonSettings):
     calibration_steps: int = Field(default=20, ge=2, description="steps of the training that measures the speed")
     objectives: dict[Annotated[str, Field(pattern=NAME)], Objective] = Field(min_length=1)
     claims: tuple[str, ...] = Field(default=())
-    scaling: tuple[Scaling, ...] = Field(default=(), description="what falls with the parameters of which rows")
+    scaling: tuple[ScalingLaw, ...] = Field(default=(), description="what falls with the parameters of which rows")
 
     @model_validator(mode="after")
     def _rows_exist(self) -> ScienceSettings:
@@ -238,7 +238,20 @@ class Science:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def config(self, row: str, seed: int, steps: int | None = None, name: str | None = None) -> RunConfig:
-        """Return the configuration of one training. Raises `ConfigError` or `CardError` for invalid settings."""
+        """Return the configuration of one training.
+
+        Args:
+            row: the name of a row, one of `settings.objectives`.
+            seed: the seed of the training.
+            steps: train for this many optimizer steps; None for the number in the settings.
+            name: the training's name if this is a short training that is timed; its losses are logged at each step.
+
+        Returns:
+            The configuration of the row's corpus with the section `train` of this training.
+
+        Raises:
+            ConfigError: or `CardError`, for invalid settings.
+        """
         settings = self.settings
         quiet = {"evaluate_sentences": 0, "validate_every": 0}
         asked = quiet | settings.train | settings.objectives[row].train

@@ -17,7 +17,16 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def announced(console: Console, doing: str, after: float = PATIENT_SECONDS) -> Iterator[None]:
-    """Print `doing …` if the `with` block takes longer than `after` seconds."""
+    """Print `doing …` if the `with` block takes longer than `after` seconds.
+
+    Args:
+        console: where the line is printed.
+        doing: what the block does, such as `checking the inputs`.
+        after: seconds.
+
+    Yields:
+        Nothing; the block runs once.
+    """
     timer = threading.Timer(after, lambda: console.print(Text(f"{doing} …", "dim")))
     timer.daemon = True
     timer.start()

@@ -165,6 +165,12 @@ class RowProgress:
     """Follows work on rows: a bar with rate and remaining time on a terminal, a line every few seconds in a log.
 
     `noun` and `verb` name the rows and what is done with them, such as "rows" and "read".
+
+    Args:
+        console: a terminal, or what writes to a log.
+        total: how many rows there are.
+        noun: what is counted, in the plural.
+        verb: what happens to it, as a participle.
     """
 
     def __init__(self, console: Console, total: int, noun: str = "rows", verb: str = "read") -> None:

@@ -15,7 +15,13 @@ from pipeline.corpus.accounting import Accounting
 
 
 def show_accounting(console: Console, accounting: Accounting, title: str) -> None:
-    """Show where every document and sentence went."""
+    """Show where every document and sentence went.
+
+    Args:
+        console: where the table is printed.
+        accounting: the numbers of the corpus.
+        title: the line above the table.
+    """
     table = Table(title=escape(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")

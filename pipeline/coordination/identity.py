@@ -82,6 +82,9 @@ def obstacles(config: RunConfig, ours: Identity, mark: str, token: bytes, inputs
         mark: a file in the corpus.
         token: the content of that file.
         inputs: files that must be visible.
+
+    Returns:
+        What is wrong, for a person; such as another version of this package, or files that this machine does not see.
     """
     try:
         found = differences(ours, identity(config))

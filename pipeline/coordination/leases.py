@@ -171,8 +171,15 @@ class Leases:
                 self.store.delete(f"{self.folder}/{file}")
 
     def first_free(self, names: Iterable[str], who: dict[str, Any], mine: Lease | None = None) -> Lease | None:
-        """Take a lease on the first of these names that is free. `mine`: this worker's lease from before it was
-        restarted.
+        """Take a lease on the first of these names that is free.
+
+        Args:
+            names: the names to try, in this order.
+            who: the holder, as `holder_info` describes it.
+            mine: the lease that this worker held before it was restarted; it counts as free.
+
+        Returns:
+            The lease, or None if another holder is alive for every name.
         """
         for name in names:
             held = self.held.get(name)

@@ -56,7 +56,10 @@ def take_lock(
         who: the holder, as `holder_info` describes it.
         take_over: whether to take the lock even if another run holds it.
         jobs_alive: a function that says whether SLURM has any of these jobs.
-        training: the folder of a training, train/NAME; None for the corpus.
+        training: the folder of a training, `train/NAME`; empty for the lock of the corpus.
+
+    Returns:
+        The lock, which its holder has to renew within `seconds`.
 
     Raises:
         CorpusError: if another run holds the lock.
@@ -84,7 +87,20 @@ def take_lock(
 def locked(
     store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, training: str = ""
 ) -> Iterator[None]:
-    """Hold the lock for a command that is not a run of the corpus. Raises `CorpusError` if another process has it."""
+    """Hold the lock for a command that is not a run of the corpus.
+
+    Args:
+        store: the corpus.
+        doing: the command, which others read if they want the lock.
+        jobs_alive: a function that says whether SLURM has any of these jobs.
+        training: the folder of a training, `train/NAME`; empty for the lock of the corpus.
+
+    Yields:
+        Nothing, while the lock is held.
+
+    Raises:
+        CorpusError: if another process has the lock.
+    """
     lease = take_lock(store, LOCKED_SECONDS, holder_info(launcher=doing), jobs_alive=jobs_alive, training=training)
     try:
         with Heartbeat(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
@@ -109,7 +125,17 @@ def set_holder(lease: Lease, who: dict[str, Any]) -> None:
 
 
 def is_held(holder: dict[str, Any], beating: bool, jobs_alive: Callable[[Sequence[str]], bool]) -> bool:
-    """Return whether the holder of a lock is alive; `beating` says whether its heartbeats are."""
+    """Return whether the holder of a lock is alive.
+
+    Args:
+        holder: the holder, as `holder_info` describes it.
+        beating: whether its heartbeats arrive; decides where neither SLURM nor the process table of this machine knows
+            better.
+        jobs_alive: a function that says whether SLURM has any of these jobs.
+
+    Returns:
+        True if the lock must not be taken.
+    """
     if holder.get("jobs"):
         return jobs_alive(holder["jobs"])
     if holder.get("host") == socket.gethostname() and holder.get("born"):
@@ -144,7 +170,13 @@ def described(holder: dict[str, Any]) -> str:
 
 
 def ask_to_stop(store: Store, run: str, why: str = "cancelled") -> None:
-    """Ask every worker of a run to stop at its next heartbeat; `why` is one word, recorded with who asked, and when."""
+    """Ask every worker of a run to stop at its next heartbeat.
+
+    Args:
+        store: the corpus.
+        run: the folder of the run; nothing happens if it is empty.
+        why: one phrase, which is recorded with the host, the process and the user who asked.
+    """
     if run:
         store.create(f"{run}/{CANCEL}", json.dumps({"why": why} | holder_info(), ensure_ascii=False).encode())
 

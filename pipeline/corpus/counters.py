@@ -52,13 +52,31 @@ def stages_of(sums: Mapping[str, float]) -> list[str]:
 
 
 def by_detail(sums: Mapping[str, float], owner: str, what: str) -> dict[str, float]:
-    """Return detail → value for one kind of keys."""
+    """Return detail → value for one kind of keys.
+
+    Args:
+        sums: counters by their key, `owner/what/detail`.
+        owner: a stage, or `chunk`.
+        what: the kind of counter, such as `quarantined`.
+
+    Returns:
+        The values, for instance by reason or by language.
+    """
     head = f"{owner}/{what}/"
     return {key[len(head) :]: value for key, value in sums.items() if key.startswith(head)}
 
 
 def whole_counts(sums: Mapping[str, float], owner: str, what: str) -> Counter[str]:
-    """Return `by_detail` with whole numbers."""
+    """Return `by_detail` with whole numbers.
+
+    Args:
+        sums: counters by their key, `owner/what/detail`.
+        owner: a stage, or `chunk`.
+        what: the kind of counter, such as `quarantined`.
+
+    Returns:
+        Detail → whole number.
+    """
     return Counter({detail: int(value) for detail, value in by_detail(sums, owner, what).items()})
 
 

@@ -81,7 +81,16 @@ def read_duplicates(store: Store, path: str) -> Duplicates:
 
 
 def write_duplicates(store: Store, name: str, table: pa.Table) -> str:
-    """Write a record under the name of what was compared (`record_name`), and return its path."""
+    """Write the record of a comparison of document ids, unless it exists.
+
+    Args:
+        store: the corpus.
+        name: the name of what was compared, as `record_name` returns it.
+        table: the documents that are left out, with the columns of `SCHEMA`.
+
+    Returns:
+        The path of the record.
+    """
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.cast(SCHEMA), sink, compression="zstd", use_dictionary=["chunk", "first"], write_page_checksum=True

@@ -20,9 +20,18 @@ from stages.encode.settings import EncodeSettings
 
 
 def load_encoder(store: Store, view: View, device: str) -> Encode:
-    """Load the encoder of a view, with the settings of the newest run, on a device.
+    """Load the encoder of a view, with the settings of the newest run.
 
-    Raises `ConfigError` if it is no longer there, or its files differ from those that encoded the corpus.
+    Args:
+        store: the corpus.
+        view: the view, whose recipe of `encode` holds the digests of the encoder's files.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        The stage, ready to encode.
+
+    Raises:
+        ConfigError: if the encoder is no longer there, or its files differ from those that encoded the corpus.
     """
     settings = EncodeSettings.model_validate_json(json.dumps(newest_config(store)["encode"]))
     remedy = "run the corpus again with these"
@@ -35,14 +44,17 @@ def prepare_encoder(
     """Load an encoder on a device, after comparing its files with those that were used before.
 
     Args:
-        settings: of the stage.
-        artifacts: digests of the files that encoded what is at `place`.
+        settings: the settings of the stage `encode`.
+        artifacts: role → digest of the files that encoded what is at `place`.
         place: the corpus or model that needs this encoder, for messages.
         remedy: what else can be done if the files differ, for messages.
-        device: where it computes.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        The stage, ready to encode.
 
     Raises:
-        ConfigError: if the encoder is not here, or its files are others.
+        ConfigError: if the encoder is not on this machine, or its files have other digests.
     """
     try:
         if settings.artifacts() != artifacts:
@@ -57,7 +69,16 @@ def prepare_encoder(
 
 
 def encode_texts(stage: Encode, texts: Sequence[str], langs: Sequence[str]) -> npt.NDArray[np.float16]:
-    """Return the embeddings of texts: (texts, dim) float16."""
+    """Return the embeddings of texts.
+
+    Args:
+        stage: the encoder.
+        texts: the sentences.
+        langs: the language of each, such as `eng_Latn`.
+
+    Returns:
+        (texts, dim) float16.
+    """
     table = pa.table({"sentences.text": pa.array(texts, pa.string()), "sentences.lang": pa.array(langs, pa.string())})
     found = stage.finish(stage.compute(stage.prepare(table))).families
     return embedding_matrix(found["embeddings"]["embedding"])
@@ -66,7 +87,16 @@ def encode_texts(stage: Encode, texts: Sequence[str], langs: Sequence[str]) -> n
 def language_of(store: Store, stage: Encode, lang: str | None) -> str:
     """Return the language of a sentence: the given one, or the only one that the corpus's inputs state.
 
-    Raises `ConfigError` if there is no such language, or there are several.
+    Args:
+        store: the corpus.
+        stage: the encoder, which knows certain languages.
+        lang: the given language; None if none was given.
+
+    Returns:
+        A language that the encoder knows, such as `eng_Latn`.
+
+    Raises:
+        ConfigError: if the encoder does not know the language, or none was given and documents are in several.
     """
     known = stage.card.languages
     if lang is None:

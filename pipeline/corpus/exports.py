@@ -86,8 +86,24 @@ def record_export(
     store: Store, view: View, place: str, rows: int, select: dict[str, Any], selection: str, *, format: str,
     sentences: int, sequences: int,
 ) -> ExportRecord:  # fmt: skip
-    """Record a finished export; `ExportRecord` explains the arguments. Raises `StorageError` if the corpus cannot be
-    written to.
+    """Record a finished export.
+
+    Args:
+        store: the corpus.
+        view: what was exported.
+        place: the folder of the export.
+        rows: how many rows the view had.
+        select: the settings of the selection.
+        selection: their digest.
+        format: the format of the export, one of `pipeline export --format`.
+        sentences: how many sentences were written.
+        sequences: how many sequences were written.
+
+    Returns:
+        The record as it was written.
+
+    Raises:
+        StorageError: if the corpus cannot be written to.
     """
     now = datetime.now(UTC)
     record = ExportRecord(

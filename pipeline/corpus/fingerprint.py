@@ -84,7 +84,16 @@ class _Hash(io.RawIOBase):
 
 
 def difference(old: Any, new: Any, path: str = "") -> list[str]:
-    """Describe where two JSON values differ, one line per key: `encode.model: sonar-tiny → sonar`."""
+    """Describe where two JSON values differ.
+
+    Args:
+        old: the earlier value.
+        new: the later value.
+        path: the keys that lead to the two values, joined by dots.
+
+    Returns:
+        One line per key, such as `encode.model: sonar-tiny → sonar`.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         lines = []
         for key in sorted(old.keys() | new.keys()):

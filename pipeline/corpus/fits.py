@@ -91,6 +91,14 @@ class Rate(BaseModel):
 def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunConfig:
     """Return the configuration with what the corpus has decided so far, except for the fits that are to be
     made again.
+
+    Args:
+        store: the corpus.
+        config: the configuration as its file gives it.
+        refit: the names of fits that are to be made again.
+
+    Returns:
+        The configuration with references to existing fits, and with the rates of sampled stages.
     """
     newest: dict[tuple[str, str], str] = {}
     present = set(store.find(layout.FITS))
@@ -140,7 +148,16 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
 
 
 def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
-    """Say why an artifact is to be fitted: it is new, or settings differ from those of the last fit."""
+    """Say why an artifact is to be fitted: it is new, or settings differ from those of the last fit.
+
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        name: a fit, one of `FITS`.
+
+    Returns:
+        One line per reason.
+    """
     paths = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)) and found["name"] == name)
     records = [_read(store, found[0], FitRecord) for found in paths]
     recipe = fit_recipe(config, name)
@@ -159,15 +176,18 @@ def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
 
 
 def check_lost(store: Store, config: RunConfig, used: Mapping[str, str], refit: Collection[str] = ()) -> None:
-    """Raise `CorpusError` if a run would fit something again only because the record of its fit is lost.
+    """Refuse to fit something again only because the record of its fit is lost.
 
-    Another fit has other values where the corpus has changed since, and everything that is made with it changes too.
+    A new fit has other values if the corpus has changed since, and everything that is made with it changes too.
 
     Args:
         store: the corpus.
-        config: what the run asks for.
-        used: the records of the newest view, by the name of the fit.
+        config: the configuration of the run.
+        used: name of a fit → the record that the newest view uses.
         refit: the names of fits that are to be made again.
+
+    Raises:
+        DamagedError: if the record of a fit that would be used is missing.
     """
     for name, path in used.items():
         found, recipe = _RECORD.fullmatch(path), fit_recipe(config, name) if name not in refit else None
@@ -184,7 +204,17 @@ def lost_remedy(name: str) -> str:
 
 
 def next_generation(store: Store, config: RunConfig, name: str, refit: bool) -> int:
-    """Return the number of the fit that is to be made: 0, or one more than the newest if it is to be made again."""
+    """Return the number of the fit that is to be made.
+
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        name: a fit, one of `FITS`.
+        refit: whether a fit with the same recipe is to be made again.
+
+    Returns:
+        0, or with `refit` one more than the newest with the same recipe.
+    """
     fp8 = fingerprint(fit_recipe(config, name))[:8]
     records = (found for one in store.find(layout.FITS) if (found := _RECORD.fullmatch(one)))
     taken = [int(one["generation"]) for one in records if (one["name"], one["fingerprint"]) == (name, fp8)]
@@ -198,7 +228,22 @@ def commit_fit(
 ) -> FitRecord:  # fmt: skip
     """Write an artifact, then its record; if another run was faster, return that run's record.
 
-    card: name of the artifact's file → the model card that lies beside it.
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        name: a fit, one of `FITS`.
+        generation: what `next_generation` returns.
+        data: the content of the artifact's file, in safetensors format.
+        source: where an imported artifact came from; None if it was fitted here.
+        chunks: the ids of the chunks that it was fitted on.
+        rows: how many sentences it was fitted on.
+        numbers: figures of the fit, such as errors on held-out rows.
+        seconds: how long the fit took.
+        device: where it was computed.
+        card: a function that returns the model card that lies beside the artifact, from the name of its file.
+
+    Returns:
+        The record that exists now.
     """
     from stages.artifact import content_of  # torch
 
@@ -216,7 +261,7 @@ def commit_fit(
         described = card(path.rpartition("/")[2])
         store.write(record.card_path, described)
         record = record.model_copy(update={"card": content_digest(described)})
-    where = record_path(name, record.fingerprint, generation)
+    where = _record_path(name, record.fingerprint, generation)
     if store.create(where, sealed(record.model_dump_json(indent=1))):
         return record
     for one in record.files:
@@ -233,7 +278,18 @@ def rate_path(config: RunConfig, stage: str) -> str:
 
 
 def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimated: float) -> Rate:
-    """Freeze the rate of a sample of `rows` rows; if another run was faster, return that run's rate."""
+    """Freeze the rate of a sampled stage; if another run was faster, return that run's rate.
+
+    Args:
+        store: the corpus.
+        config: the configuration of the run.
+        stage: the name of the stage.
+        rows: how many rows the sample should have.
+        estimated: how many rows the corpus will probably have.
+
+    Returns:
+        The rate that holds from now on, between 0 and 1.
+    """
     rate = Rate(stage=stage, rows=rows, estimated=estimated, rate=min(1.0, rows / estimated))
     path = rate_path(config, stage)
     return rate if store.create(path, sealed(rate.model_dump_json())) else _read(store, path, Rate)
@@ -242,14 +298,14 @@ def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimate
 def read_record(store: Store, path: str) -> FitRecord:
     """Read the record of a fit that a view names. Raises `CorpusError` if it is missing or damaged."""
     record = _read(store, path, FitRecord)
-    if path != record_path(record.name, record.fingerprint, record.generation):
+    if path != _record_path(record.name, record.fingerprint, record.generation):
         what = f"it is the record of {visible(record.name)} {visible(record.fingerprint[:8])}-{record.generation:03d}"
         raise DamagedError(f"{store.url}/{path}", what, REMEDY)
     named(record.path, layout.FITS, _ARTIFACT, by=f"{store.url}/{path}", remedy=REMEDY)
     return record
 
 
-def record_path(name: str, fingerprint: str, generation: int) -> str:
+def _record_path(name: str, fingerprint: str, generation: int) -> str:
     """Return the path of a fit's record."""
     return f"{layout.FITS}/{name}.{fingerprint[:8]}-{generation:03d}.json"
 

@@ -32,7 +32,16 @@ class RowSource(Protocol):
     def batches(
         self, *columns: str, where: Condition | None = None, parts: Sequence[str] | None = None
     ) -> Iterator[PartBatch]:
-        """Yield one row group after the other."""
+        """Yield one row group after the other.
+
+        Args:
+            *columns: the names of the columns to read.
+            where: a condition that rows must satisfy; None for all rows.
+            parts: the parts to read, in this order; None for all.
+
+        Yields:
+            The rows of one row group.
+        """
 
 
 def library(name: str, method: str) -> Any:
@@ -63,7 +72,16 @@ def to_datasets(table: pa.Table) -> Any:
 
 
 def to_streaming_datasets(source: RowSource, names: tuple[str, ...], where: Condition | None) -> Any:
-    """Return a `datasets.IterableDataset`, which reads one row group after the other."""
+    """Return a `datasets.IterableDataset`, which reads one row group after the other.
+
+    Args:
+        source: what offers rows.
+        names: the columns.
+        where: a condition that rows must satisfy; None for all rows.
+
+    Returns:
+        The dataset; nothing is read before it is iterated over.
+    """
     datasets = library("datasets", "to_datasets")
     features = datasets.Features.from_arrow_schema(source.schema(*names))
 

@@ -79,7 +79,16 @@ class LedgerGoneError(CorpusError):
 
 
 def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: Counters) -> dict[str, Any]:
-    """Return a chunk's row, by column. All parts must have the same stages."""
+    """Return the ledger row of a chunk.
+
+    Args:
+        receipt: the chunk's receipt.
+        parts: stage → receipt of each part; all parts must have the same stages.
+        sums: the counters of the chunk and its parts, added up.
+
+    Returns:
+        Column → value.
+    """
     first = parts[0] if parts else {}
     numbers = [layout.part_number(ref.part) for ref in receipt.parts]
     recipes = {stage: {"recipe": one.recipe, "columns": sorted(one.columns)} for stage, one in first.items()}
@@ -135,7 +144,7 @@ def _write(store: Store, tables: Iterator[pa.Table]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+def _opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a ledger file for reading; `texts` are columns to read as dictionaries.
 
     Raises `LedgerGoneError` if it no longer exists, `CorpusError` if it is damaged or of a newer version.
@@ -161,7 +170,7 @@ def opened(store: Store, path: str, texts: Sequence[str] = ()) -> Iterator[pq.Pa
 def check_file(store: Store, path: str) -> None:
     """Read all of a ledger. Raises `LedgerGoneError`, or `CorpusError` if anything in it cannot be read."""
     where = f"{store.url}/{path}"
-    with opened(store, path) as file:
+    with _opened(store, path) as file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number).cast(SCHEMA)
             for recipes, receipts in zip(table["recipes"].to_pylist(), table["receipts"].to_pylist(), strict=True):
@@ -172,6 +181,11 @@ def check_file(store: Store, path: str) -> None:
 class Ledgers:
     """The rows of all ledger files in columns. `recipes` are the distinct ones; `recipe` is the index of each row's
     recipe.
+
+    Args:
+        store: the corpus.
+        files: the paths of the ledger files.
+        tables: what was read of each file, with the columns of `_INDEX`.
     """
 
     def __init__(self, store: Store, files: list[str], tables: list[pa.Table]) -> None:
@@ -212,7 +226,7 @@ class Ledgers:
         """Return some columns of all rows."""
 
         def read(path: str) -> pa.Table:
-            with opened(self._store, path) as file:
+            with _opened(self._store, path) as file:
                 return file.read(list(names))
 
         empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
@@ -224,7 +238,7 @@ class Ledgers:
         start = 0
         for path, end in zip(self.files, self._ends.tolist(), strict=True):
             if (groups[start:end] >= 0).any():
-                with opened(self._store, path, [_KEYS]) as file:
+                with _opened(self._store, path, [_KEYS]) as file:
                     for number in range(file.num_row_groups):
                         table = file.read_row_group(number, columns=[_KEYS, "values.list.element"])
                         _add_up(table, groups[start : start + len(table)], found)
@@ -260,7 +274,7 @@ class Ledgers:
 
 @functools.lru_cache(4)  # rows are asked for one after the other, and a ledger never changes
 def _receipts_of(store: Store, path: str, group: int) -> pa.ChunkedArray:
-    with opened(store, path) as file:
+    with _opened(store, path) as file:
         return file.read_row_group(group, columns=["receipts"])["receipts"]
 
 
@@ -276,7 +290,7 @@ _INDEX = pa.schema(
 
 
 def _index(store: Store, path: str) -> pa.Table:
-    with opened(store, path, ["recipes"]) as file:
+    with _opened(store, path, ["recipes"]) as file:
         return file.read(_INDEX.names).replace_schema_metadata().unify_dictionaries().cast(_INDEX)
 
 
@@ -315,7 +329,7 @@ def compact(store: Store) -> int:
     """
     small: list[str] = []
     for path in store.find(FOLDER):
-        with contextlib.suppress(LedgerGoneError), opened(store, path) as file:
+        with contextlib.suppress(LedgerGoneError), _opened(store, path) as file:
             if file.metadata.num_rows < SMALL:
                 small.append(path)
     if len(small) < 2:
@@ -331,7 +345,7 @@ def compact(store: Store) -> int:
 def _distinct(store: Store, paths: Sequence[str]) -> Iterator[pa.Table]:
     seen: set[tuple[bytes, str, bytes]] = set()
     for path in paths:
-        with opened(store, path) as file:
+        with _opened(store, path) as file:
             for number in range(file.num_row_groups):
                 table = file.read_row_group(number)
                 identity = zip(*(table[name].to_pylist() for name in ("fingerprint", "recipes", "prints")), strict=True)
@@ -343,7 +357,7 @@ def _distinct(store: Store, paths: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _rows_of(store: Store, path: str, rows: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
-    with opened(store, path) as file:
+    with _opened(store, path) as file:
         start = 0
         for number in range(file.num_row_groups):
             table = file.read_row_group(number)

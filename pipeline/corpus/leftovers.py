@@ -31,7 +31,15 @@ def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] 
     """Delete what purged documents left: all files of their chunks except those that the new receipts name.
 
     Chunks that are not segmented again yet, or lack one of `stages`, keep their files, from which the other rows are
-    copied, unless no run of this configuration would read them. Returns how many files were deleted.
+    copied, unless no run of this configuration would read them.
+
+    Args:
+        store: the corpus.
+        chunks: the chunks of the view.
+        stages: the stages that a chunk must have before its older files are deleted.
+
+    Returns:
+        How many files were deleted.
     """
     hits = read_tombstones(store, waiting=True).by_chunk
     if not hits:
@@ -86,12 +94,19 @@ PAGE = 1000  # names that an object store lists at a time
 
 
 def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int:
-    """Delete data files of finished work that no receipt names (left by killed attempts). Returns how many.
+    """Delete data files of finished work that no receipt names: killed attempts left them.
 
-    `whole` says that these are all chunks of the corpus. Call this for chunks before they are folded into a ledger;
-    `pipeline gc` sees all. It is safe beside other writers: once a receipt exists, no other attempt at the same part
-    and fingerprint can win. Cost: a listing of each family, by pieces if there are many parts, or listings of what
-    belongs to those chunks if that is less.
+    Call this for chunks before they are folded into a ledger; `pipeline gc` sees all. It is safe beside other writers:
+    once a receipt exists, no other attempt at the same part and fingerprint can win. Cost: a listing of each family, in
+    pieces if there are many parts, or listings of what belongs to those chunks if that is less.
+
+    Args:
+        store: the corpus.
+        chunks: the chunks whose files are looked at.
+        whole: whether these are all chunks of the corpus.
+
+    Returns:
+        How many files were deleted.
     """
     named: set[str] = set()
     finished: set[tuple[str, str, str]] = set()

@@ -63,9 +63,22 @@ def find_nearest(
     metric: Metric,
     index: Candidates | None = None,
 ) -> pa.Table:
-    """Return `score`, `part`, `row` and the named columns of the k rows nearest to the query, best first.
+    """Find the k rows nearest to a query, best first.
 
-    index: what names the rows that are compared, instead of all.
+    Args:
+        source: what offers rows and embeddings.
+        query: the number of a row, (part, row), or a vector of the embeddings' width.
+        k: how many rows to return, at least 1.
+        names: the columns to return.
+        where: a condition that rows must satisfy; None for all rows.
+        metric: `cosine`, or `euclidean`, whose scores are distances.
+        index: names the rows that are compared; None to compare all of them.
+
+    Returns:
+        `score`, `part`, `row` and the named columns.
+
+    Raises:
+        CorpusError: for another metric, a k below 1, or a query that is not a usable vector.
     """
     if metric not in get_args(Metric) or k < 1:
         raise CorpusError(f"metric is {metric!r} and k is {k}; allowed: {', '.join(get_args(Metric))}, and k ≥ 1")
@@ -80,7 +93,7 @@ def find_nearest(
     if index:
         found = _nearest_of(source, index.candidates(vector, 2 * k + SPARE), vector, k, metric, without)
     else:
-        found = nearest_rows(source, vector, k, metric, where, without)
+        found = _nearest_rows(source, vector, k, metric, where, without)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "score": pa.array([one.score for one in found], pa.float64()),
         PART: pa.array([one.part for one in found], pa.string()),
@@ -115,7 +128,7 @@ def _row(source: Searchable, found: Neighbour, names: tuple[str, ...]) -> pa.Tab
         return reader.take(names, [found.row])
 
 
-def nearest_rows(
+def _nearest_rows(
     source: RowSource,
     query: npt.NDArray[np.float32],
     k: int,

@@ -37,6 +37,15 @@ class NearestIndex:
     def __init__(
         self, index: Any, metric: Metric, parts: list[str], starts: npt.NDArray[np.int64], identity: str
     ) -> None:
+        """Keep an index that was built or read.
+
+        Args:
+            index: an `IndexIVF` of faiss.
+            metric: the metric that it was built for.
+            parts: the names of the parts.
+            starts: (parts,) int64, the id of each part's first row.
+            identity: what `Corpus` compares, so that an index of another state of the corpus is refused.
+        """
         self._index, self._parts, self._starts = index, parts, starts  # an IndexIVF of faiss
         self.metric, self.identity = metric, identity
         self.probes = min(PROBES, index.nlist)
@@ -46,7 +55,17 @@ class NearestIndex:
 
     @classmethod
     def build(cls, source: Searchable, rows: int, metric: Metric, identity: str) -> NearestIndex:
-        """Build the index of a corpus with so many rows."""
+        """Build the index of a corpus.
+
+        Args:
+            source: what offers the embeddings.
+            rows: how many rows it has; decides on the number of lists.
+            metric: `cosine` or `euclidean`.
+            identity: identifies the state of the corpus.
+
+        Returns:
+            The index, in memory; vectors are stored in FP16.
+        """
         import faiss
 
         width = source.schema("embedding").field(0).type.list_size

@@ -91,8 +91,13 @@ class PartBatch:
 class PartReader:
     """Reads a part; use it in a `with` statement.
 
-    purged: ids of documents of its chunk that must not be seen any more (`Tombstones.of`); types: those in which
-    columns that inputs keep are given, the common ones of all parts; left out: those of this part.
+    Args:
+        store: the corpus.
+        part: the name of the part.
+        receipts: stage → receipt of this part.
+        purged: the ids of documents of its chunk that must not be seen any more (`Tombstones.of`).
+        types: the types in which columns that inputs keep are given, those that all parts have in common; None for
+            those of this part.
     """
 
     def __init__(
@@ -178,7 +183,16 @@ class PartReader:
             yield self.batch(names, where, group)
 
     def batch(self, names: Sequence[str], where: Condition | None, group: int) -> PartBatch:
-        """Read a row group, as `batches` does."""
+        """Read a row group, as `batches` does.
+
+        Args:
+            names: the columns to read.
+            where: a condition that rows must satisfy; None for all rows.
+            group: the number of the row group in the part, from 0.
+
+        Returns:
+            The rows, and how many were looked at.
+        """
         first, end = self.bounds(group)
         return PartBatch(end - first, self._where(names, where, group) if where else self.read(names, group))
 

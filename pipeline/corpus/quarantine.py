@@ -25,7 +25,16 @@ class QuarantinedRecord:
 
 
 def quarantined_records(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[QuarantinedRecord]]:
-    """Return at most `most` records of each reason in the order of the input; `wanted` says how many there are."""
+    """Return some quarantined records of each reason, in the order of the input.
+
+    Args:
+        corpus: the corpus.
+        wanted: reason → how many records there are of it.
+        most: how many records of each reason are returned.
+
+    Returns:
+        Reason → records.
+    """
     found: dict[str, list[QuarantinedRecord]] = {reason: [] for reason in wanted}
     if not wanted:
         return found

@@ -53,7 +53,11 @@ RECENT_CHUNKS = 64  # whose receipts are kept
 class Corpus:
     """A corpus on any fsspec filesystem, as the newest run describes it; only files that a receipt names are opened.
 
-    url: its folder, or the corpus.yaml that it was made by. Raises `CorpusError` if the folder is not a corpus.
+    Args:
+        url: the address of a corpus, or the path of the corpus.yaml that made it; `CorpusError` is raised if there is
+            no corpus.
+        view: what is read; None for the view of the newest run.
+        store: the folder of the corpus, if it is open already.
     """
 
     def __init__(self, url: str, view: View | None = None, store: Store | None = None) -> None:
@@ -161,9 +165,17 @@ class Corpus:
     ) -> Iterator[PartBatch]:
         """Yield one row group after the other, in the order of the corpus: at most 8192 rows are in memory.
 
-        With a condition, only the rows that satisfy it are returned; columns that it does not use are read only where
-        some row does. `parts` restricts the parts that are read. `max_rows` ends with the row group by which so many
-        rows were read, whether they satisfy the condition or not.
+        With a condition, columns that it does not use are read only where some row satisfies it.
+
+        Args:
+            *columns: the names of the columns to read.
+            where: a condition that rows must satisfy.
+            parts: the parts to read, in this order; None for all.
+            max_rows: end with the row group by which this many rows were read, whether they satisfy the condition or
+                not.
+
+        Yields:
+            The rows of one row group.
         """
         names = self._checked(columns, self.catalogue, self.url)
         where = self._where(where)
@@ -198,9 +210,15 @@ class Corpus:
         return frames.to_polars(self.to_arrow(*columns, where=where))
 
     def to_datasets(self, *columns: str, where: Condition | str | None = None, streaming: bool = False) -> Any:
-        """Return `to_arrow` as a Hugging Face `datasets.Dataset`.
+        """Return `to_arrow` as a dataset of Hugging Face's `datasets`.
 
-        With `streaming`, return an `IterableDataset`, which reads one row group (8192 rows) after the other.
+        Args:
+            *columns: the columns of each row; none for all.
+            where: a condition that rows must satisfy.
+            streaming: whether to return an `IterableDataset`, which reads one row group (8192 rows) after the other.
+
+        Returns:
+            A `Dataset` or an `IterableDataset`.
         """
         if streaming:
             return frames.to_streaming_datasets(self, self._names(columns), self._where(where))
@@ -213,10 +231,13 @@ class Corpus:
         (`multiprocessing_context="spawn"`).
 
         Args:
-            columns: the columns of each row.
+            *columns: the columns of each row.
             where: a condition that rows must satisfy.
-            rank: the number of this process, if several processes each read other parts.
+            rank: the number of this process, from 0, if several processes read different parts.
             world: the number of such processes.
+
+        Returns:
+            The dataset, whose rows are read when it is iterated over.
         """
         from pipeline.corpus.torch_rows import TorchRows
 
@@ -277,21 +298,21 @@ class Corpus:
 
         Args:
             query: a sentence, which the corpus's own encoder encodes; the number of a row of the corpus, or (part,
-                row),
-                which is left out itself; or a vector of the embeddings' width.
-            columns: the columns to return, by default `text` and `lang`.
+                row), which is left out of the result itself; or a vector of the embeddings' width.
             k: how many sentences to return.
-            lang: the language of the sentence.
+            *columns: the columns to return, by default `text` and `lang`.
+            lang: the language of a query that is a sentence; it may be left out if all inputs state the same one.
             where: a condition that rows must satisfy.
             metric: `cosine`, or `euclidean`, whose scores are distances.
-            device: where the sentence is encoded.
-            index: what `build_index` made or `open_index` read; it knows no conditions.
+            device: where the sentence is encoded: `cpu`, `cuda:0`, `mps`.
+            index: an index from `build_index` or `open_index`; it allows no condition.
 
         Returns:
             A table with `score`, `part`, `row`, and the columns.
 
         Raises:
-            CorpusError: or `ConfigError`, for a query that cannot be searched for.
+            CorpusError: for a query that cannot be searched for.
+            ConfigError: for an unknown column or language, or a condition beside an index.
         """
         names = self._checked(columns or ("text", "lang"), self.catalogue, self.url)
         if isinstance(query, str):

@@ -117,7 +117,18 @@ class ChunkReceipt(_Record):
 def write_family(
     store: Store, family: str, part: str, fingerprint: str, table: pa.Table
 ) -> tuple[DataFile, dict[str, str]]:
-    """Write one data file under a new name. Returns its entry for the receipt, and the digests of its columns."""
+    """Write one data file under a new name.
+
+    Args:
+        store: the corpus.
+        family: the family, one of `layout`'s schemas.
+        part: the name of the part.
+        fingerprint: the fingerprint of the result, 64 hex digits.
+        table: the rows.
+
+    Returns:
+        The file's entry for the receipt, and column → digest.
+    """
     data = layout.to_parquet(table)
     path = layout.data_path(family, part, fingerprint)
     store.write(path, memoryview(data))
@@ -140,9 +151,26 @@ def commit(
     warnings: Sequence[str] = (),
     replaces: str = "",
 ) -> tuple[Receipt, bool]:
-    """Write a part's files, then its receipt: (the receipt that exists, whether it is ours).
+    """Write a part's files, then its receipt.
 
     If another worker was faster, its receipt stays and our files are deleted.
+
+    Args:
+        store: the corpus.
+        stage: the stage that made the files.
+        part: the name of the part.
+        fingerprint: the fingerprint of the result, 64 hex digits.
+        recipe: the digest of the recipe.
+        inputs: column → digest of what the stage read.
+        families: family → its rows; empty if the stage writes no file.
+        counts: the stage's counters.
+        seconds: seconds by kind of work; the time of this commit is added.
+        device: where it was computed.
+        warnings: what is to be shown at the end of the run.
+        replaces: the fingerprint of the version whose rows were copied; empty if none were.
+
+    Returns:
+        The receipt that exists, and whether it is ours.
     """
     started = time.perf_counter()
     files: list[DataFile] = []

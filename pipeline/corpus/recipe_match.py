@@ -53,6 +53,11 @@ def recipe_match(recipes: Mapping[str, Any], view: View) -> RecipeMatch:
 def match_recipes(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[RecipeMatch], list[int]]:
     """Match the rows of ledgers with a view.
 
+    Args:
+        store: the corpus.
+        view: the view, with fingerprints of its chunks.
+        ledgers: the rows of all ledger files.
+
     Returns:
         For every chunk of the view, its row in the ledgers, or −1; the match of each distinct set of recipes; and the
             rows whose receipts are gone.

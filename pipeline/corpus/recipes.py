@@ -226,6 +226,14 @@ def with_known_duplicates(store: Store, config: RunConfig, chunks: Sequence[Chun
 
     If there is none yet, the newest record is used, which is right for all documents except new ones and those after
     them.
+
+    Args:
+        store: the corpus.
+        config: the configuration of the run.
+        chunks: all chunks of the view.
+
+    Returns:
+        The configuration itself if it does not compare ids.
     """
     if not compares_ids(config):
         return config

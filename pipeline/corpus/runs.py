@@ -68,7 +68,14 @@ class Summary(BaseModel):
 
 
 class RunRecord:
-    """One run's folder. `reopened`: the folder of a run that continues on another machine, instead of a new one."""
+    """The folder of one run.
+
+    Args:
+        store: the corpus.
+        config: the configuration of the run.
+        view: what readers see once the run has ended.
+        reopened: the folder of a run that continues on another machine; None to make a new folder.
+    """
 
     def __init__(self, store: Store, config: RunConfig, view: View, reopened: str | None = None) -> None:
         self.store = store
@@ -127,7 +134,13 @@ def _next_folder(store: Store) -> str:
 
 
 def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
-    """Record how a run ended, and delete the marks of started tasks."""
+    """Record how a run ended, and delete the marks of started tasks.
+
+    Args:
+        store: the corpus.
+        folder: the folder of the run.
+        summary: what `summary.json` says, for instance the exit state and the accounting.
+    """
     for path in store.find(f"{folder}/{STARTS}"):
         store.delete(path)
     repeated = take_retry_counts()  # by this process, and in no receipt
@@ -136,7 +149,13 @@ def close_run(store: Store, folder: str, summary: dict[str, Any]) -> None:
 
 
 def write_header(store: Store, name: str, packed: Collection[str] = PACKABLE) -> None:
-    """Make a folder a corpus, unless it is one. `packed`: the formats whose small files share chunks."""
+    """Make a folder a corpus, unless it is one already.
+
+    Args:
+        store: the folder.
+        name: the name of the corpus.
+        packed: the formats whose small files share chunks.
+    """
     header = {"layout": layout.LAYOUT_VERSION, "name": name, PACKING: sorted(packed)}
     store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
 
@@ -278,6 +297,14 @@ def newest_is(store: Store, view: View, config: RunConfig) -> bool:
     ended.
 
     If anything of that run's record is damaged, they do not, and another record has to be written.
+
+    Args:
+        store: the corpus.
+        view: what readers should see.
+        config: the configuration, with its selection and expectations.
+
+    Returns:
+        False if another record of a run has to be written.
     """
     if not store.exists(layout.CORPUS_FILE):
         return False

@@ -42,10 +42,18 @@ class Gap:
 
 
 class ChunkState:
-    """A chunk of the view. `missing`: the stages that some part of it lacks.
+    """A chunk of the view.
 
-    `numbers`: those of its parts. `sentences`: None until the chunk is segmented under the view's recipe. `folded`:
-    whether a ledger has it. `gaps`: parts that lack something; None if all parts lack the same stages.
+    `numbers` are the numbers of its parts. `sentences` is None until the chunk is segmented under the view's recipe.
+
+    Args:
+        chunk: the chunk.
+        fingerprint: the fingerprint of its segmentation.
+        counts: the numbers of its parts and its sentences; None if it is not segmented.
+        missing: the stages that some part lacks.
+        gaps: the parts that lack something; None if all parts lack the same stages.
+        load: reads the receipts of the chunk and of its parts; None if there are none.
+        folded: whether a ledger has the receipts.
     """
 
     __slots__ = ("_gaps", "_load", "_opened", "chunk", "fingerprint", "folded", "missing", "numbers", "sentences")
@@ -152,7 +160,15 @@ def _itself(opened: Opened) -> Opened:
 class States(Sequence[ChunkState]):
     """Every chunk of a view with its state, in the order of the view; states are created on access.
 
-    `rows`: for each chunk its row in the ledgers, or −1. `total`: the sum of all counters.
+    `total` is the sum of all counters.
+
+    Args:
+        store: the corpus.
+        view: the view.
+        ledgers: the rows of all ledger files.
+        rows: (chunks,) int64, each chunk's row in the ledgers, or −1.
+        matches: the match of each distinct set of recipes in the ledgers.
+        gone: the rows of ledgers whose receipts no longer exist.
     """
 
     def __init__(
@@ -311,7 +327,16 @@ def _part(view: View, matched: RecipeMatch, ref: PartRef, receipts: dict[str, Re
 def read_state(store: Store, view: View, ledgers: bool = True) -> States:
     """Return every chunk of the view with its state, in the order of the view.
 
-    With `ledgers=False`, only receipts are read, which is cheaper for a few chunks of a large corpus.
+    Args:
+        store: the corpus.
+        view: the view.
+        ledgers: whether ledgers are read; receipts alone are cheaper for a few chunks of a large corpus.
+
+    Returns:
+        The states.
+
+    Raises:
+        CorpusError: if ledgers are replaced again and again while they are read.
     """
     for _ in range(LISTINGS):
         try:

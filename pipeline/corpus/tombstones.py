@@ -83,10 +83,13 @@ def create_tombstone(
     Args:
         store: the corpus.
         ids: the purged ids.
-        by_chunk: the ids that each chunk held.
-        source: where the ids came from.
+        by_chunk: chunk → the ids that it held.
+        source: where the ids came from, for instance a file.
         indexes: the training indexes that hold such documents.
         exports: the names of records of exports that hold such documents.
+
+    Returns:
+        The path of the record.
     """
     rows: list[tuple[str, str | None]] = [
         (doc_id, chunk) for chunk, found in sorted(by_chunk.items()) for doc_id in sorted(found)

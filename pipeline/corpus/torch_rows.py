@@ -20,6 +20,16 @@ class TorchRows(IterableDataset[Row]):
 
     A row is a dict by column: a vector is a tensor, everything else a Python value. `rank` and `world` are for several
     processes, each of which reads other parts. Memory: one row group (8192 rows) per worker.
+
+    Args:
+        source: what offers rows.
+        names: the columns of each row.
+        where: a condition that rows must satisfy; None for all rows.
+        rank: the number of this process, from 0.
+        world: how many processes read the corpus together.
+
+    Raises:
+        ValueError: if the rank is not below the number of processes.
     """
 
     def __init__(

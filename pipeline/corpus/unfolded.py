@@ -48,7 +48,16 @@ Opened = tuple[ChunkReceipt, list[PartState]]
 
 
 def probably_segmented(store: Store, listed: Listed, among: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
-    """Return the numbers of the chunks that probably have a receipt; if there are few chunks, all of them."""
+    """Return the numbers of the chunks that probably have a receipt; if there are few chunks, all of them.
+
+    Args:
+        store: the corpus.
+        listed: the chunks of the view and their fingerprints.
+        among: int64, the numbers of the chunks in question.
+
+    Returns:
+        Numbers of chunks; a few of them may turn out to have no receipt.
+    """
     if len(among) <= DIRECT:
         return [int(one) for one in among]
     ids, found = listed.chunks.table["id"].combine_chunks(), set(among.tolist())
@@ -81,14 +90,22 @@ def by_folder(listed: Listed, numbers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def read_chunks(store: Store, view: View, chunks: Sequence[tuple[str, str]]) -> list[Opened | None]:
-    """Read the receipts of chunks (id, fingerprint); None for a chunk that is not segmented.
+    """Read the receipts of chunks.
 
     A part's receipt may have been deleted to have the part made again: then its chunk has to be segmented again.
+
+    Args:
+        store: the corpus.
+        view: the view, whose recipes tell which receipts of parts are current.
+        chunks: (id, fingerprint) of each.
+
+    Returns:
+        For each chunk, its receipt and the state of its parts; None if it is not segmented.
     """
     paths = [layout.chunk_receipt_path(*one) for one in chunks]
     receipts = _read_present(store, "chunks", paths, read_chunk_receipt)
     refs = [(ref, one.chunk) for one in receipts.values() for ref in one.parts]
-    parts = read_parts(store, view, refs)
+    parts = _read_parts(store, view, refs)
     found: list[Opened | None] = []
     for path in paths:
         receipt = receipts.get(path)
@@ -97,7 +114,7 @@ def read_chunks(store: Store, view: View, chunks: Sequence[tuple[str, str]]) -> 
     return found
 
 
-def read_parts(store: Store, view: View, refs: Sequence[tuple[PartRef, str]]) -> dict[str, PartState]:
+def _read_parts(store: Store, view: View, refs: Sequence[tuple[PartRef, str]]) -> dict[str, PartState]:
     """Return the state of segmented parts, by name; parts whose receipt is gone are left out."""
     paths = {ref.part: layout.receipt_path(SEGMENT, ref.part, ref.fingerprint) for ref, _ in refs}
     read = _read_present(store, f"receipts/{SEGMENT}", paths.values(), read_receipt)

@@ -178,7 +178,16 @@ def save_recipes(store: Store, view: View) -> None:
 
 @functools.cache  # many parts have the same old recipe, and a recipe's file never changes
 def saved_recipe(store: Store, stage: str, digest: str) -> dict[str, Any] | None:
-    """Return a recipe of an earlier run by its fingerprint; None if it was not stored."""
+    """Return a recipe of an earlier run by its fingerprint; None if it was not stored.
+
+    Args:
+        store: the corpus.
+        stage: the stage.
+        digest: the fingerprint of the recipe.
+
+    Returns:
+        The recipe; None also if its file is damaged.
+    """
     path = f"recipes/{stage}.{digest}.json"
     if not store.exists(path):
         return None

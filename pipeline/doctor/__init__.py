@@ -32,7 +32,16 @@ AskSlurm = Callable[[LauncherSettings | None], str]
 
 
 def examine(path: Path | None, start_ray: StartRay | None, ask_slurm: AskSlurm | None = None) -> Iterator[Check]:
-    """Yield all checks, each as soon as it is made; with `path`, also those of a corpus.yaml."""
+    """Yield all checks, each as soon as it is made.
+
+    Args:
+        path: a corpus.yaml, whose inputs, models and output are checked too; None to check the machine only.
+        start_ray: starts Ray for a moment; None to check only whether it is installed.
+        ask_slurm: asks SLURM for its partitions; None if there is no SLURM.
+
+    Yields:
+        A check with its verdict and what to do.
+    """
     config: RunConfig | None = None
     config_check: Check | None = None
     if path is not None:

@@ -74,7 +74,16 @@ def existing(path: Path) -> Path:
 
 
 def room(name: str, folder: Path, dim: int | None = None) -> Check:
-    """Check the free space for a folder that may not exist yet; with `dim`, say how many sentences fit."""
+    """Check the free space for a folder that may not exist yet.
+
+    Args:
+        name: the name of the check.
+        folder: the folder.
+        dim: the width of embeddings, to say how many sentences fit; None to leave that out.
+
+    Returns:
+        The check, bad or a warning if space is short.
+    """
     free = shutil.disk_usage(existing(folder)).free
     found = f"{folder}: {size(free)} free"
     if dim:  # FP16 compresses to 0.85; text, scores and what was decoded are about 150 bytes per sentence
@@ -88,6 +97,14 @@ def room(name: str, folder: Path, dim: int | None = None) -> Check:
 def writable(name: str, url: str, shown: str) -> Check:
     """Check whether receipts can be created: a file is written once, and refused the second time. It is deleted
     afterwards.
+
+    Args:
+        name: the name of the check.
+        url: the folder to write in; a file is created there for a moment.
+        shown: how messages name the folder.
+
+    Returns:
+        The check.
     """
     path = f".doctor-{secrets.token_hex(6)}"
     try:

@@ -58,7 +58,7 @@ def of_config(config: RunConfig) -> Iterator[Check]:
         except CardError as error:
             yield Check("bad", "model", str(error), "pipeline models lists those that ship")
         else:
-            yield model(name, cards[name], needed)
+            yield _model(name, cards[name], needed)
     if config.segment.uses_sat:
         yield sat_model(config.segment.sat)
     if config.fragility:
@@ -140,7 +140,7 @@ def output(url: str, dim: int | None = None) -> Iterator[Check]:
 def models() -> Iterator[Check]:
     """Check every model that ships as a card."""
     for name in shipped_cards():
-        yield model(name, load_card(name))
+        yield _model(name, load_card(name))
 
 
 def sat_model(name: str) -> Check:
@@ -177,7 +177,7 @@ def external_encoder(name: str) -> Check:
     return Check("good", "encoder", f"{name}: here")
 
 
-def model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:
+def _model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:
     """Check whether the files of a card are on this machine: those that are needed, or all if it is only listed.
 
     `name`: what a configuration calls the model.

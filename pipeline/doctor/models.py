@@ -73,7 +73,16 @@ def files_of(card: ModelCard) -> list[FileState]:
 
 
 def answer(console: Console, name: str | None, fetch: bool) -> None:
-    """Do what `pipeline models` is asked for. Raises `ConfigError` or `CardError`."""
+    """Show or fetch models, as `pipeline models` is asked to.
+
+    Args:
+        console: where tables are printed.
+        name: the name of a model; None to list all.
+        fetch: whether to download the model's files.
+
+    Raises:
+        ConfigError: if there is nothing to fetch; `CardError` for an unknown name.
+    """
     if name is not None and name in trained_lcms():
         if fetch:
             raise ConfigError(f"{name} is here already: leave out --fetch")
@@ -86,13 +95,13 @@ def answer(console: Console, name: str | None, fetch: bool) -> None:
         if fetch:
             fetch_sat_model(console, load_sat_card(name))
         else:
-            show_sat_model(console, load_sat_card(name), name)
+            _show_sat_model(console, load_sat_card(name), name)
     elif name is not None:
         card = load_card(name)
         if fetch:
             fetch_model(console, card)
         else:
-            show_model(console, card, name)
+            _show_model(console, card, name)
     elif fetch:
         raise ConfigError("--fetch needs the name of a model: pipeline models NAME --fetch")
     else:
@@ -140,7 +149,7 @@ def show_models(console: Console) -> None:
     )
 
 
-def show_model(console: Console, card: ModelCard, asked: str) -> None:
+def _show_model(console: Console, card: ModelCard, asked: str) -> None:
     """Show one card in full. `asked`: what the user typed for it."""
     lines = [f"{escape(asked)} is [bold]{escape(card.name)}[/] here."] if meant_by(asked) else []
     lines += [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
@@ -169,7 +178,7 @@ def show_model(console: Console, card: ModelCard, asked: str) -> None:
         )
 
 
-def show_sat_model(console: Console, card: SatCard, asked: str) -> None:
+def _show_sat_model(console: Console, card: SatCard, asked: str) -> None:
     """Show one card of a SaT model in full. `asked`: what the user typed for it."""
     lines = [f"[bold]{escape(card.name)}[/]", *_wrapped("", card.description), ""]
     lines += _wrapped("licence", card.licence)

@@ -77,18 +77,19 @@ def export_corpus(
     """Write the selection of a corpus.
 
     Args:
-        console: where to say what was done.
+        console: where the result is shown.
         place: what the user named: a corpus, or its YAML file.
         corpus: the corpus.
-        options: of the command.
+        options: the options of the command.
         scaler: for the format lcm, whose release calls it a normalizer.
-        draw: draws the plots of the format hub.
+        draw: draws the plots of the format hub; only that format needs it.
 
     Raises:
         ConfigError: for a format, a place, a condition or a repository that is not possible.
         CorpusError: for a corpus that is not finished, of which nothing is selected, or from which documents were
             purged meanwhile.
         HubError: if an upload fails.
+        ValueError: if the format is hub and `draw` is missing.
     """
     if options.format not in FORMATS:
         raise ConfigError(f"--format {options.format}: allowed are {', '.join(FORMATS)}")

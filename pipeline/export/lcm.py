@@ -40,8 +40,16 @@ TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
 def write_lcm(
     selection: Selection, target: ExportTarget, progress: RowProgress, scaler: RobustScaler | None = None
 ) -> Written:
-    """Write every selected sequence; and the scaler, if there is one, in the form of the release's
-    `SonarNormalizer`.
+    """Write every selected sequence, and the scaler in the form of the release's `SonarNormalizer`.
+
+    Args:
+        selection: the sentences.
+        target: the folder of the export.
+        progress: is told of written rows.
+        scaler: the fitted scaler; None to write none.
+
+    Returns:
+        What was written.
     """
     written = Written()
     for chosen in selection:

@@ -30,9 +30,19 @@ from stages.arrow import embedding_matrix
 
 
 def write_numpy(selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str) -> Written:
-    """Write every selected sentence; `vectors`: `float16` or `float32`.
+    """Write every selected sentence.
 
-    Raises `CorpusError` for a damaged file of the corpus, or if the corpus changes meanwhile.
+    Args:
+        selection: the sentences.
+        target: the folder of the export.
+        progress: is told of written rows.
+        vectors: the type of vectors, `float16` or `float32`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        CorpusError: for a damaged file of the corpus, or if the corpus changes meanwhile.
     """
     written = Written()
     names = row_columns(selection.corpus, embedding=True)

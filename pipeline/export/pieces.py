@@ -30,7 +30,13 @@ class Written:
     next_step: str = ""
 
     def count(self, split: str, pieces: int, sentences: int) -> None:
-        """Count sequences and sentences that were written of one split."""
+        """Count sequences and sentences that were written of one split.
+
+        Args:
+            split: `train`, `validation` or `test`.
+            pieces: how many sequences.
+            sentences: how many sentences.
+        """
         self.pieces += pieces
         self.sentences += sentences
         self.by_split[split] = self.by_split.get(split, 0) + pieces
@@ -61,7 +67,16 @@ class ExportedSequences:
 
 
 def kept_rows(selection: Selection, chosen: PartSelection, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield these columns of the rows that are kept of a part, a row group after the other; none is empty."""
+    """Yield the kept rows of a part, one row group after the other.
+
+    Args:
+        selection: the sentences.
+        chosen: those of one part.
+        names: the columns to read.
+
+    Yields:
+        A table with at least one row.
+    """
     rows = chosen.row_numbers
     with selection.reader(chosen.part) as reader:
         for group in range(reader.groups):
@@ -74,7 +89,16 @@ def kept_rows(selection: Selection, chosen: PartSelection, names: Sequence[str])
 def exported_sequences(
     selection: Selection, chosen: PartSelection, columns: Sequence[str] = ("text", "embedding")
 ) -> Iterator[ExportedSequences]:
-    """Yield the sequences of a part, some thousand sentences at a time; `columns` must have text and embedding."""
+    """Yield the sequences of a part, some thousand sentences at a time.
+
+    Args:
+        selection: the sentences.
+        chosen: those of one part.
+        columns: the columns to read; `text` and `embedding` must be among them.
+
+    Yields:
+        Whole sequences, with the offsets of their sentences.
+    """
     starts = chosen.sequence_starts
     ends = np.cumsum(chosen.sequence_rows)  # in numbers of kept sentences
     doc, piece = chosen.doc[starts], chosen.piece[starts]

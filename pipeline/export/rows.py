@@ -40,14 +40,17 @@ def free(name: str, taken: Collection[str]) -> str:
 def rows_by_split(
     selection: Selection, chosen: PartSelection, names: list[str], written: Written, progress: RowProgress
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (split, rows) of a part, in the order of the corpus within each split, and count them.
+    """Yield the rows of a part by split, in the order of the corpus within each split, and count them.
 
     Args:
         selection: the sentences.
         chosen: those of one part.
-        names: what `row_columns` gives.
+        names: the columns, as `row_columns` returns them.
         written: gets the counts.
-        progress: is told of rows.
+        progress: is told of written rows.
+
+    Yields:
+        (split, rows).
     """
     if not len(chosen.row_numbers):
         return

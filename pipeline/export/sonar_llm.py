@@ -44,7 +44,17 @@ Item = dict[str, Any]
 def write_sonar_llm(
     selection: Selection, config: dict[str, Any], target: ExportTarget, progress: RowProgress
 ) -> Written:
-    """Write every selected sequence. `config` is that of the run, whose encoder embeds the end of sequence."""
+    """Write every selected sequence.
+
+    Args:
+        selection: the sentences.
+        config: the configuration of the run, whose encoder embeds the end of sequence.
+        target: the folder of the export.
+        progress: is told of written rows.
+
+    Returns:
+        What was written.
+    """
     end = _end_of_sequence(config)
     written = Written(dim=len(end))
     train = _Buckets(target, written, _train_pieces(selection))

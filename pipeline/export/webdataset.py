@@ -43,7 +43,10 @@ def write_webdataset(
         target: the folder of the export.
         progress: is told of written rows.
         vectors: the type of vectors, `float16` or `float32`.
-        shard_mb: megabytes (10^6 bytes) of a tar file, at most, unless one sequence has more.
+        shard_mb: the most megabytes (10^6 bytes) of a tar file, unless one sequence has more.
+
+    Returns:
+        What was written.
 
     Raises:
         CorpusError: for a damaged file of the corpus.

@@ -45,6 +45,9 @@ def write_wide(
         row_group_rows: the most rows of a row group.
         see: is shown (split, rows) as they are written.
 
+    Returns:
+        What was written.
+
     Raises:
         CorpusError: for a damaged file of the corpus.
     """

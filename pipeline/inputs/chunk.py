@@ -52,5 +52,14 @@ class Chunk:
 
 
 def chunk_id(input_name: str, path: str, start: int) -> str:
-    """Return 12 hex digits of a hash of what stays the same when files are added or appended to."""
+    """Return the id of a chunk, which stays the same when files are added or appended to.
+
+    Args:
+        input_name: the name of the input.
+        path: the path of the file, or of the first of several.
+        start: where the chunk begins: a byte, or a row group of Parquet.
+
+    Returns:
+        12 hex digits of a hash.
+    """
     return hashlib.blake2b(f"{input_name}\0{path}\0{start}".encode(), digest_size=6).hexdigest()

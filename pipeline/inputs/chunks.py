@@ -64,10 +64,17 @@ def plan_inputs(
 ) -> ChunkTable:
     """Return the chunks of all inputs.
 
-    packed: the formats whose small files share chunks, and `MEMBERS` if compressed files are cut; edges: what was
-    found of such files before, with the same `chunk_bytes`, up to their ends.
+    Args:
+        inputs: the inputs, resolved.
+        chunk_bytes: how many bytes of a file a chunk has, about.
+        packed: the formats whose small files share chunks, and `MEMBERS` if compressed files are cut.
+        edges: where compressed files were cut before, up to their ends, with the same `chunk_bytes`.
 
-    Raises InputError also if two inputs would read the same text of the same file.
+    Returns:
+        The chunks in the order of inputs and paths.
+
+    Raises:
+        InputError: if two inputs would read the same text of the same file, or for the reasons of `plan_chunks`.
     """
     return ChunkTable.from_batches(list(_batches_of(inputs, _Rules(chunk_bytes, packed, edges))))
 
@@ -111,7 +118,18 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed:
     """Return the chunks of a resolved input, in the order of paths.
 
     With `limit` the last chunk's `take` says how many of its records belong to the first `limit` of the input; bad
-    records count too. Raises InputError if nothing is found, a format cannot be told, or a column is in no file.
+    records count too.
+
+    Args:
+        settings: the input.
+        chunk_bytes: how many bytes of a file a chunk has, about.
+        packed: the formats whose small files share chunks, and `MEMBERS` if compressed files are cut.
+
+    Returns:
+        The chunks.
+
+    Raises:
+        InputError: if nothing is found, a format cannot be told, or a column is in no file.
     """
     return list(_chunks_of(settings, _Rules(chunk_bytes, packed, _NO_EDGES)))
 

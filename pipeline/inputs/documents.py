@@ -21,7 +21,14 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 class BadRecordError(Exception):
-    """A record cannot become a document. `reason`, `error`, `kind` and `bytes_unreadable` are as in `Rejected`."""
+    """A record cannot become a document. `reason`, `error`, `kind` and `bytes_unreadable` are as in `Rejected`.
+
+    Args:
+        reason: the reason that the accounting counts, such as `empty`.
+        error: what is wrong, for a person.
+        bytes_unreadable: how many bytes of the file are lost with the record.
+        kind: `quarantined` or `dropped`.
+    """
 
     def __init__(self, reason: str, error: str, bytes_unreadable: int = 0, kind: Kind = "quarantined") -> None:
         super().__init__(error)
@@ -84,7 +91,17 @@ class Rejected:
     ) -> Rejected:
         """Make a rejected record whose texts can be stored and shown, whatever the record holds.
 
-        `payload_bytes` is given if it is more than the length of `payload`.
+        Args:
+            doc_id: the id of the document, if it is known.
+            record: where the record is: a line, a row.
+            reason: the reason that the accounting counts.
+            error: what is wrong, for a person; long texts are cut.
+            payload: the content of the record; at most `PAYLOAD` bytes are stored.
+            payload_bytes: the size of the whole content, if it is more than the length of `payload`.
+            **more: further fields of this class.
+
+        Returns:
+            The rejected record.
         """
         error = visible(error if len(error) <= ERROR else f"{error[:ERROR]}…")
         size = len(payload) if payload_bytes is None else payload_bytes

@@ -156,7 +156,16 @@ def _scalar_of(value: Any) -> str:
 
 
 def as_array(values: Sequence[Any], kind: ColumnType, name: str) -> tuple[pa.Array, list[Misfit]]:
-    """Convert values to an Arrow array of a type; values that do not fit become null and are returned too."""
+    """Convert values to an Arrow array of a type.
+
+    Args:
+        values: Python values, or None.
+        kind: the type of the column.
+        name: the name of the column, for messages.
+
+    Returns:
+        The array, in which values that do not fit are null; and these values.
+    """
     misfits: list[Misfit] = []
     if kind.arrow == pa.string():
         return pa.array([None if value is None else as_text(value, name) for value in values], pa.string()), misfits

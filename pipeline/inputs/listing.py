@@ -117,7 +117,16 @@ def _once_each(fs: Any, files: list[InputFile]) -> list[InputFile]:
 
 
 def stamp(fs: Any, path: str, info: dict[str, Any]) -> str:
-    """Return a string that changes when the file does: the store's ETag, or size and time of the last change."""
+    """Return a string that changes when the file does.
+
+    Args:
+        fs: an fsspec filesystem.
+        path: the file.
+        info: what the filesystem says about it.
+
+    Returns:
+        The store's ETag or checksum, or size and time of the last change.
+    """
     for key in ("ETag", "etag", "md5Hash", "md5", "content_md5", "blob_id"):  # the last is of the Hugging Face Hub
         if info.get(key):
             return str(info[key]).strip('"')

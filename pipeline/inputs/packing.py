@@ -33,7 +33,13 @@ FILE_BYTES = 256  # the least that a file counts, so that a chunk of empty files
 def grouped(files: Iterable[InputFile], chunk_bytes: int, formats: Collection[str]) -> Iterator[list[InputFile]]:
     """Yield the files in their order: those that share a chunk together, all others alone.
 
-    formats: those whose small files share chunks.
+    Args:
+        files: the files of an input.
+        chunk_bytes: how many bytes of a file a chunk has, about.
+        formats: the formats whose small files share chunks.
+
+    Yields:
+        The files of one chunk; several chunks are made of a large file.
     """
     group: list[InputFile] = []
     size = 0
@@ -54,13 +60,31 @@ def grouped(files: Iterable[InputFile], chunk_bytes: int, formats: Collection[st
 
 
 def is_small(file: InputFile, chunk_bytes: int, formats: Collection[str]) -> bool:
-    """Return whether a file may share its chunk with others."""
+    """Return whether a file may share its chunk with others.
+
+    Args:
+        file: the file.
+        chunk_bytes: how many bytes of a file a chunk has, about.
+        formats: the formats whose small files share chunks.
+
+    Returns:
+        True if what it holds, decompressed, is probably much smaller than a chunk.
+    """
     small = file.size * _weight(file) < chunk_bytes // SMALL
     return small and file.format in formats and file.url.endswith(file.path)
 
 
 def shares(group: Sequence[InputFile], chunk_bytes: int, formats: Collection[str]) -> bool:
-    """Return whether these files, of one chunk, make a packed one: several files, or a small text file alone."""
+    """Return whether the files of a chunk make a packed one: several files, or a small text file alone.
+
+    Args:
+        group: the files of the chunk.
+        chunk_bytes: how many bytes of a file a chunk has, about.
+        formats: the formats whose small files share chunks.
+
+    Returns:
+        False for a single file that is no text: it is read as a chunk of its own.
+    """
     return is_small(group[0], chunk_bytes, formats) and (len(group) > 1 or group[0].format == "text")
 
 

@@ -1,7 +1,8 @@
 """Opens Parquet files through fsspec, and tells broken files from a failing store.
 
-pyarrow raises OSError both for corrupt pages and for failed reads. `_Watched` remembers what the store itself raised,
-so a lost connection fails the run, which can be repeated, while corrupt bytes are quarantined and the run goes on.
+pyarrow raises OSError both for corrupt pages and for failed reads. `_WatchedFile` remembers what the store itself
+raised, so a lost connection fails the run, which can be repeated, while corrupt bytes are quarantined and the run
+continues.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class BrokenParquetError(Exception):
     """The footer cannot be read: this is not a Parquet file, or it is truncated."""
 
 
-class _Watched:
+class _WatchedFile:
     """A file for pyarrow that keeps the exception of a failed read."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -42,14 +43,14 @@ class _Watched:
 
 
 @contextmanager
-def open_parquet(chunk: Chunk) -> Iterator[tuple[pq.ParquetFile, _Watched]]:
+def open_parquet(chunk: Chunk) -> Iterator[tuple[pq.ParquetFile, _WatchedFile]]:
     """Open a Parquet file; the handle's `failure` tells a failing store from broken pages.
 
     Pages are read through buffers of 8 MiB per column instead of whole row groups, and their checksums are verified if
     there are any. Raises BrokenParquetError if the footer is unreadable.
     """
     with open_chunk(chunk, random_access=True) as opened:
-        handle = _Watched(opened)
+        handle = _WatchedFile(opened)
         try:
             file = pq.ParquetFile(
                 handle, pre_buffer=False, buffer_size=PAGE_BUFFER, page_checksum_verification=True, memory_map=False

@@ -47,9 +47,12 @@ def read_documents(
 
     Args:
         chunk: the chunk.
-        settings: of the chunk's input.
+        settings: the settings of the chunk's input.
         split: how documents are divided into splits.
         languages: the codes that documents may have; None allows any.
+
+    Yields:
+        A document, or a record that is not one, with the reason.
 
     Raises:
         InputError: if `settings` are of another input, or the file changed since planning.
@@ -118,7 +121,7 @@ class _RawLine:
     blank: int = 1  # of empty lines, if `raw` is one
 
 
-class _Pieces:
+class _LinePieces:
     """Bytes of one line as they arrive; if there are more than LONGEST, only the beginning is kept."""
 
     def __init__(self, first: bytes = b"") -> None:
@@ -212,7 +215,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     offset = 0 if whole else max(chunk.start - 1, 0)  # of the first byte in `line`
     skip = not whole and chunk.start > 0  # the line around start − 1 belongs to the chunk before
     number = None if chunk.start else 1
-    line = _Pieces()  # that has begun
+    line = _LinePieces()  # that has begun
     try:
         if not whole:
             check_lines(chunk, head_of(chunk))
@@ -221,7 +224,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                 if isinstance(some, int):
                     yield _RawLine(offset, number, line.joined(), line.size)
                     yield _RawLine(offset + line.size + 1, number and number + 1, b"", 0, blank=some - 1)
-                    number, offset, line = number and number + some, offset + line.size + some, _Pieces()
+                    number, offset, line = number and number + some, offset + line.size + some, _LinePieces()
                     continue
                 first, *others = some.split(b"\n")
                 line.add(first)
@@ -233,11 +236,11 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                         number = None if number is None else number + 1
                     skip = False
                     offset += line.size + 1
-                    line = _Pieces(begun)
+                    line = _LinePieces(begun)
             if not whole and (offset >= chunk.end or (skip and offset + line.size >= chunk.end)):
                 return
             if skip:  # only the length of a skipped line matters
-                offset, line = offset + line.size, _Pieces()
+                offset, line = offset + line.size, _LinePieces()
     except BrokenStreamError as broken:
         yield _RawLine(offset if whole else max(offset, chunk.start), number, line.joined(), line.size, broken)
         return
@@ -246,7 +249,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
 
 
 def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
-    pieces = _Pieces()
+    pieces = _LinePieces()
     try:
         for block in decompressed_blocks(chunk):
             pieces.add(block)

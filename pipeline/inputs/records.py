@@ -51,9 +51,14 @@ class Unconvertible:
 class RecordMaker:
     """Makes the documents of one chunk.
 
-    `columns`: the columns that it reads, each once. `languages`: the codes that documents may have; None allows any.
-    With `lang: detect`, the first maker of a process loads the identification model, and raises StartError if that
-    fails.
+    `columns` are the columns that it reads, each once. With `lang: detect`, the first maker of a process loads the
+    identification model, and raises StartError if that fails.
+
+    Args:
+        chunk: the chunk that records are read from.
+        settings: the settings of the chunk's input.
+        split: how documents are divided into splits.
+        languages: the codes that documents may have; None allows any.
     """
 
     def __init__(
@@ -77,10 +82,13 @@ class RecordMaker:
 
         Args:
             values: the record's values by column.
-            place: byte offset or row, counted in the whole file; of a chunk that begins inside a compressed file, the
-                byte offset in what its own lines consist of.
-            raw: the record as it stands, if there is such a thing.
-            line: its line, counted in the whole file, if it is known.
+            place: byte offset or row, counted in the whole file; in a chunk that begins inside a compressed file, the
+                byte offset among the chunk's own lines.
+            raw: the bytes of the record, for the quarantine; None if only values are known.
+            line: the number of its line in the whole file; None if it is not known.
+
+        Returns:
+            The document, or the rejected record with the reason.
         """
         doc_id: str | None = None
         try:
@@ -110,7 +118,20 @@ class RecordMaker:
         records: int = 1,
         **more: Any,
     ) -> Rejected:
-        """Reject a record whose values could not be read."""
+        """Reject a record whose values could not be read.
+
+        Args:
+            place: byte offset or row, counted in the whole file.
+            reason: the reason that the accounting counts.
+            error: what is wrong, for a person.
+            payload: the bytes of the record, as far as they could be read.
+            line: the number of its line in the whole file; None if it is not known.
+            records: how many records this stands for, if a file breaks.
+            **more: further fields of `Rejected`.
+
+        Returns:
+            The rejected record; it has an id only if ids are generated and it stands for one record.
+        """
         doc_id = self.generated_id(place) if self.settings.id is None and records == 1 else None
         return Rejected.of(doc_id, self.where(place, line), reason, error, payload, records=records, **more)
 

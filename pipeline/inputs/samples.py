@@ -68,9 +68,18 @@ def sample(
     keep_values: bool = False,
     count: Callable[[str], int] | None = None,
 ) -> RecordSample:
-    """Read a sample from the chunks of one input, which are in path order. Raises InputError as reading does.
+    """Read a sample from the chunks of one input.
 
-    `keep_values` keeps the values of all columns; `count` estimates the sentences of a text.
+    Args:
+        chunks: the chunks, in the order of paths.
+        settings: the settings of the input.
+        split: how documents are divided into splits.
+        languages: the codes that documents may have; None allows any.
+        keep_values: whether the values of all columns are kept.
+        count: estimates the sentences of a text; None to leave that out.
+
+    Returns:
+        Counts and examples of the records; errors of reading are raised as `read_documents` raises them.
     """
     found = RecordSample()
     stated = settings.model_copy(update={"lang": "und"}) if isinstance(settings.lang, LangDetect) else settings

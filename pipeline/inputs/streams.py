@@ -141,7 +141,16 @@ def _moved(chunk: Chunk, state: str) -> InputError:
 
 
 def raw_blocks(chunk: Chunk, start: int, end: int | None = None) -> Iterator[bytes]:
-    """Yield the stored bytes of [start, end) in blocks of up to 1 MiB; `end` None means the end of the file."""
+    """Yield the stored bytes of a range of a chunk's file.
+
+    Args:
+        chunk: the chunk.
+        start: the offset of the first byte.
+        end: the offset after the last byte; None for the end of the file.
+
+    Yields:
+        Up to 1 MiB of bytes. `InputError` is raised if the file ends before `end`.
+    """
     with open_chunk(chunk) as file:
         file.seek(start)
         left = end - start if end is not None else None

@@ -69,10 +69,19 @@ class Garbage:
 
 
 def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = None) -> Garbage:
-    """Return what neither the newest run needs, nor, unless `older_views` is set, another view of the last 30 days or
-    of an export, or an interrupted fit.
+    """Find the files that are not needed.
 
-    Raises `CorpusError` if the newest run is under way or was interrupted, or if it is not known what an export needs.
+    The newest run needs files, and so do views of the last 30 days, views of exports, trained models and interrupted
+    fits.
+
+    Args:
+        corpus: the corpus.
+        older_views: whether files that only older views, exports or interrupted fits need are garbage too.
+        now: seconds since 1970; None for the present.
+
+    Returns:
+        The files with sizes and reasons, and how many stay for which reason. `CorpusError` is raised if the newest run
+            is under way or was interrupted, or if it is not known what an export needs.
     """
     now = time.time() if now is None else now
     paths, unfinished = garbage(corpus), set(_unfinished(corpus.store, now))
@@ -120,7 +129,13 @@ def show_garbage(console: Console, found: Garbage) -> None:
 
 
 def delete_garbage(console: Console, corpus: Corpus, found: Garbage) -> None:
-    """Delete the files, and say how much that was."""
+    """Delete the files, and print how many files and bytes that were.
+
+    Args:
+        console: where the line is printed.
+        corpus: the corpus.
+        found: what `find_garbage` returned.
+    """
     gone = delete(corpus, found.by_folder)
     total = size(sum(found.bytes.values()))
     console.print(f"{counted(sum(gone.values()), 'file')} deleted, {total}", highlight=False)

@@ -55,9 +55,15 @@ def models_made_with(store: Store, indexes: Collection[str]) -> list[str]:
 
 
 def exports_made_with(corpus: Corpus, chunks: Collection[str], files: Collection[str]) -> Iterator[ExportRecord]:
-    """Yield exports that hold rows of one of these data files; also those of which that is not known.
+    """Yield exports that hold rows of one of these data files.
 
-    chunks: the ids of the chunks that the files belong to.
+    Args:
+        corpus: the corpus.
+        chunks: the ids of the chunks that the files belong to.
+        files: the paths of the data files.
+
+    Yields:
+        The record of an export; also of one whose files are not known any more.
     """
     for record in exports_of(corpus.store).records:
         try:

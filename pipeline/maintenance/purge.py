@@ -60,9 +60,15 @@ class PurgeMatches:
 def purge(
     console: Console, corpus: Corpus, file: str, dry_run: bool, jobs_alive: Callable[[Sequence[str]], bool]
 ) -> None:
-    """Purge the documents whose ids a file lists. `jobs_alive` says whether SLURM has one of these jobs.
+    """Purge the documents whose ids a file lists.
 
-    Raises `ConfigError` for a file without ids, `CorpusError` while a run is under way.
+    Args:
+        console: where is shown what was purged.
+        corpus: the corpus.
+        file: a path or URL: a text file with one id per line, or .jsonl or .parquet with `doc_id`; `ConfigError` is
+            raised if it holds no id.
+        dry_run: whether to say only what would be purged.
+        jobs_alive: a function that says whether SLURM has any of these jobs.
     """
     ids = read_ids(file)
     with contextlib.nullcontext() if dry_run else locked(corpus.store, "purge", jobs_alive):

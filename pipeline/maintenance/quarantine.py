@@ -20,7 +20,17 @@ SHOWN = 3  # records per reason
 
 
 def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None, most: int = SHOWN) -> None:
-    """Show at most `most` records of each reason, or of one. Raises `ConfigError` for a reason that no record has."""
+    """Show some records of each reason.
+
+    Args:
+        console: where they are shown.
+        corpus: the corpus.
+        reason: show only records of this reason; None for all reasons.
+        most: how many records of each reason are shown.
+
+    Raises:
+        ConfigError: if no record has this reason.
+    """
     counts = whole_counts(corpus.chunks.total, CHUNK, "quarantined")
     if not counts:
         console.print(f"Nothing is in the quarantine of {corpus.url}.", markup=False, highlight=False)

@@ -54,9 +54,17 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
 
 
 def check_sample(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None]) -> list[Finding]:
-    """Return what is wrong with these chunks of a corpus, by their numbers: files, receipts and ledger rows.
+    """Return what is wrong with some chunks of a corpus: with files, receipts and ledger rows.
 
-    Nothing else is read except the ledgers. `progress` is told the bytes of every file that was read.
+    Nothing else is read except the ledgers.
+
+    Args:
+        corpus: the corpus.
+        numbers: the numbers of the chunks in the view.
+        progress: is told the bytes of every file that was read.
+
+    Returns:
+        The findings; empty if all is well.
     """
     chunks = corpus.chunks
     wrong = _files(corpus.store, (chunks[number] for number in numbers), progress)

@@ -88,9 +88,16 @@ SHOWN = 20
 
 
 def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig | None = None) -> list[Finding]:
-    """Read everything again, and report what is wrong. `config` is the configuration of the corpus, if it is given.
+    """Read everything again, and report what is wrong.
 
-    Raises `CorpusError` for a folder that is not a corpus.
+    Args:
+        console: where findings are shown.
+        store: the corpus; `CorpusError` is raised if it is none.
+        mend: whether to repair what is wrong.
+        config: the configuration of the corpus, if it is given, to compare with the records.
+
+    Returns:
+        The findings, also those that were repaired.
     """
     wrong = check_records(store, config)
     _say(console, wrong)
@@ -113,10 +120,17 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
 
 
 def verify_sample(console: Console, store: Store, share: float) -> list[Finding]:
-    """Read a random share of the chunks, drawn anew each time, and report what is wrong with them.
+    """Read a random share of the chunks, other ones each time, and report what is wrong with them.
 
-    If a hundredth of the chunks is damaged, a sample of 300 chunks finds it 19 times in 20. Raises `CorpusError` for a
-    folder that is not a corpus, or whose records cannot be read.
+    If a hundredth of the chunks is damaged, a sample of 300 chunks finds it 19 times in 20.
+
+    Args:
+        console: where findings are shown.
+        store: the corpus; `CorpusError` is raised if it is none, or if its records cannot be read.
+        share: the share of the chunks, above 0 and at most 1.
+
+    Returns:
+        The findings; empty if the sample is as its receipts say.
     """
     corpus = Corpus(store.url)
     chunks = len(corpus.chunks)
@@ -173,7 +187,16 @@ def _say_repaired(console: Console, repaired: Sequence[tuple[int, int, list[str]
 
 
 def compare_with(console: Console, one: Corpus, other: Corpus) -> bool:
-    """Compare two corpora; returns True if they are the same as far as that is promised."""
+    """Compare two corpora, and print where they differ.
+
+    Args:
+        console: where differences are shown.
+        one: the first corpus.
+        other: the second corpus.
+
+    Returns:
+        Whether they are the same, as far as that is promised.
+    """
     result = compare_corpora(one, other)
     for what in result.wrong[:SHOWN]:
         console.print(Text(f"wrong: {what}", style="bold red"))

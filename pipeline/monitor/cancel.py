@@ -24,8 +24,15 @@ GRACE_SECONDS = 30.0  # seconds beyond a lease for Ray or SLURM to end their pro
 
 
 def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
-    """Stop the run under way and wait until the corpus is free. Returns False if it is not yet, though everybody was
-    asked.
+    """Stop the run under way, and wait until the corpus is free.
+
+    Args:
+        console: where is shown what happens.
+        store: the corpus.
+        cluster: answers whether SLURM or Ray still has the run's jobs, and cancels them.
+
+    Returns:
+        False if the corpus is not free yet, although every process was asked to stop.
     """
     watcher = RunWatcher(store, cluster)
     state = watcher.poll()

@@ -27,10 +27,21 @@ WORKERS = 20
 
 
 def follow(console: Console, store: Store, cluster: Cluster, run: str | None = None) -> bool:
-    """Show a run until it is over, and return whether it ended well. `run`: this one, or the one under way or the
-    newest.
+    """Show a run until it is over.
 
-    Raises `CorpusError` if there is none. Ctrl-C stops only the view.
+    Ctrl-C ends only the view.
+
+    Args:
+        console: a terminal, or what writes to a log: then a line is printed now and then.
+        store: the corpus.
+        cluster: answers whether SLURM or Ray still has the run's jobs.
+        run: the folder of the run; None for the one under way or else the newest.
+
+    Returns:
+        Whether the run ended well.
+
+    Raises:
+        CorpusError: if there is no run.
     """
     watcher, pace = RunWatcher(store, cluster, run), Pace()
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -46,7 +57,7 @@ def follow(console: Console, store: Store, cluster: Cluster, run: str | None = N
             pace.see(state)
             if live:
                 live.start()
-                live.update(view_of(state, pace, console.height - 1), refresh=True)
+                live.update(_view_of(state, pace, console.height - 1), refresh=True)
             elif time.monotonic() - last_line >= LINE_SECONDS:
                 last_line = time.monotonic()
                 console.print(_line(state, pace), markup=False, highlight=False, soft_wrap=True)
@@ -54,17 +65,26 @@ def follow(console: Console, store: Store, cluster: Cluster, run: str | None = N
     finally:
         if live:
             live.stop()
-    show_end(console, store, state)
+    _show_end(console, store, state)
     return state.done
 
 
 def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
-    """Show the run under way once, or how the newest one ended if it failed. Returns False if it failed."""
+    """Show the run under way once, or how the newest one ended if it failed.
+
+    Args:
+        console: where it is shown.
+        store: the corpus.
+        cluster: answers whether SLURM or Ray still has the run's jobs.
+
+    Returns:
+        False if the newest run failed.
+    """
     state = RunWatcher(store, cluster).poll()
     if state and not state.over:
-        console.print(view_of(state, Pace()))
+        console.print(_view_of(state, Pace()))
     elif state and not state.done:
-        show_end(console, store, state)
+        _show_end(console, store, state)
         return not state.failures and not state.lost
     elif state and state.summary:
         _show_expectations(console, state.summary)
@@ -100,7 +120,7 @@ class Pace:
         return max(0, after - before) / (now - since)
 
 
-def view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
+def _view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
     """Return the whole view of a run that is under way, in at most about `height` lines."""
     lines: list[RenderableType] = [Text(_title(state), "bold")]
     phases = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -244,7 +264,7 @@ def _line(state: RunState, pace: Pace) -> str:
     return f"{since} {phase.kind}: {'; '.join([*(text for _, text in rows), *notes])}"
 
 
-def show_end(console: Console, store: Store, state: RunState) -> None:
+def _show_end(console: Console, store: Store, state: RunState) -> None:
     """Show how a run ended: what it set aside, what failed, and whether nobody closed it."""
     name = state.run.removeprefix("runs/") or "a run that was being planned"
     if state.summary is None:

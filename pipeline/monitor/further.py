@@ -76,7 +76,13 @@ def _training(store: Store, plan: Plan) -> FurtherWork:
 
 
 def show_further(console: Console, plan: Plan, found: list[FurtherWork]) -> None:
-    """Print a line each, and whether there is anything to do at all."""
+    """Print a line for each kind of further work, and say if there is nothing to do at all.
+
+    Args:
+        console: where the lines are printed.
+        plan: what the run would do.
+        found: the further work.
+    """
     for one in found:
         style = "red" if one.refused else "" if one.left else "dim"
         console.print(Text(f"{one.subject}: {one.text}", style), soft_wrap=True)

@@ -47,8 +47,16 @@ class Wanted:
 
 
 def show_logs(console: Console, store: Store, cluster: Cluster, wanted: Wanted) -> None:
-    """Show the logs. Raises `ConfigError` for an unknown stage, `CorpusError` for a run, part or worker without a
-    trace.
+    """Show the log of a run, a part or a worker.
+
+    Args:
+        console: where it is shown.
+        store: the corpus.
+        cluster: knows the folder of the jobs' logs.
+        wanted: which run, part, stage and worker, and how many lines.
+
+    Raises:
+        ConfigError: for an unknown stage; `CorpusError` for a run, part or worker without a trace.
     """
     if wanted.stage and wanted.stage not in STAGES:
         raise ConfigError(f"--stage {wanted.stage}: there is no such stage; stages are: {', '.join(STAGES)}")

@@ -81,7 +81,13 @@ class PhaseState:
 
 
 class PhaseReader:
-    """Reads a phase repeatedly; what cannot change is cached."""
+    """Reads a phase repeatedly; what cannot change is cached.
+
+    Args:
+        store: the corpus.
+        folder: the folder of the phase.
+        number: the number of the phase in its run, from 0.
+    """
 
     def __init__(self, store: Store, folder: str, number: int) -> None:
         self._store, self._folder, self._number = store, folder, number

@@ -120,7 +120,13 @@ def launcher_of(store: Store, run: str) -> _Launcher:
 
 
 class RunWatcher:
-    """Polls a corpus. `run`: this one, `runs/<run>`; otherwise the one under way, or the newest."""
+    """Polls a corpus.
+
+    Args:
+        store: the corpus.
+        cluster: answers whether SLURM or Ray still has the run's jobs.
+        run: the folder of the run, `runs/NAME`; None for the one under way, or else the newest.
+    """
 
     def __init__(self, store: Store, cluster: Cluster, run: str | None = None) -> None:
         self.store = store

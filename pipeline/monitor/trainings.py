@@ -22,7 +22,16 @@ from pipeline.training.status import (
 
 
 def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
-    """Print a line per training, and why those that gave up did. Returns False if one did."""
+    """Print a line for each training, and why it failed if it did.
+
+    Args:
+        console: where the lines are printed.
+        store: the corpus.
+        cluster: answers what state a SLURM job is in.
+
+    Returns:
+        False if a training failed, or its files are damaged.
+    """
     fine = True
     for one in training_statuses(store):
         if one.damaged:
@@ -51,8 +60,17 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
 
 
 def show_training(console: Console, store: Store, cluster: Cluster, name: str, tail: int) -> None:
-    """Show the newest lines of a training: losses, why it gave up, the log of its SLURM job. Raises `CorpusError` if
-    missing.
+    """Show the newest lines of a training: losses, why it failed, the log of its SLURM job.
+
+    Args:
+        console: where they are shown.
+        store: the corpus.
+        cluster: knows the files of a job's log.
+        name: the name of the training.
+        tail: how many lines are shown of each.
+
+    Raises:
+        CorpusError: if there is no such training.
     """
     found = {one.run.rpartition("/")[2]: one for one in training_statuses(store)}
     if name not in found:
@@ -72,7 +90,13 @@ def show_training(console: Console, store: Store, cluster: Cluster, name: str, t
 
 
 def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
-    """Cancel SLURM jobs that train on a corpus, and name processes that do, which their users have to stop."""
+    """Cancel SLURM jobs that train on a corpus, and name training processes, which their users have to stop.
+
+    Args:
+        console: where is shown what was cancelled.
+        store: the corpus.
+        cluster: cancels SLURM jobs.
+    """
     found = [
         one
         for one in training_statuses(store)

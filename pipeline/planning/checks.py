@@ -64,10 +64,18 @@ class Checked:
 
 
 def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence[MORE] = ()) -> Checked:
-    """Load a configuration as `load_config` does, and make all other checks too. Raises `ConfigError` with a line per
-    mistake.
+    """Load a configuration as `load_config` does, and make all other checks too.
 
-    `more` are further checks, for instance of a launcher.
+    Args:
+        path: a corpus.yaml.
+        overrides: settings as `section.key=value`.
+        more: further checks, for instance of a launcher.
+
+    Returns:
+        The configuration, the chunks of its inputs, and warnings.
+
+    Raises:
+        ConfigError: with a line for each mistake.
     """
     config, mistakes = read_config(path, overrides)
     chunks: ChunkTable | None = None

@@ -66,7 +66,20 @@ class _Group:
 
 
 def draft(data: Sequence[str], folder: Path, name: str | None, output: str | None) -> str:
-    """Return the text of a corpus.yaml in this folder. Raises `ConfigError` if nothing can be read as documents."""
+    """Return the text of a corpus.yaml for the given data.
+
+    Args:
+        data: files, folders or patterns.
+        folder: the folder that corpus.yaml will be in; paths are written relative to it.
+        name: the name of the corpus; None to derive it from the data.
+        output: the folder of the corpus; None for `runs/NAME`.
+
+    Returns:
+        YAML with comments.
+
+    Raises:
+        ConfigError: if nothing can be read as documents.
+    """
     found, others = [], []
     for place in data:
         groups, unknown = _groups(place)

@@ -51,10 +51,10 @@ class Earlier:
         return read_chunk_receipt(state.store, layout.chunk_receipt_path(self.chunk, self.fingerprint))
 
 
-Found = dict[int, list[Earlier]]  # number among some chunks → the times that it was segmented
+EarlierChunks = dict[int, list[Earlier]]  # number among some chunks → the times that it was segmented
 
 
-def in_ledgers(state: States, ids: pa.Array) -> Found:
+def in_ledgers(state: States, ids: pa.Array) -> EarlierChunks:
     """Return what ledgers say of chunks."""
     ledgers, found = state.ledgers, defaultdict[int, list[Earlier]](list)
     if not len(ledgers):
@@ -72,8 +72,17 @@ def in_ledgers(state: States, ids: pa.Array) -> Found:
     return found
 
 
-def in_receipts(store: Store, ids: pa.Array, known: Collection[int]) -> Found:
-    """Return what receipts say of chunks, without those of `known` numbers."""
+def in_receipts(store: Store, ids: pa.Array, known: Collection[int]) -> EarlierChunks:
+    """Return what receipts say of chunks.
+
+    Args:
+        store: the corpus.
+        ids: the ids of the chunks of the view.
+        known: the numbers of chunks that are left out.
+
+    Returns:
+        Number of a chunk → its earlier segmentations.
+    """
     found = defaultdict[int, list[Earlier]](list)
     for folder in store.folders("chunks"):
         paths = store.find("chunks", f"{folder}/")

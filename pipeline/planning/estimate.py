@@ -261,7 +261,13 @@ def compared(kept: bytes, total: Counters) -> str | None:
 
 
 def keep_rates(kept: bytes, total: Counters, config: RunConfig) -> None:
-    """Keep what a run on this machine measured for later plans (`rates.py`). kept: its estimate; total: as above."""
+    """Keep what a run on this machine measured for later plans (`rates.py`).
+
+    Args:
+        kept: the estimate that the run began with.
+        total: the counters of the corpus after the run.
+        config: the configuration of the run.
+    """
     value, came = _since(kept, total)
     each = _tokens_in(total) or 0.0
     for stage in value["stages"]:

@@ -35,7 +35,13 @@ class Texts:
     sentences: float = 0.0
 
     def add(self, lang: str, text: str, sentences: int) -> None:
-        """Add the text of a document."""
+        """Add the text of a document.
+
+        Args:
+            lang: the language of the document.
+            text: its text.
+            sentences: how many sentences it probably has.
+        """
         self.characters[lang] += len(text)
         self.first[lang] = (self.first.get(lang, "") + text[:ENOUGH])[:ENOUGH]
         self.sentences += sentences
@@ -69,7 +75,13 @@ class Examined:
 def examine(config: RunConfig, chunk: Chunk, texts: Texts) -> Examined | None:
     """Examine the first documents of a chunk, and add their texts to `texts`.
 
-    None where it cannot be read, which the run itself will say.
+    Args:
+        config: the configuration of the corpus.
+        chunk: the chunk.
+        texts: collects the texts.
+
+    Returns:
+        Counts and sizes; None if the chunk cannot be read, which the run itself will say.
     """
     found: list[Examined] = []
     try:

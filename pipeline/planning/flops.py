@@ -100,7 +100,18 @@ class Writing:
 def writing_cost(
     cards: list[LcmCard], sonar: ModelCard, tokens: list[int], sentence_tokens: list[float], assumed: Assumptions
 ) -> list[Writing]:
-    """Return the FLOPs of texts of each length, by each model and each length of sentences, and by the LLMs."""
+    """Return the FLOPs of texts of each length, by each model and each length of sentences, and by the LLMs.
+
+    Args:
+        cards: the Large Concept Models.
+        sonar: the model that encodes the prompt and decodes what is written.
+        tokens: the lengths of texts, prompt included.
+        sentence_tokens: the lengths of sentences, in tokens.
+        assumed: the assumptions, such as the share of a text that is generated.
+
+    Returns:
+        One entry for each model, each length of a text, and for LCMs each length of a sentence.
+    """
     found = []
     for total in tokens:
         written = total * assumed.generated
@@ -114,7 +125,18 @@ def writing_cost(
 
 
 def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length: float, assumed: Assumptions) -> float:
-    """Return the FLOPs of a text of `sentences` sentences of `length` tokens each, with SONAR's encoder and decoder."""
+    """Return the FLOPs of writing a text with an LCM, with SONAR's encoder and decoder.
+
+    Args:
+        card: the LCM.
+        sonar: the model that encodes the prompt and decodes what is written.
+        sentences: how many sentences the text has, prompt included.
+        length: how many tokens a sentence has.
+        assumed: the assumptions, such as the share of the text that is generated.
+
+    Returns:
+        FLOPs of the whole text.
+    """
     written = max(sentences * assumed.generated, 1)
     prompt = max(sentences - written, 0)
     encoding = encoder_flops([length + ADDED_TOKENS], dim=sonar.dim, layers=sonar.encoder_layers, ffn_dim=sonar.ffn_dim)
@@ -126,8 +148,17 @@ def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length:
 
 
 def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = 64, units: int = 8192) -> float:
-    """Return the FLOPs of training on one sentence, as the MFU counts them, in documents of `sentences` or of the
-    context.
+    """Return the FLOPs of training on one sentence, as the MFU counts them.
+
+    Args:
+        card: the LCM.
+        dim: the width of embeddings.
+        sentences: the length of documents; longer ones than the model's context are cut.
+        codebooks: how many codebooks a model on codes has.
+        units: how many codes a codebook has.
+
+    Returns:
+        FLOPs per sentence, forward and backward.
     """
     import torch
 
@@ -146,7 +177,19 @@ def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = 64,
 
 
 def checked_numbers(text: str, option: str, least: float) -> list[float]:
-    """Parse a list like `500,2e3`. Raises `ConfigError` for what is not a number, or smaller than `least`."""
+    """Parse a list of numbers such as `500,2e3`.
+
+    Args:
+        text: the list.
+        option: the option that holds it, for messages.
+        least: the smallest number that is allowed.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        ConfigError: for what is not a number, or not between `least` and 10⁹.
+    """
     found = []
     for one in text.split(","):
         try:
@@ -162,7 +205,16 @@ def checked_numbers(text: str, option: str, least: float) -> list[float]:
 
 
 def as_json(found: list[Writing], training: dict[str, float], assumed: Assumptions) -> dict[str, Any]:
-    """Return the figures as an object: `assumptions`, `writing` (a list), `training` (FLOPs per sentence or token)."""
+    """Return the figures as an object for `--json`.
+
+    Args:
+        found: the cost of writing.
+        training: model → FLOPs per sentence or token.
+        assumed: the assumptions.
+
+    Returns:
+        `assumptions`, `writing` (a list), and `training`.
+    """
     return {
         "assumptions": assumed.__dict__,
         "writing": [one.__dict__ | {"device_seconds": assumed.hours(one.flops) * 3600} for one in found],

@@ -146,7 +146,7 @@ class Plan:
         return tuple(stage for stage in self.stages if stage not in (SEGMENT, *ONLY_FITS, *self.view.stages))
 
 
-def choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
+def _choose_stages(config: RunConfig, only: str | None, until: str | None) -> tuple[str, ...]:
     """Return the stages that a run may do. Raises `ConfigError` for a stage that is not in the file."""
     present = tuple(name for name in STAGES if name == SEGMENT or getattr(config, name) is not None)
     for option, name in (("--only", only), ("--until", until)):
@@ -170,15 +170,18 @@ def make_plan(
 
     Args:
         config: the configuration.
-        only: the stages to do, if not all.
-        until: the last stage to do, if not all.
-        refit: fits to make again, together with what depends on them.
-        chunks: those of the inputs, if they are known already.
+        only: the stages to do, with commas; None for all.
+        until: the last stage to do; None for all.
+        refit: the names of fits to make again, together with what depends on them.
+        chunks: the chunks of the inputs, if they are known already.
+
+    Returns:
+        What is done, what is missing, and why.
 
     Raises:
         ConfigError: if an input matches nothing.
     """
-    stages = choose_stages(config, only, until)
+    stages = _choose_stages(config, only, until)
     config = freeze(Store(config.output), config, refit)
     own = config.predictor and not config.predictor.file
     learns = own and "predictor" in stages and "predictor" not in config.frozen.fits

@@ -91,9 +91,16 @@ def machine_rate(config: RunConfig, stage: str) -> MachineRate | None:
 
 
 def keep_rate(config: RunConfig, stage: str, sentences: float, tokens: float, seconds: float) -> None:
-    """Keep a measured rate in the cache; one of too little work, and a cache that cannot be written, are left out.
+    """Keep a measured rate in the cache.
 
-    sentences: that the stage worked on, without those that its sample leaves out.
+    A rate of too little work is not kept; a cache that cannot be written is no error.
+
+    Args:
+        config: the configuration of the run.
+        stage: the stage.
+        sentences: how many sentences the stage worked on, without those that its sample leaves out.
+        tokens: how many tokens they had.
+        seconds: how long that took.
     """
     work = _work(config, stage)
     if work is None or seconds < LEAST_SECONDS or not sentences or not tokens:

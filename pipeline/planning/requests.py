@@ -89,8 +89,17 @@ def month_dollars(stored: float) -> float:
 
 
 def shards_of(chunks: int, most: int, workers: int) -> list[tuple[int, int]]:
-    """Return [start, end) of every shard: at most `most` chunks, and towards the end half of each worker's share of the
-    rest.
+    """Divide chunks into shards.
+
+    Towards the end a shard is half of each worker's share of the rest, so that workers end at about the same time.
+
+    Args:
+        chunks: how many chunks there are.
+        most: the most chunks of a shard.
+        workers: how many workers take shards.
+
+    Returns:
+        [start, end) of every shard.
     """
     found, start = [], 0
     while start < chunks:

@@ -24,7 +24,7 @@ from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import States
 from pipeline.inputs import Chunk, ChunkTable, Content, count_documents, files_of
 from pipeline.inputs.records import needed_columns
-from pipeline.planning.earlier import Earlier, Found, in_ledgers, in_receipts
+from pipeline.planning.earlier import Earlier, EarlierChunks, in_ledgers, in_receipts
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 
@@ -87,12 +87,12 @@ def _with_stamp(chunk: Chunk, same: Mapping[str, str]) -> Chunk:
     return replace(chunk, stamp=same[chunk.id], current=chunk.stamp) if chunk.id in same else chunk
 
 
-def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> Found:
+def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> EarlierChunks:
     """Return earlier segmentations that differ from the present ones only in the stamps of their files, and perhaps in
     documents that were purged since: then the chunk is written again from its rows.
     """
 
-    def alike(found: Found) -> Found:
+    def alike(found: EarlierChunks) -> EarlierChunks:
         some = sorted(found)
         pairs = zip(some, chunks.take(pa.array(some, pa.int64())), strict=True)
         kept = {row: [one for one in found[row] if _is_of(one, chunk, recipes)] for row, chunk in pairs}

@@ -70,7 +70,13 @@ def section_problems(
 ) -> list[Problem]:
     """Return what is wrong between sections, and with files that they name.
 
-    chunks: of the inputs, if they can be listed; samples: of the inputs that can be read.
+    Args:
+        config: the configuration.
+        chunks: the chunks of the inputs; None if they cannot be listed.
+        samples: (settings, sample) of the inputs that can be read.
+
+    Returns:
+        Where in the configuration, and what; empty if all is well.
     """
     whole = chunks is not None and len(samples) == len(config.input) and all(first.whole for _, first in samples)
     read = [first for _, first in samples] if whole else []

@@ -50,7 +50,7 @@ PAPER = Size(4e9, 310e9, 88.0, "the LCM paper, Appendix A: 77.5 sentences per do
 
 
 @dataclass
-class Measured:
+class MeasuredCorpus:
     """Sums over the receipts that match this configuration."""
 
     sentences: int = 0
@@ -64,7 +64,7 @@ class Measured:
     documents: int = 0
 
     @classmethod
-    def of(cls, chunks: Sequence[ChunkState]) -> Measured:
+    def of(cls, chunks: Sequence[ChunkState]) -> MeasuredCorpus:
         """Add up finished chunks and parts."""
         total, found = total_of(chunks), cls()
         found.documents = int(total.get(f"{CHUNK}/kept", 0))
@@ -233,7 +233,7 @@ def simulate(plan: Plan, documents: float | None) -> Simulation:
 
     Raises `ConfigError` if `documents` is not a number of documents.
     """
-    measured = Measured.of(plan.chunks)
+    measured = MeasuredCorpus.of(plan.chunks)
     size = _size(measured, documents)
     config = plan.config
     stages = [_segment_cost(measured, size)] if SEGMENT in plan.stages else []
@@ -248,7 +248,7 @@ def simulate(plan: Plan, documents: float | None) -> Simulation:
     return Simulation(config, size, tuple(stages), storage)
 
 
-def _size(measured: Measured, documents: float | None) -> Size:
+def _size(measured: MeasuredCorpus, documents: float | None) -> Size:
     if documents is None:
         return PAPER
     if not (math.isfinite(documents) and documents >= 1):
@@ -266,11 +266,11 @@ def _size(measured: Measured, documents: float | None) -> Size:
     )
 
 
-def _segment_cost(measured: Measured, size: Size) -> StageCost:
+def _segment_cost(measured: MeasuredCorpus, size: Size) -> StageCost:
     return _measured_cost(measured, SEGMENT, size.sentences, 1) or StageCost(SEGMENT, size.sentences, 1, None)
 
 
-def _cost(config: RunConfig, measured: Measured, stage: str, rows: float) -> StageCost:
+def _cost(config: RunConfig, measured: MeasuredCorpus, stage: str, rows: float) -> StageCost:
     times = len(config.fragility.noise_levels) if config.fragility and stage == "fragility" else 1
     found = _measured_cost(measured, stage, rows, times)
     if found:
@@ -284,14 +284,14 @@ def _cost(config: RunConfig, measured: Measured, stage: str, rows: float) -> Sta
     return StageCost(stage, rows, times, None)
 
 
-def _measured_cost(measured: Measured, stage: str, rows: float, times: int) -> StageCost | None:
+def _measured_cost(measured: MeasuredCorpus, stage: str, rows: float, times: int) -> StageCost | None:
     if not measured.rows[stage] or not measured.seconds[stage]:
         return None
     rate = measured.rows[stage] / measured.seconds[stage]
     return StageCost(stage, rows, times, (rate, rate), measured.devices[stage], measured.parts[stage])
 
 
-def _storage(config: RunConfig, measured: Measured, family: str, rows: float, size: Size) -> Storage:
+def _storage(config: RunConfig, measured: MeasuredCorpus, family: str, rows: float, size: Size) -> Storage:
     if measured.stored_rows[family]:
         return Storage(family, rows, measured.stored[family] / measured.stored_rows[family], "")
     return Storage(family, rows, _by_schema(config, family), BY_SCHEMA)

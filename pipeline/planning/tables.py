@@ -139,7 +139,13 @@ def gpus_of(text: str | None) -> tuple[int, ...]:
 
 
 def show_simulation(console: Console, found: Simulation, gpus: Sequence[int]) -> None:
-    """Print all tables; they fit a terminal of 80 columns."""
+    """Print all tables; they fit a terminal of 80 columns.
+
+    Args:
+        console: where the tables are printed.
+        found: the simulation.
+        gpus: numbers of GPUs, each a column of the table of times.
+    """
     at = found.size
     console.print(
         f"[bold]{escape(found.config.name)}[/] with {large(at.documents)} documents, {large(at.sentences)} sentences, "

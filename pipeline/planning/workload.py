@@ -26,7 +26,16 @@ SENTENCE_SECONDS = 0.5e-3  # beside these: tokens, batches, and writing
 
 
 def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
-    """Estimate the seconds that the rest of a plan takes on so many cores and GPUs; fits are not counted."""
+    """Estimate the seconds that the rest of a plan takes; fits are not counted.
+
+    Args:
+        plan: what the run would do.
+        cores: how many CPU cores work on it.
+        gpus: how many GPUs work on it; with any, cores are not counted.
+
+    Returns:
+        Seconds.
+    """
     new = sum(sentences_in(chunk) for chunk in plan.chunks_to_segment())
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
     segments = machine_rate(plan.config, SEGMENT) if SEGMENT in plan.work else None
@@ -47,15 +56,31 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
 
 
 def worked_on(config: RunConfig, stage: str, sentences: float) -> float:
-    """Return how many of these sentences a stage works on: those in its sample, if it has one."""
+    """Return how many of these sentences a stage works on: those in its sample, if it has one.
+
+    Args:
+        config: the configuration.
+        stage: the stage.
+        sentences: how many sentences there are.
+
+    Returns:
+        A number of sentences.
+    """
     settings = next((one for one in config.asked_stages() if one.name == stage), None)
     sample = getattr(settings, "sample", 1.0)
     return min(sentences, sample.rows) if isinstance(sample, Rows) else float(sentences * sample)
 
 
 def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
-    """Return sentences per second of one worker of this machine, by the sizes of the networks; None if nothing is
-    known.
+    """Estimate the rate of one worker of this machine, by the sizes of the networks.
+
+    Args:
+        config: the configuration.
+        stage: the stage.
+        sentences: how many sentences there are.
+
+    Returns:
+        Sentences per second; None if nothing is known.
     """
     if stage == SEGMENT:
         return SEGMENTED

@@ -124,7 +124,16 @@ def _compared(
 
 
 def measure_whole(corpus: Corpus, names: Iterable[str], max_rows: int) -> dict[str, Groups | str]:
-    """Return what receipts, fits and the selection say: name → its value as the group `all`, or why there is none."""
+    """Measure what receipts, fits and the selection say.
+
+    Args:
+        corpus: the corpus.
+        names: measures that are not of rows.
+        max_rows: how many rows are read for the selection, at most.
+
+    Returns:
+        Name → its value as the group `all`, or why there is none.
+    """
     of_receipts = compute_accounting(corpus.store, corpus.chunks)
     found: dict[str, Groups | str] = {}
     for name in names:
@@ -183,9 +192,13 @@ def measure_rows(
 ) -> dict[tuple[str, str], Groups | str]:
     """Measure rows by group.
 
-    asked: (measure, `all`, `lang` or `source`); measures that are not of rows are left out.
+    Args:
+        corpus: the corpus.
+        asked: (measure, `all`, `lang` or `source`); measures that are not of rows are left out.
+        max_rows: read only about this many rows.
 
-    Returns: for each, mean or share and number of rows by group, or why there is none.
+    Returns:
+        For each of `asked`: mean or share and number of rows by group, or why there is none.
     """
     asked = [one for one in asked if MEASURES[one[0]].of_rows]
     found: dict[tuple[str, str], Groups | str] = {}

@@ -69,11 +69,14 @@ def extract(
 
     Args:
         corpus: the corpus.
-        target: the file.
+        target: the file; its ending decides the format.
         progress: is told of rows read and written.
-        where: the condition.
+        where: a condition that rows must satisfy.
         columns: columns of `Corpus.catalogue`; if none is named, all scalar ones that describe the sentence.
         max_rows: read only about this many rows, the first ones.
+
+    Returns:
+        How many rows were read and written, and the size of the file.
 
     Raises:
         ConfigError: for a name or a column that cannot be written.
@@ -95,10 +98,16 @@ def extract(
 def stream(
     corpus: Corpus, target: str, *, where: Condition | None = None, columns: Sequence[str] = ()
 ) -> Iterator[bytes]:
-    """Return pieces of the file that `extract` would write, one per row group; a piece can be empty.
+    """Return the file that `extract` would write in pieces, one for each row group; a piece can be empty.
 
-    `target` is only the name: its ending decides the format. Raises `ConfigError` at once for a name or a column that
-    cannot be written.
+    Args:
+        corpus: the corpus.
+        target: a file name, whose ending decides the format; nothing is written.
+        where: a condition that rows must satisfy.
+        columns: columns of `Corpus.catalogue`; if none is named, all scalar ones that describe the sentence.
+
+    Returns:
+        The pieces. `ConfigError` is raised at once for a name or a column that cannot be written.
     """
     ending, compression = _format(target)
     names = tuple(columns) or _default_columns(corpus)
@@ -109,14 +118,14 @@ def stream(
 def _pieces(
     corpus: Corpus, ending: str, compression: str | None, names: tuple[str, ...], where: Condition | None
 ) -> Iterator[bytes]:
-    file = _Pieces()
+    file = _PieceSink()
     with COMPRESSED[compression](file) if compression else contextlib.nullcontext(file) as sink:
         for _ in _written(corpus, sink, ending, names, where, None):
             yield file.taken()
     yield file.taken()
 
 
-class _Pieces(io.RawIOBase):
+class _PieceSink(io.RawIOBase):
     """A file whose bytes are taken as soon as they are written."""
 
     def __init__(self) -> None:

@@ -34,7 +34,16 @@ class InspectOptions:
 
 
 def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) -> None:
-    """Show or write rows. Raises `ConfigError` for options that do not fit each other or the corpus."""
+    """Show rows, or write them to a file.
+
+    Args:
+        console: where rows are shown.
+        corpus: the corpus.
+        options: the options of the command; `ConfigError` is raised if they do not fit each other or the corpus.
+
+    Raises:
+        CorpusError: if no part is finished.
+    """
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
     condition = condition_of(corpus, options.where, options.lang)
@@ -71,7 +80,16 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
 
 
 def condition_of(corpus: Corpus, where: str | None, lang: str | None) -> Condition | None:
-    """Combine `--where` and `--lang` in one condition."""
+    """Combine `--where` and `--lang` in one condition.
+
+    Args:
+        corpus: the corpus.
+        where: the condition, if one is given.
+        lang: the language, if one is given.
+
+    Returns:
+        None if neither is given.
+    """
     condition = corpus.condition(where) if where is not None else None
     if lang is None:
         return condition

@@ -71,7 +71,16 @@ class Quality:
 
 
 def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Quality:
-    """Return quantiles over the rows that satisfy `where`, among about the first `max_rows`."""
+    """Measure lengths and AutoBLEU by language and by length.
+
+    Args:
+        corpus: the corpus.
+        max_rows: read only about this many rows, the first ones.
+        where: a condition that rows must satisfy.
+
+    Returns:
+        Quantiles over the rows that satisfy the condition.
+    """
     scored = "autobleu" in corpus.columns
     columns = ("lang", "chars", "tokens", *(("autobleu",) if scored else ()))
     tables = [corpus.schema(*columns).empty_table()]
@@ -97,7 +106,16 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
 
 
 def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[ScoreSummary]:
-    """Measure every column of scores that the corpus has, over the same rows as `measure`."""
+    """Measure every column of scores that the corpus has, over the same rows as `measure`.
+
+    Args:
+        corpus: the corpus.
+        max_rows: read only about this many rows, the first ones.
+        where: a condition that rows must satisfy.
+
+    Returns:
+        One summary for each column that has values.
+    """
     names = [name for name in SCORES if name in corpus.columns]
     values: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in names}
     for batch in corpus.batches(*names, where=where, max_rows=max_rows) if names else ():
@@ -136,7 +154,17 @@ def _group(
 
 
 def worst_rows(corpus: Corpus, count: int, *, max_rows: int, where: Condition | None = None) -> list[ScoredRow]:
-    """Return the rows with the lowest AutoBLEU; equal scores in the order of the corpus."""
+    """Return the rows with the lowest AutoBLEU; equal scores in the order of the corpus.
+
+    Args:
+        corpus: the corpus.
+        count: how many rows.
+        max_rows: read only about this many rows, the first ones.
+        where: a condition that rows must satisfy.
+
+    Returns:
+        The rows, the lowest score first.
+    """
     found: list[tuple[float, int, ScoredRow]] = []
     order = 0
     shown = ("autobleu", "lang", "text", "decoded", "part", "row")

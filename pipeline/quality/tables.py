@@ -17,9 +17,15 @@ COUNTS = ("sentences", "tokens", "scored")  # columns that are shown even if not
 
 
 def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
-    """Show AutoBLEU by language and by length. `bleu`: corpus BLEU by language; None if it is not that of these rows.
+    """Show AutoBLEU by language and by length.
 
     Two quantiles are left out if the terminal has fewer than 100 columns.
+
+    Args:
+        console: where the tables are printed.
+        quality: the quantiles.
+        bleu: language → corpus BLEU; None if it is not that of these rows.
+        lengths: whether the table by length is shown.
     """
     narrow = console.width < 100
     tables = [("language", quality.by_lang, bleu), ("characters", quality.by_length, None)]
@@ -71,7 +77,13 @@ def show_scores(console: Console, scores: list[ScoreSummary]) -> None:
 
 
 def show_rows(console: Console, title: str, rows: list[ScoredRow]) -> None:
-    """Show sentences with what their embeddings decode to."""
+    """Show sentences with what their embeddings decode to.
+
+    Args:
+        console: where they are shown.
+        title: the line above them.
+        rows: the sentences.
+    """
     console.print(Group("", Text(title, style="bold")))
     width = max(40, console.width - 12)
     for row in rows:

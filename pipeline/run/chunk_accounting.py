@@ -52,7 +52,13 @@ class ChunkAccounting:
             self._list(item, "input")
 
     def quarantine(self, document: Document, reason: str, error: str) -> None:
-        """Put a document into quarantine, with its text."""
+        """Put a document into quarantine, with its text.
+
+        Args:
+            document: the document.
+            reason: the reason that the accounting counts.
+            error: what is wrong, for a person.
+        """
         if document.doc_id in self.purged:
             self.dropped[PURGED] += 1
             return

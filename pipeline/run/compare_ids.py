@@ -62,9 +62,18 @@ class _SortedRun:
 
 
 def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell) -> RunConfig:
-    """Return the configuration with the record of what is left out; the record is made if it does not exist.
+    """Return the configuration with the record of documents whose ids occurred before; the record is made if it does
+    not exist.
 
-    Raises `CorpusError` with `duplicate_ids: error`, if an id has more than one document.
+    Args:
+        store: the corpus.
+        config: the configuration of the run.
+        chunks: all chunks of the inputs.
+        tell: is told what is done, a line at a time.
+
+    Returns:
+        The configuration itself if it does not compare ids. `CorpusError` is raised if an id occurs twice under
+            `duplicate_ids: error`.
     """
     if not compares_ids(config):
         return config

@@ -54,7 +54,16 @@ class Copies:
         return np.flatnonzero(self.at < 0).astype(np.int64)
 
     def merged(self, family: str, computed: pa.Table | None, schema: pa.Schema) -> pa.Table:
-        """Return a family's columns of the whole part. computed: those of the `new` rows."""
+        """Return a family's columns of the whole part.
+
+        Args:
+            family: the family.
+            computed: the columns of the `new` rows; None if there are none.
+            schema: the declared schema of the family.
+
+        Returns:
+            A table with all rows of the part, in their order.
+        """
         tables = [layout.checked(family, self.tables[family], schema, None)]
         at = self.at.copy()
         if computed is not None:

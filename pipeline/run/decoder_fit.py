@@ -25,7 +25,7 @@ from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from stages.artifact import from_bytes
 from stages.batching import Tokens
-from stages.decoder.finetune import CheckpointFile, FineTuning, Sentences, held_out_numbers, to_artifact
+from stages.decoder.finetune import CheckpointFile, DecoderSentences, FineTuning, held_out_numbers, to_artifact
 from stages.decoder.settings import DecoderSettings
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
@@ -41,7 +41,19 @@ MEASURED_ROWS = 256  # held-out sentences whose losses are in the record
 def fit_decoder(
     store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Callable[[int, int], None]
 ) -> tuple[Callable[[dict[str, object]], bytes], int, Numbers]:
-    """Return the artifact's maker (provenance → file), the number of sentences, and the numbers for the record."""
+    """Fine-tune the decoder on the pilot, from the last checkpoint if there is one.
+
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        sample: the sentences to learn from and those to measure on.
+        device: where it is trained: `cpu`, `cuda:0`, `mps`.
+        progress: is told (steps done, all steps).
+
+    Returns:
+        A function that makes the artifact's file from its provenance, the number of sentences, and the numbers for the
+            record.
+    """
     settings, encode = config.decoder, config.encode
     assert settings and encode
     card = load_card(settings.model)
@@ -146,7 +158,7 @@ def _artifact(store: Store, config: RunConfig, name: str) -> bytes:
     return read_artifact(store, config.frozen.fits[name])
 
 
-def _read(sample: PilotSample, card: ModelCard, settings: DecoderSettings) -> tuple[Sentences, Sentences]:
+def _read(sample: PilotSample, card: ModelCard, settings: DecoderSettings) -> tuple[DecoderSentences, DecoderSentences]:
     """Return whole sentences of training documents, and some of held-out ones."""
     columns = ["embedding", "text", "lang", "split", *(["codes"] if settings.codes else [])]
     learned, held, room = [], [], MEASURED_ROWS
@@ -162,10 +174,10 @@ def _read(sample: PilotSample, card: ModelCard, settings: DecoderSettings) -> tu
     return found, kept
 
 
-def _sentences(table: pa.Table, tokenizer: SonarTokenizer, codes: bool) -> Sentences:
+def _sentences(table: pa.Table, tokenizer: SonarTokenizer, codes: bool) -> DecoderSentences:
     if not table.num_rows:
         dim = tokenizer.card.dim
-        return Sentences(np.empty((0, dim), np.float16), Tokens.of([]), np.empty(0))
+        return DecoderSentences(np.empty((0, dim), np.float16), Tokens.of([]), np.empty(0))
     texts, langs = table["text"].to_pylist(), np.asarray(table["lang"].to_pylist(), object)
     ids: list[list[int]] = [[]] * len(texts)
     for lang in sorted(set(langs)):
@@ -173,4 +185,4 @@ def _sentences(table: pa.Table, tokenizer: SonarTokenizer, codes: bool) -> Sente
         for place, of_text in zip(places, tokenizer.encode([texts[at] for at in places], lang), strict=True):
             ids[place] = of_text
     of_rows = np.stack(table["codes"].to_numpy()).astype(np.uint16) if codes else None
-    return Sentences(embedding_matrix(table["embedding"]).copy(), Tokens.of(ids), table["u"].to_numpy(), of_rows)
+    return DecoderSentences(embedding_matrix(table["embedding"]).copy(), Tokens.of(ids), table["u"].to_numpy(), of_rows)

@@ -47,9 +47,16 @@ Ints = npt.NDArray[np.int64]
 
 
 def find_duplicates(plan: Plan, stage: str, at_once: int = AT_ONCE) -> int:
-    """Write the family of a stage for all parts that lack it, and return how many these are.
+    """Write the family of a corpus-wide stage for all parts that lack it.
 
-    Raises `CorpusError` if a chunk is not segmented, or a part lacks what is compared.
+    Args:
+        plan: the plan; all its chunks must be segmented, and all parts must have what is compared, or `CorpusError` is
+            raised.
+        stage: `duplicates`, `near` or `semantic`.
+        at_once: how many rows are in memory at the same time, about.
+
+    Returns:
+        How many parts lacked it.
     """
     settings = next(one for one in plan.config.row_stages() if one.name == stage)
     return compare_parts(Store(plan.config.output), plan.config, settings, _parts_in_order(plan, settings), at_once)
@@ -58,9 +65,17 @@ def find_duplicates(plan: Plan, stage: str, at_once: int = AT_ONCE) -> int:
 def compare_parts(
     store: Store, config: RunConfig, settings: StageSettings, parts: Sequence[PartState], at_once: int = AT_ONCE
 ) -> int:
-    """Write the family of a stage for those of some parts that lack it; return how many these are.
+    """Write the family of a corpus-wide stage for those of some parts that lack it.
 
-    `parts`: in the order of the corpus; all have what is compared.
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        settings: the settings of the stage.
+        parts: the parts, in the order of the corpus; all have what is compared.
+        at_once: how many rows are in memory at the same time, about.
+
+    Returns:
+        How many parts lacked it.
     """
     started = time.perf_counter()
     rows = np.asarray([part.rows for part in parts], np.int64)
@@ -97,7 +112,13 @@ def _parts_in_order(plan: Plan, settings: StageSettings) -> list[PartState]:
 
 
 class PartRows:
-    """The rows of a part, with the columns that are compared, and the rows at which documents begin."""
+    """The rows of a part, with the columns that are compared, and the rows at which documents begin.
+
+    Args:
+        store: the corpus.
+        part: the part.
+        columns: the columns that are compared.
+    """
 
     def __init__(self, store: Store, part: PartState, columns: Sequence[str]) -> None:
         with PartReader(store, part.ref.part, part.receipts, frozenset()) as reader:

@@ -38,7 +38,18 @@ REPORT = "report/index.html"
 
 
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
-    """Do the accounting, close the run's record, and write the report. Raises `CorpusError` if something is left."""
+    """Do the accounting, close the run's record, and write the report.
+
+    Args:
+        console: where the accounting is shown.
+        plan: the plan after the last phase.
+        record: the record of the run.
+        failures: what failed; empty after a good run.
+        seconds: how long the run took.
+
+    Raises:
+        CorpusError: if something failed or is not done.
+    """
     whole = _close_accounting(console, plan, worst=3)
     _show_duplicates(console, plan)
     _compare_estimate(console, plan, record)

@@ -55,8 +55,18 @@ Progress = Callable[[int, int], None]  # done, of how many
 
 
 def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequence[ChunkState]) -> list[Rate]:
-    """Convert samples given as numbers of rows to shares, by the bytes of the pilot and of all inputs, and
-    freeze them.
+    """Freeze samples that are given as numbers of rows, as shares of all rows.
+
+    How many rows there will be is estimated by the bytes of the pilot and of all inputs.
+
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        pilot: the chunks and parts of the pilot.
+        everything: all chunks of the view.
+
+    Returns:
+        The rates that were frozen now.
     """
     rows = sum(part.rows for part in pilot.parts)
     seen = sum(one.chunk.bytes for one in pilot.chunks)
@@ -73,9 +83,22 @@ def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequ
 def fit(
     store: Store, config: RunConfig, pilot: Pilot, name: str, refit: bool, device: str, progress: Progress
 ) -> FitRecord:
-    """Fit one artifact on the pilot and freeze it. `refit`: even if one exists.
+    """Fit one artifact on the pilot and freeze it.
 
-    Raises `CorpusError` if there are too few rows.
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        pilot: the chunks and parts of the pilot.
+        name: `scaler`, `predictor`, `rvq` or `decoder`.
+        refit: whether to fit it even if there is one with this recipe.
+        device: where it is computed: `cpu`, `cuda:0`, `mps`.
+        progress: is told (done, in all).
+
+    Returns:
+        The record of the fit.
+
+    Raises:
+        CorpusError: if there are too few rows, or a model is missing.
     """
     started = time.perf_counter()
     generation = next_generation(store, config, name, refit)
@@ -139,10 +162,10 @@ def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRec
             f"{where} does not say on which corpus it was fitted: give one of a corpus's fits/"
         ) from error
     assert ours
-    for section, print_of_them in of_them.items():
-        if print_of_them != ours[section]:
+    for section, their_fingerprint in of_them.items():
+        if their_fingerprint != ours[section]:
             raise CorpusError(
-                f"{where} was fitted under {section} {print_of_them}, this corpus is of {section} {ours[section]} "
+                f"{where} was fitted under {section} {their_fingerprint}, this corpus is of {section} {ours[section]} "
                 f"(fingerprints of settings and models): make the sections alike, or leave {name}.file out"
             )
     if name == "decoder":
@@ -162,13 +185,15 @@ def _take(store: Store, config: RunConfig, name: str, generation: int) -> FitRec
 
 
 @dataclass(frozen=True)
-class _Made:
+class _FittedArtifact:
     artifact: Callable[[dict[str, object]], bytes]  # provenance → file
     rows: int
     numbers: Numbers
 
 
-def _fit_scaler(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
+def _fit_scaler(
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress
+) -> _FittedArtifact:
     from stages.scaler.robust import ScalerFit
 
     assert config.encode and config.scaler
@@ -179,10 +204,10 @@ def _fit_scaler(store: Store, config: RunConfig, sample: PilotSample, device: st
         rows += table.num_rows
         progress(rows, min(sample.rows, config.scaler.rows))
     scaler = counting.finish(clip=config.scaler.clip)
-    return _Made(scaler.to_bytes, rows, {"constant_dimensions": float(scaler.constant_dimensions)})
+    return _FittedArtifact(scaler.to_bytes, rows, {"constant_dimensions": float(scaler.constant_dimensions)})
 
 
-def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
+def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _FittedArtifact:
     """Fit codebooks; their error and AutoBLEU are measured on held-out rows (a twentieth, at most 4096)."""
     from stages.rvq.fit import fit_codebooks
 
@@ -197,7 +222,9 @@ def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, 
     seen = len(embeddings)
     codebooks, numbers = fit_codebooks(embeddings, config.rvq, device, progress)
     numbers = {"relative_error_fitted": numbers["relative_error"]} | judge.judge(codebooks)
-    return _Made(replace(codebooks, numbers=numbers).to_bytes, seen, numbers)  # for corpora that use the codebooks
+    return _FittedArtifact(
+        replace(codebooks, numbers=numbers).to_bytes, seen, numbers
+    )  # for corpora that use the codebooks
 
 
 class _CodebookJudge:
@@ -247,13 +274,17 @@ class _CodebookJudge:
         return float(np.mean(result.families["autobleu"]["autobleu"].to_numpy(), dtype=np.float64))
 
 
-def _fit_decoder(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
+def _fit_decoder(
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress
+) -> _FittedArtifact:
     from pipeline.run.decoder_fit import fit_decoder
 
-    return _Made(*fit_decoder(store, config, sample, device, progress))
+    return _FittedArtifact(*fit_decoder(store, config, sample, device, progress))
 
 
-def _fit_predictor(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _Made:
+def _fit_predictor(
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress
+) -> _FittedArtifact:
     from stages.predictor.fit import fit_predictor
     from stages.scaler.robust import RobustScaler
 
@@ -263,4 +294,4 @@ def _fit_predictor(store: Store, config: RunConfig, sample: PilotSample, device:
     targets = np.stack([np.concatenate([table[name].to_numpy() for table in tables]) for name in SCORES], axis=1)
     scaler = RobustScaler.from_bytes(read_artifact(store, config.frozen.fits["scaler"]))
     predictor, numbers = fit_predictor(embeddings, targets, config.predictor, scaler, device, progress)
-    return _Made(predictor.to_bytes, len(embeddings), numbers)
+    return _FittedArtifact(predictor.to_bytes, len(embeddings), numbers)

@@ -47,7 +47,14 @@ class HostedWorker:
     def __init__(
         self, config: RunConfig, device: str, stages: tuple[str, ...], module: str = "pipeline.run.hosts"
     ) -> None:
-        """Prepare hosts that run the program `module`."""
+        """Prepare the networks; host processes are started when they are needed.
+
+        Args:
+            config: the configuration, with what is frozen.
+            device: where networks compute: `cpu`, `cuda:0`, `mps`.
+            stages: the stages that a visit may bring up to date.
+            module: the program of a host process.
+        """
         self._order, self._module = (config, device, stages), module
         self.networks = Networks(config, device)
         self._settings = {settings.name: settings for settings in config.row_stages()}
@@ -104,6 +111,13 @@ class Host:
     """
 
     def __init__(self, order: object, module: str, *, gpu: bool = False) -> None:
+        """Start the process, and send it its first message.
+
+        Args:
+            order: what the process is told first; it is pickled.
+            module: the program that it runs.
+            gpu: whether it may use GPUs.
+        """
         self.socket, theirs = socket.socketpair()
         ends, self._life = os.pipe()  # closed when this process ends, however it ends
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(ends)]

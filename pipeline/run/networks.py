@@ -70,6 +70,15 @@ class Networks:
 
 
 def built(store: Store, config: RunConfig, settings: StageSettings) -> Stage:
-    """Return a stage with the fits that it needs, not yet on a device."""
+    """Return a stage with the fits that it needs, not yet on a device.
+
+    Args:
+        store: the corpus.
+        config: the configuration, with what is frozen.
+        settings: the settings of the stage.
+
+    Returns:
+        The stage.
+    """
     fits = config.frozen.fits
     return build_stage(settings, {name: read_artifact(store, fits[name]) for name in settings.fits})

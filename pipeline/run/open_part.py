@@ -27,7 +27,13 @@ class OpenPart:
         self.add(SEGMENT, segmented, {})
 
     def add(self, stage: str, receipt: Receipt, tables: dict[str, pa.Table]) -> None:
-        """Add a stage's result, with the tables that its receipt vouches for, if they are in memory."""
+        """Add the result of a stage.
+
+        Args:
+            stage: the name of the stage.
+            receipt: its receipt for this part.
+            tables: family → rows, of what is in memory; other files are read when they are needed.
+        """
         self.receipts[stage] = receipt
         self.digests |= receipt.columns
         self._files |= {file.family: file for file in receipt.files}

@@ -129,7 +129,18 @@ def phase_folder(run: str, number: int) -> str:
 def write_phase(
     store: Store, folder: str, plan: Plan, kind: Literal["pilot", "fit", "main", "compare"], refit: Collection[str]
 ) -> PhaseSpec:
-    """Write what workers need to know; the specification comes last."""
+    """Write what workers need to know; the specification is written last.
+
+    Args:
+        store: the corpus.
+        folder: the folder of the phase.
+        plan: what is missing.
+        kind: `pilot`, `fit`, `main` or `compare`.
+        refit: the names of fits that are to be made again.
+
+    Returns:
+        The specification as it was written.
+    """
     count = sum(1 for _ in plan.chunks_to_work_on())
     settings = plan.config.launcher
     alone = kind in ("fit", "compare")  # one task does it, and no chunks are shared out
@@ -193,7 +204,20 @@ def read_phase(store: Store, folder: str) -> PhaseSpec:
 
 
 def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Plan:
-    """Return what a shard lacks now, as its receipts say."""
+    """Return what a shard lacks now, as its receipts say.
+
+    Args:
+        store: the corpus.
+        folder: the folder of the phase.
+        spec: the specification of the phase.
+        number: the number of the shard, from 0.
+
+    Returns:
+        A plan for the chunks of the shard only.
+
+    Raises:
+        DamagedError: if the list of the phase's work is damaged.
+    """
     config = spec.resolved()
     try:
         with store.open(f"{folder}/work.parquet") as file:

@@ -54,7 +54,13 @@ def pilot_of(chunks: Sequence[ChunkState], rows: int) -> Pilot:
 
 
 class PilotSample:
-    """The finite rows of the pilot's parts with u below the rate that gives about `wanted` of them."""
+    """The finite rows of the pilot's parts with u below the rate that gives about `wanted` of them.
+
+    Args:
+        store: the corpus.
+        pilot: the chunks and parts of the pilot.
+        wanted: about how many sentences are taken.
+    """
 
     def __init__(self, store: Store, pilot: Pilot, wanted: int) -> None:
         self._store, self._parts = store, pilot.parts

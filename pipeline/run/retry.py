@@ -33,9 +33,17 @@ from pipeline.storage.store import Store
 
 
 def retry(console: Console, config: RunConfig, reason: str | None, options: RunOptions, backend: Backend) -> None:
-    """Segment chunks with quarantined records (of one reason) again, run, and show the result.
+    """Segment chunks with quarantined records again, run, and show the result.
 
-    Raises `ConfigError` for a reason that no record has, `CorpusError` if a run is under way, or fails.
+    Args:
+        console: where the result is shown.
+        config: the configuration of the corpus.
+        reason: only records with this reason; None for all reasons.
+        options: the options of the run that follows.
+        backend: carries out the run; `CorpusError` is raised if the run fails, or another one is under way.
+
+    Raises:
+        ConfigError: if no record has this reason.
     """
     store = Store(config.output)
     check_corpus(store)

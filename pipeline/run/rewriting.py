@@ -89,9 +89,18 @@ class Rewriting:
 
 
 def version_before(store: Store, chunk: Chunk, now: str, recipe: str) -> ChunkReceipt | None:
-    """Return what the chunk gave the last time, preferably under the same recipe; None if it is new.
+    """Return the receipt of an earlier version of a chunk, preferably one under the same recipe.
 
-    A receipt that cannot be read is as if it were not there: `pipeline verify` tells of it. Costs one listing.
+    A receipt that cannot be read counts as missing: `pipeline verify` reports it. This costs one listing.
+
+    Args:
+        store: the corpus.
+        chunk: the chunk.
+        now: its present fingerprint.
+        recipe: the digest of its present recipe.
+
+    Returns:
+        The receipt; None if the chunk is new.
     """
     found: list[ChunkReceipt] = []
     for path in store.find("chunks", prefix=f"{chunk.id[:2]}/{chunk.id}."):
@@ -104,11 +113,17 @@ def version_before(store: Store, chunk: Chunk, now: str, recipe: str) -> ChunkRe
 def rewriting(
     store: Store, recipes: Recipes, chunk: Chunk, before: ChunkReceipt, keeps_types: Callable[[Receipt, pa.Table], bool]
 ) -> Rewriting | None:
-    """Return how to write a chunk again from its version before, if purged documents are all that distinguishes them.
+    """Say how to write a chunk again from its earlier version, if purged documents are the only difference.
 
-    keeps_types: whether kept columns of a part have the same types if only these documents are left of it.
+    Args:
+        store: the corpus; `CorpusError` is raised if a file of that version is missing or damaged.
+        recipes: the recipes of the run, with its tombstones.
+        chunk: the chunk.
+        before: the receipt of the earlier version.
+        keeps_types: says whether the kept columns of a part have the same types if only these documents are left of it.
 
-    Raises `CorpusError` if a file of that version is missing or damaged.
+    Returns:
+        What is to be copied; None if the chunk has to be segmented again.
     """
     purged = recipes.tombstones.of(chunk.id)
     same = (before.recipe, before.stamp, before.take) == (
@@ -147,9 +162,18 @@ def rewriting(
 
 
 def same_part(store: Store, part: PartBefore, now: str) -> Receipt:
-    """Create the receipt of a part that held no purged document, over the files that it has. now: its fingerprint.
+    """Create the receipt of a part that held no purged document, over the files that it has.
 
-    Raises `CorpusError` if an earlier attempt left a receipt of other rows.
+    Args:
+        store: the corpus.
+        part: the part in its earlier version.
+        now: its present fingerprint.
+
+    Returns:
+        The receipt that exists.
+
+    Raises:
+        CorpusError: if an earlier attempt left a receipt of other rows.
     """
     receipt = part.receipt.model_copy(
         update={
@@ -168,9 +192,18 @@ def same_part(store: Store, part: PartBefore, now: str) -> Receipt:
 
 
 def part_left(store: Store, part: PartBefore, gone: pa.Array) -> PartLeft | None:
-    """Return what is left of a part that held purged documents; None if nothing is.
+    """Return what is left of a part that held purged documents.
 
-    Raises `CorpusError` if its files are not what they were.
+    Args:
+        store: the corpus.
+        part: the part in its earlier version.
+        gone: the purged ids, sorted.
+
+    Returns:
+        Documents and sentences with new numbers; None if no document is left.
+
+    Raises:
+        CorpusError: if the files are not what they were.
     """
     before = OpenPart(store, part.receipt)
     documents, sentences = before.family("documents"), before.family("sentences")
@@ -196,7 +229,16 @@ def part_left(store: Store, part: PartBefore, gone: pa.Array) -> PartLeft | None
 
 
 def chunk_left(rewriting: Rewriting, now: str, parts: Sequence[Receipt]) -> ChunkReceipt:
-    """Return the accounting of a chunk that was written again, without its list of quarantined records."""
+    """Return the accounting of a chunk that was written again, without its list of quarantined records.
+
+    Args:
+        rewriting: how the chunk was written again.
+        now: its present fingerprint.
+        parts: the receipts of its parts.
+
+    Returns:
+        The chunk's receipt.
+    """
     before = rewriting.before
     left = Counter(before.quarantined)
     left.subtract(rewriting.reasons)

@@ -97,15 +97,23 @@ class RunOptions:
 
 
 def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
-    """Bring a corpus up to date, as `bring_up_to_date` does, then train on it if there is a section `train`.
+    """Bring a corpus up to date, then train on it if there is a section `train`.
 
-    Raises `CorpusError` before the training, with `strict`, if something that the report expects does not hold.
+    Args:
+        console: where progress is shown.
+        config: the configuration of the corpus.
+        options: the options of the command; with `strict`, `CorpusError` is raised before the training if something
+            that the report expects does not hold.
+        backend: carries out the work.
+
+    Returns:
+        What was submitted to a cluster; None if the work is done.
     """
     if options.strict:
         check_strict(config, whole=not (options.only or options.until))
     if ends_with_training(config, options):
         _check_training(config)
-    submitted = bring_up_to_date(console, config, options, backend)
+    submitted = _bring_up_to_date(console, config, options, backend)
     if options.strict and submitted is None:
         raise_if_unexpected(Store(config.output))
     if submitted is None and ends_with_training(config, options):
@@ -128,7 +136,7 @@ def ends_with_training(config: RunConfig, options: RunOptions) -> bool:
     return config.train is not None and options.only is None and options.until is None
 
 
-def bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
+def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
     """Do everything except training. Raises `CorpusError` if some of it is not done, or the accounting does not
     balance.
 
@@ -230,8 +238,17 @@ def plan_run(
 ) -> tuple[Plan, View]:
     """Return the plan, and the view that readers see until the fits that are to be repeated exist.
 
-    `refit`: the fits that are still to be made again; `chunks`: those of the inputs, as found when the run began.
-    Raises `ConfigError` for a fit that the run does not have.
+    Args:
+        config: the configuration of the corpus.
+        options: the options of the command.
+        refit: the fits that are still to be made again.
+        chunks: the chunks of the inputs, as found when the run began; None to list them.
+
+    Returns:
+        (plan, view).
+
+    Raises:
+        ConfigError: for a fit that the run does not have.
     """
     plan = make_plan(config, options.only, options.until, chunks=chunks)
     fits = [name for name in FITS if name in plan.stages]

@@ -100,24 +100,24 @@ class ChunkSegmenter:
 
         Raises `CorpusError` if the accounting does not balance or a part differs from what an earlier attempt wrote.
         """
-        print_of_chunk = self.recipes.chunk_fingerprint(chunk)
+        chunk_fingerprint = self.recipes.chunk_fingerprint(chunk)
         recipe = fingerprint(self.recipes.segment[chunk.input])
         self._warned = []
-        before = version_before(self.store, chunk, print_of_chunk, recipe)
+        before = version_before(self.store, chunk, chunk_fingerprint, recipe)
         columns = KeptColumns.of(chunk, self._settings(chunk), self.config)
         done: set[str] = set()
         if before:
-            for item in self._rewritten(chunk, print_of_chunk, before, columns):
+            for item in self._rewritten(chunk, chunk_fingerprint, before, columns):
                 yield item
                 if isinstance(item, ChunkReceipt):
                     return
                 done.add(item.ref.part)
-        for item in self._segmented(chunk, print_of_chunk, recipe, before, columns):
+        for item in self._segmented(chunk, chunk_fingerprint, recipe, before, columns):
             if isinstance(item, ChunkReceipt) or item.ref.part not in done:
                 yield item
 
     def _rewritten(
-        self, chunk: Chunk, print_of_chunk: str, before: ChunkReceipt, columns: KeptColumns
+        self, chunk: Chunk, chunk_fingerprint: str, before: ChunkReceipt, columns: KeptColumns
     ) -> Iterator[Segmentation | ChunkReceipt]:
         """Yield what `run` does, from the rows of the version before; no chunk's receipt if that cannot be done."""
         started = time.perf_counter()
@@ -127,35 +127,37 @@ class ChunkSegmenter:
             if how is None:
                 return
             for part in how.parts:
-                print_of_part = segment_part_fingerprint(print_of_chunk, part.number)
+                part_fingerprint = segment_part_fingerprint(chunk_fingerprint, part.number)
                 since = time.perf_counter()
                 if not part.touched:
-                    parts.append(same_part(self.store, part, print_of_part))
+                    parts.append(same_part(self.store, part, part_fingerprint))
                 elif left := part_left(self.store, part, how.gone):
-                    parts.append(self._commit_left(chunk, part, left, print_of_part, since))
+                    parts.append(self._commit_left(chunk, part, left, part_fingerprint, since))
                 else:
                     continue
                 yield _segmentation(parts[-1])
         except CorpusError as error:
             self._warned.append(f"{chunk.path} is segmented again, though only documents were purged: {error}")
             return
-        receipt = chunk_left(how, print_of_chunk, parts)
+        receipt = chunk_left(how, chunk_fingerprint, parts)
         receipt = receipt.model_copy(
             update={
-                "quarantine": self._quarantine(chunk, print_of_chunk, how.quarantine),
+                "quarantine": self._quarantine(chunk, chunk_fingerprint, how.quarantine),
                 "seconds": round(receipt.seconds + time.perf_counter() - started, 3),
             }
         )
         yield commit_chunk(self.store, receipt)
 
-    def _commit_left(self, chunk: Chunk, part: PartBefore, left: PartLeft, print_of_part: str, since: float) -> Receipt:
+    def _commit_left(
+        self, chunk: Chunk, part: PartBefore, left: PartLeft, part_fingerprint: str, since: float
+    ) -> Receipt:
         before = part.receipt
         share = left.sentences.num_rows / before.rows
         seconds = {step: round(taken * share, 4) for step, taken in before.seconds.items() if step != "commit"}
         return self._commit(
             chunk,
             before.part,
-            print_of_part,
+            part_fingerprint,
             {"documents": left.documents, "sentences": left.sentences},
             recipe=before.recipe,
             counts=left.counts,
@@ -165,13 +167,13 @@ class ChunkSegmenter:
             replaces=before.fingerprint,
         )
 
-    def _quarantine(self, chunk: Chunk, print_of_chunk: str, listed: pa.Table | None) -> DataFile | None:
+    def _quarantine(self, chunk: Chunk, chunk_fingerprint: str, listed: pa.Table | None) -> DataFile | None:
         if listed is None or not listed.num_rows:
             return None
-        return write_family(self.store, "quarantine", chunk.id, print_of_chunk, listed)[0]
+        return write_family(self.store, "quarantine", chunk.id, chunk_fingerprint, listed)[0]
 
     def _segmented(
-        self, chunk: Chunk, print_of_chunk: str, recipe: str, before: ChunkReceipt | None, columns: KeptColumns
+        self, chunk: Chunk, chunk_fingerprint: str, recipe: str, before: ChunkReceipt | None, columns: KeptColumns
     ) -> Iterator[Segmentation | ChunkReceipt]:
         started = time.perf_counter()
         accounting = ChunkAccounting(self.recipes.tombstones.ids)
@@ -180,14 +182,14 @@ class ChunkSegmenter:
         for number, part in enumerate(self._parts(chunk, accounting)):
             if part.rows:  # of one whose documents were all purged, only the number is left
                 name = layout.part_name(chunk.id, number)
-                print_of_part = segment_part_fingerprint(print_of_chunk, number)
-                parts.append(self._close(chunk, part, columns, name, print_of_part, recipe, replaced.get(name, "")))
+                part_fingerprint = segment_part_fingerprint(chunk_fingerprint, number)
+                parts.append(self._close(chunk, part, columns, name, part_fingerprint, recipe, replaced.get(name, "")))
                 yield _segmentation(parts[-1])
         content = Content(needed_columns(self._settings(chunk), self.config.split))
         counted = count_documents(chunk, content)
         receipt = ChunkReceipt(
             chunk=chunk.id,
-            fingerprint=print_of_chunk,
+            fingerprint=chunk_fingerprint,
             recipe=recipe,
             input=chunk.input,
             source=chunk.path,
@@ -198,7 +200,7 @@ class ChunkSegmenter:
             kept=accounting.kept,
             dropped=dict(accounting.dropped),
             quarantined=dict(accounting.quarantined),
-            quarantine=self._quarantine(chunk, print_of_chunk, accounting.table()),
+            quarantine=self._quarantine(chunk, chunk_fingerprint, accounting.table()),
             sentences=sum(one.rows for one in parts),
             counts=summed([one.counts for one in parts]),
             bytes_read=counted.bytes_read,
@@ -315,7 +317,7 @@ class ChunkSegmenter:
         part: _Part,
         columns: KeptColumns,
         name: str,
-        print_of_part: str,
+        part_fingerprint: str,
         recipe: str,
         replaces: str,
     ) -> Receipt:
@@ -333,7 +335,7 @@ class ChunkSegmenter:
         receipt = self._commit(
             chunk,
             name,
-            print_of_part,
+            part_fingerprint,
             families,
             recipe=recipe,
             counts={**part.counts, "documents": float(len(part.documents["doc"])), "tokens": tokens, **kept.counts},
@@ -346,13 +348,13 @@ class ChunkSegmenter:
         return receipt
 
     def _commit(
-        self, chunk: Chunk, name: str, print_of_part: str, families: dict[str, pa.Table], **facts: Any
+        self, chunk: Chunk, name: str, part_fingerprint: str, families: dict[str, pa.Table], **facts: Any
     ) -> Receipt:
         """Commit the files of a part, or recognise those that an earlier attempt committed. facts: of the receipt.
 
         Raises `CorpusError` if they differ from these.
         """
-        path = layout.receipt_path(SEGMENT, name, print_of_part)
+        path = layout.receipt_path(SEGMENT, name, part_fingerprint)
         if self.store.exists(path):
             receipt, ours = read_receipt(self.store, path), False
         else:
@@ -360,7 +362,7 @@ class ChunkSegmenter:
                 self.store,
                 stage=SEGMENT,
                 part=name,
-                fingerprint=print_of_part,
+                fingerprint=part_fingerprint,
                 inputs={},
                 families=families,
                 **facts,
@@ -458,7 +460,16 @@ class KeptColumns:
 
     @classmethod
     def of(cls, chunk: Chunk, settings: InputSettings, config: RunConfig) -> KeptColumns:
-        """Find the types of the columns that the input of a chunk keeps."""
+        """Find the types of the columns that the input of a chunk keeps.
+
+        Args:
+            chunk: the chunk.
+            settings: the settings of its input.
+            config: the configuration, which may declare types.
+
+        Returns:
+            The columns, still without values.
+        """
         declared = config.kept_types(settings)
         open_types = [name for name in settings.keep if name not in declared]
         return cls(declared, types_of_file(chunk, open_types) if open_types else {})

@@ -80,9 +80,16 @@ def _stuck(plan: Plan) -> CorpusError:
 
 
 def decide(console: Console, step: Step, refit: Collection[str], device: Callable[[], str]) -> list[str]:
-    """Freeze the rates and fit what can be fitted now. Returns the names of what was fitted.
+    """Freeze the rates, and fit what can be fitted now.
 
-    Raises `CorpusError` if nothing can be decided.
+    Args:
+        console: where is shown what was fitted.
+        step: the step, with its plan and pilot; `CorpusError` is raised if nothing can be decided.
+        refit: the names of fits that are to be made again.
+        device: says where fits are computed; it is called only if there is one.
+
+    Returns:
+        The names of what was fitted.
     """
     plan, pilot = step.plan, step.pilot
     assert pilot

@@ -35,9 +35,13 @@ ASIDE = "is set aside for this run"  # in the errors of parts and chunks that ar
 
 
 class SegmentTask:
-    """Chunk → events, one per part and one for the chunk. `folder`: the run's, or its shard's (`marks_of`).
+    """Turns chunks into events: one per part, and one for the chunk.
 
-    `ordered`: the identity of the machine that started the run, if this may be another one.
+    Args:
+        config: the configuration, with what is frozen.
+        folder: the folder for marks of attempts: that of the run, or of its shard (`marks_of`).
+        device: where networks compute: `cpu`, `cuda:0`, `mps`.
+        ordered: the identity of the machine where the run was started; None on that machine.
     """
 
     def __init__(self, config: RunConfig, folder: str, device: str, ordered: Identity | None = None) -> None:
@@ -80,11 +84,17 @@ class SegmentTask:
 
 
 class PartTask:
-    """Part → event; brings the part up to date. Several threads may call it.
+    """Brings parts up to date, and turns each into an event; several threads may call it.
 
-    A part that was in work when its worker died is tried alone, so that no other part is blamed. `ordered`: the
-    identity of the machine that started the run, if this may be another one. `hosted`: parts are visited by processes
-    of their own, which leave only the device to this one.
+    A part that was being worked on when its worker died is tried alone, so that no other part is blamed.
+
+    Args:
+        config: the configuration, with what is frozen.
+        folder: the folder for marks of attempts: that of the run, or of its shard (`marks_of`).
+        device: where networks compute: `cpu`, `cuda:0`, `mps`.
+        stages: the stages that a visit may bring up to date.
+        ordered: the identity of the machine where the run was started; None on that machine.
+        hosted: whether parts are visited by processes of their own, which leave only the device to this one.
     """
 
     def __init__(
@@ -146,14 +156,29 @@ class PartTask:
 
 
 def marks_of(run: str, phase: int, shard: int) -> str:
-    """Return the folder below which the marks of a shard lie, apart from those of all other shards."""
+    """Return the folder below which the marks of a shard lie, apart from those of all other shards.
+
+    Args:
+        run: the folder of the run.
+        phase: the number of the phase.
+        shard: the number of the shard.
+
+    Returns:
+        The path of the folder.
+    """
     return f"{run}/{STARTS}/{phase}-{shard:05d}"
 
 
 def carry_marks(store: Store, run: str, phase: int, shard_of: Callable[[str], int | None]) -> None:
-    """Move the marks that workers left who died in earlier phases below the shards of this phase.
+    """Move the marks of workers that died in earlier phases to the shards of this phase.
 
-    `shard_of`: the id of a chunk → its shard now. Cost: one listing of what the dead have left.
+    Cost: one listing of what dead workers have left.
+
+    Args:
+        store: the corpus.
+        run: the folder of the run.
+        phase: the number of this phase.
+        shard_of: id of a chunk → number of its shard now, or None if it is in none.
     """
     for path in store.find(f"{run}/{STARTS}"):
         name = path.rpartition("/")[2]

@@ -40,7 +40,14 @@ class PartVisit:
 
 
 class PartWorker:
-    """Visits parts; make one per device. `networks` runs the networks, by default in this process."""
+    """Visits parts; make one per device. `networks` runs the networks, by default in this process.
+
+    Args:
+        config: the configuration, with what is frozen.
+        device: where networks compute: `cpu`, `cuda:0`, `mps`.
+        stages: the stages that a visit may bring up to date.
+        networks: what runs the networks; None to run them in this process.
+    """
 
     def __init__(
         self, config: RunConfig, device: str, stages: tuple[str, ...], networks: Computes | None = None
@@ -109,7 +116,7 @@ class PartWorker:
     def _schema(self, family: str) -> pa.Schema:
         return layout.schema(family, width=self._widths.get(family))
 
-    def _made(self, settings: StageSettings, table: pa.Table, clock: _Clock) -> _Made:
+    def _made(self, settings: StageSettings, table: pa.Table, clock: _Clock) -> _StageResult:
         """Compute all of a stage for these rows."""
         stage, loading = self.networks.stage(settings)  # warnings while a stage was loaded concern every part
         clock.lap("read")
@@ -124,11 +131,11 @@ class PartWorker:
             warned += ran.warned
             result = result.finish(ran.computed)
             clock.lap("finish")
-        return _Made(result, ran.device, warned)
+        return _StageResult(result, ran.device, warned)
 
     def _with_copies(
         self, settings: StageSettings, table: pa.Table, copies: Copies, recounts: Recounts, clock: _Clock
-    ) -> _Made:
+    ) -> _StageResult:
         """Compute the rows that an earlier version of the part does not have, and copy the others."""
         new, before = copies.new, copies.receipt
         made = self._made(settings, table.take(pa.array(new)), clock) if len(new) else None
@@ -142,7 +149,7 @@ class PartWorker:
         for step, seconds in copies.spent().items():
             clock.add(step, seconds)
         clock.lap("copy")
-        return _Made(
+        return _StageResult(
             Computed(families, counts | {COPIED: float(table.num_rows - len(new))}),
             made.device if made else before.device,
             [*warnings, *(made.warnings if made else [])],
@@ -158,7 +165,7 @@ class PartWorker:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _StageResult:
     """What a stage gave for a part, on which device, and what it warned of."""
 
     result: Computed

@@ -37,8 +37,17 @@ class SelectOptions:
 def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
     """Return the selection of a corpus: the given rules, and the section `select` for everything that they leave open.
 
-    `place` is what the user named: a YAML file, whose section is used, or the corpus. Raises `ConfigError` for a value
-    that is not allowed, or a condition that the corpus cannot answer; `CorpusError` if no part is finished.
+    Args:
+        place: what the user named: a YAML file, whose section is used, or the corpus.
+        corpus: the corpus.
+        rules: the options of the command.
+
+    Returns:
+        The selection; `ConfigError` is raised also for a condition that the corpus cannot answer.
+
+    Raises:
+        CorpusError: if no part is finished.
+        ConfigError: for a value that is not allowed.
     """
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
@@ -84,7 +93,14 @@ def removed_by(corpus: Corpus, max_rows: int) -> list[tuple[str, int]]:
 
 
 def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions) -> None:
-    """Show what each clause removes, and what remains."""
+    """Show what each clause of a selection removes, and what remains.
+
+    Args:
+        console: where the table is printed.
+        place: what the user named: a YAML file, or the corpus.
+        corpus: the corpus.
+        rules: the options of the command.
+    """
     selection = selection_of(place, corpus, rules)
     with RowProgress(console, corpus.rows) as progress:
         counts = selection.count(progress)
@@ -100,7 +116,13 @@ def unfinished(corpus: Corpus) -> int:
 
 
 def show_selection(console: Console, selection: Selection, counts: Counts) -> None:
-    """Show where every sentence and document of the selection went."""
+    """Show where every sentence and document of the selection went.
+
+    Args:
+        console: where the table is printed.
+        selection: the selection.
+        counts: what it keeps and removes.
+    """
     settings = selection.settings
     least = f", at least {counted(settings.min_sentences, 'sentence')}" if settings.min_sentences > 1 else ""
     title = f"{selection.corpus.view.name}: {settings.where or 'every sentence'}; {settings.broken}{least}"

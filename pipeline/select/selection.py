@@ -106,9 +106,12 @@ class PartSelection:
 
 
 class Selection:
-    """What `settings` select from a corpus. Nothing is opened until a part is asked for.
+    """What a section `select` selects from a corpus; nothing is opened until a part is asked for.
 
-    Raises `ExpressionError` for a condition that the corpus cannot answer; `origin` begins the message.
+    Args:
+        corpus: the corpus.
+        settings: the section `select`; `ExpressionError` is raised for a condition that the corpus cannot answer.
+        origin: the option or setting that holds the condition, for messages.
     """
 
     def __init__(self, corpus: Corpus, settings: SelectSettings, origin: str = "select.where") -> None:

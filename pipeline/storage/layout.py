@@ -132,7 +132,16 @@ RESERVED_COLUMNS = {"embedding", "codes", "part", "row"} | {
 def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataType] = _NONE_KEPT) -> pa.Schema:
     """Return the declared schema of a family.
 
-    width: of its vectors. keep: metadata columns of documents, with types.
+    Args:
+        family: the family.
+        width: how many numbers its vectors have; needed for embeddings and codes.
+        keep: name → type of the metadata columns of documents.
+
+    Returns:
+        The schema, in which nulls are forbidden where none may be.
+
+    Raises:
+        ValueError: if the width is needed and not given.
     """
     if family in VECTORS:
         if width is None:
@@ -146,7 +155,20 @@ def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataT
 
 
 def checked(family: str, table: pa.Table, expected: pa.Schema, rows: int | None) -> pa.Table:
-    """Return the table in its declared schema. Raises `CorpusError` for wrong columns, types, nulls or row counts."""
+    """Return a table in its declared schema.
+
+    Args:
+        family: the family, for messages.
+        table: the columns as a stage computed them.
+        expected: the declared schema.
+        rows: how many rows there must be; None if any number is right.
+
+    Returns:
+        The table, cast to the schema.
+
+    Raises:
+        CorpusError: for wrong columns, nulls or row counts.
+    """
     if rows is not None and table.num_rows != rows:
         raise CorpusError(f"{family}: {table.num_rows} rows came out of {rows} rows that went in")
     if table.column_names != expected.names:
@@ -185,7 +207,16 @@ def to_parquet(table: pa.Table) -> pa.Buffer:
 
 
 def data_path(family: str, part: str, fingerprint: str) -> str:
-    """Return a name for a data file that was never used before: its last six digits are unique to this attempt."""
+    """Return a name for a data file that was never used before.
+
+    Args:
+        family: the family.
+        part: the name of the part.
+        fingerprint: the fingerprint of the result, 64 hex digits.
+
+    Returns:
+        A path; its last six digits are unique to this attempt.
+    """
     return f"{family}/{part}.{fingerprint[:8]}-{secrets.token_hex(3)}.parquet"
 
 
@@ -196,7 +227,16 @@ def data_owner(path: str) -> tuple[str, str]:
 
 
 def receipt_path(stage: str, part: str, fingerprint: str) -> str:
-    """Return the path of the receipt of one stage for one part."""
+    """Return the path of the receipt of one stage for one part.
+
+    Args:
+        stage: the stage.
+        part: the name of the part.
+        fingerprint: the fingerprint of the result, 64 hex digits.
+
+    Returns:
+        A path in the corpus.
+    """
     return f"receipts/{stage}/{part[:2]}/{part}.{fingerprint[:8]}.json"
 
 
@@ -211,7 +251,16 @@ def index_paths(digest: str) -> tuple[str, str]:
 
 
 def index_runs_path(digest: str, split: str, number: int) -> str:
-    """Return the path of one file with row ranges of a split."""
+    """Return the path of one file with row ranges of a split.
+
+    Args:
+        digest: the digest of the index.
+        split: `train`, `validation` or `test`.
+        number: the number of the file, from 0.
+
+    Returns:
+        A path in the corpus.
+    """
     return f"{INDEXES}/{digest[:12]}.{split}-{number:05d}.runs"
 
 

@@ -39,6 +39,9 @@ def read_json(store: Store, path: str, kind: type[T], remedy: str) -> T:
         kind: the type to read: a pydantic model, a dataclass, or `Values` for any object.
         remedy: what to do if the file is damaged; it ends the message.
 
+    Returns:
+        The value.
+
     Raises:
         MissingError: if the file does not exist.
         DamagedError: if its content is not of this type.
@@ -47,7 +50,20 @@ def read_json(store: Store, path: str, kind: type[T], remedy: str) -> T:
 
 
 def parse_json(data: bytes | str, kind: type[T], where: str, remedy: str) -> T:
-    """Parse data as `read_json` does; `where` names the data in messages."""
+    """Parse JSON as a certain type.
+
+    Args:
+        data: the content, with or without a seal.
+        kind: the type: a pydantic model, a dataclass, or `Values` for any object.
+        where: names the data in messages.
+        remedy: what to do if the data is damaged; it ends the message.
+
+    Returns:
+        The value.
+
+    Raises:
+        DamagedError: if the content is not of this type, or its seal is broken.
+    """
     try:
         value: T = _adapter(cast(Hashable, kind)).validate_json(_unsealed(data))
     except (ValueError, RecursionError) as error:  # of pydantic, and of bytes that are not text
@@ -56,14 +72,36 @@ def parse_json(data: bytes | str, kind: type[T], where: str, remedy: str) -> T:
 
 
 def read_lines(store: Store, path: str, kind: type[T], remedy: str) -> list[T]:
-    """Read the lines of a JSONL file, each as `kind`, without empty lines. Raises the errors of `read_json`."""
+    """Read the lines of a JSONL file, without empty lines; errors are those of `read_json`.
+
+    Args:
+        store: the corpus.
+        path: the file.
+        kind: the type of a line.
+        remedy: what to do if the file is damaged; it ends the message.
+
+    Returns:
+        The values.
+    """
     where = f"{store.url}/{path}"
     lines = store.read(path).split(b"\n")
     return [parse_json(line, kind, f"line {number} of {where}", remedy) for number, line in enumerate(lines, 1) if line]
 
 
 def read_yaml(store: Store, path: str, remedy: str) -> Values:
-    """Read a YAML file that holds a mapping. Raises the errors of `read_json`."""
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        store: the corpus.
+        path: the file.
+        remedy: what to do if the file is damaged; it ends the message.
+
+    Returns:
+        The mapping.
+
+    Raises:
+        DamagedError: if it is no mapping, or its seal is broken.
+    """
     where = f"{store.url}/{path}"
     try:
         text = store.read(path).decode()
@@ -81,9 +119,21 @@ def read_yaml(store: Store, path: str, remedy: str) -> Values:
 def read_table(
     store: Store, path: str, schema: pa.Schema, remedy: str, names: Sequence[str] = (), optional: Sequence[str] = ()
 ) -> pa.Table:
-    """Read a Parquet file in a declared schema, or only the named columns. Raises as `read_json` does.
+    """Read a Parquet file in a declared schema.
 
-    optional: columns of texts that are empty where the file has none.
+    Args:
+        store: the corpus.
+        path: the file.
+        schema: the declared schema.
+        remedy: what to do if the file is damaged; it ends the message.
+        names: read only these columns; none for all.
+        optional: columns of texts that are empty where the file has no such column.
+
+    Returns:
+        The table, in one chunk.
+
+    Raises:
+        DamagedError: if the file cannot be read in this schema.
     """
     try:
         with store.open(path) as file:
@@ -100,7 +150,19 @@ def read_table(
 
 @contextlib.contextmanager
 def needed(store: Store, path: str, remedy: str) -> Iterator[None]:
-    """Report a missing file inside the `with` block as damage, for files without which the corpus cannot be read."""
+    """Report a missing file inside the `with` block as damage.
+
+    Args:
+        store: the corpus.
+        path: a file without which the corpus cannot be read.
+        remedy: what to do if the file is missing; it ends the message.
+
+    Yields:
+        Nothing; the block runs once.
+
+    Raises:
+        DamagedError: if the file is missing.
+    """
     try:
         yield
     except MissingError as error:

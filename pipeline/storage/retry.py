@@ -71,7 +71,7 @@ _repeated: Counter[str] = Counter()
 
 
 @dataclass
-class Patience:
+class RetryPolicy:
     """How long this process waits for stores. `None`: the constants above. `gave_up`: no store has answered since."""
 
     seconds: float | None = None
@@ -80,7 +80,7 @@ class Patience:
     waited: float = 0.0  # seconds, by any operation
 
 
-current = Patience()
+current = RetryPolicy()
 
 
 def be_patient(seconds: float, *, from_start: bool = False) -> None:
@@ -127,12 +127,15 @@ def take_retry_counts() -> Counter[str]:
 
 
 def with_retries(operation: str, ask: Callable[[], R], answered: bool = True) -> R:
-    """Call `ask` until it succeeds, or the patience of this process is at its end.
+    """Call `ask` until it succeeds, or this process has waited as long as its retry policy allows.
 
     Args:
         operation: the name under which repetitions are counted.
         ask: the call.
-        answered: whether the store has answered before.
+        answered: whether the store has answered before; if not, it is given up sooner.
+
+    Returns:
+        The result of `ask`.
 
     Raises:
         Exception: the last error of `ask`.

@@ -120,7 +120,19 @@ class Store:
 
     @_asks
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to before `end`. Raises `MissingError` if the file does not exist."""
+        """Return some bytes of a file.
+
+        Args:
+            path: the file.
+            start: the offset of the first byte.
+            end: the offset after the last byte.
+
+        Returns:
+            The bytes; fewer where the file ends before.
+
+        Raises:
+            MissingError: if the file does not exist.
+        """
         try:
             return bytes(self._fs.cat_file(self._file(path), start=start, end=end)) if end > start else b""
         except FileNotFoundError:
@@ -450,6 +462,9 @@ def named(path: str, folder: str, name: str | re.Pattern[str], *, by: str, remed
         name: the pattern that the file's name must match.
         by: the file that names the path.
         remedy: what to do if the path is wrong; it ends the message.
+
+    Returns:
+        The path itself.
 
     Raises:
         CorpusError: if the path lies elsewhere or its name does not match.

@@ -178,15 +178,27 @@ def save(
 
 
 def keep_newest(store: Store, run: str, keep: int) -> None:
-    """Delete the checkpoints that are older than the newest `keep`, markers first."""
+    """Delete older checkpoints, their markers first.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        keep: how many of the newest checkpoints stay, at least 1.
+    """
     for old in markers(store, run)[:-keep]:
         store.delete(f"{run}/{CHECKPOINTS}/{name_of(old.step)}.json")
         delete_folders(store, [old.folder])
 
 
 def load(store: Store, marker: Marker, losses: nn.Module, optimizer: torch.optim.Optimizer, one: bool) -> None:
-    """Load a checkpoint into a model and its optimizer, which must be like those that were saved. `one`: a single
-    process.
+    """Load a checkpoint into a model and its optimizer, which must be like those that were saved.
+
+    Args:
+        store: the corpus.
+        marker: the checkpoint.
+        losses: the wrapped model.
+        optimizer: its optimizer.
+        one: whether a single process reads; otherwise all do.
     """
     state = _state(losses, optimizer)
     _read(store, marker, _tensors(state), one)
@@ -194,7 +206,13 @@ def load(store: Store, marker: Marker, losses: nn.Module, optimizer: torch.optim
 
 
 def load_weights(store: Store, marker: Marker, losses: nn.Module) -> None:
-    """Load the model alone, in one process that trains nothing."""
+    """Load the model alone, in one process that trains nothing.
+
+    Args:
+        store: the corpus.
+        marker: the checkpoint.
+        losses: the wrapped model.
+    """
     state = {"model": losses.state_dict()}
     _read(store, marker, state, True)
     losses.load_state_dict(state["model"])

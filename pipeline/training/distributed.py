@@ -90,7 +90,7 @@ class WrappedModel(nn.Module):
         return self.model.losses(batch)
 
 
-def is_sharded(model: Lcm, settings: TrainSettings, processes: Processes) -> bool:
+def _is_sharded(model: Lcm, settings: TrainSettings, processes: Processes) -> bool:
     """Return whether each process holds only a share of the model."""
     if settings.parallel == "auto":
         return processes.world > 1 and sum(one.numel() for one in model.parameters()) >= SHARDED_FROM
@@ -98,10 +98,22 @@ def is_sharded(model: Lcm, settings: TrainSettings, processes: Processes) -> boo
 
 
 def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: torch.dtype) -> nn.Module:
-    """Return the model on its device, as all processes train it together: a module from batches to losses.
+    """Return a model on its device, as all processes train it together: a module from batches to losses.
 
-    Its parameters stay float32; with FSDP they are sent in `dtype`. The wrapping order: blocks are compiled, then
-    recomputed in the backward pass, then sharded.
+    Its parameters stay float32. The wrapping order: blocks are compiled, then recomputed in the backward pass, then
+    sharded.
+
+    Args:
+        model: the model.
+        settings: the section `train`.
+        processes: the processes, and the device of this one.
+        dtype: the type in which FSDP sends parameters.
+
+    Returns:
+        The wrapped model.
+
+    Raises:
+        ConfigError: for FSDP with a single process.
     """
     model.to(processes.device)
     compiled = settings.compile == "always" or (settings.compile == "auto" and processes.device.type == "cuda")
@@ -111,7 +123,7 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
         if settings.activation_checkpointing:
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     losses = WrappedModel(model)
-    if is_sharded(model, settings, processes):
+    if _is_sharded(model, settings, processes):
         if not dist.is_initialized():
             raise ConfigError("train.parallel is fsdp, but there is one process; give train.processes, or ddp")
         mesh = init_device_mesh(processes.device.type, (processes.world,))

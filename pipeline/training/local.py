@@ -23,7 +23,18 @@ SHUTDOWN_SECONDS = 300  # seconds for the present step and its checkpoint, when 
 
 
 def here(console: Console, url: str, run: str, processes: int | None) -> None:
-    """Train on this machine; returns when the training is done, or saved after somebody asked to stop."""
+    """Train on this machine; return when the training is done, or saved after a request to stop.
+
+    Args:
+        console: where progress is shown.
+        url: the corpus.
+        run: the folder of the training.
+        processes: how many processes train; None for one per GPU.
+
+    Raises:
+        ConfigError: for more processes than GPUs.
+        CorpusError: if a process was killed or failed.
+    """
     gpus = torch.cuda.device_count()
     if gpus and processes and processes > gpus:
         raise ConfigError(

@@ -30,7 +30,15 @@ WIDE = 150  # columns that the numbers of a step need beside a bar
 
 
 class Log:
-    """The log of the first process; use it in a `with` statement. `done`: steps that are done already."""
+    """The log of the first process; use it in a `with` statement.
+
+    Args:
+        console: where progress is shown.
+        store: the corpus.
+        run: the folder of the training.
+        started: the record of the training.
+        done: how many steps are done already; later lines of the log are dropped.
+    """
 
     def __init__(self, console: Console, store: Store, run: str, started: Started, done: int) -> None:
         self._console, self._store, self._run, self._steps = console, store, run, started.settings.steps
@@ -61,7 +69,13 @@ class Log:
             self._feed.end("done" if self._lines and self._lines[-1]["step"] == self._steps else "stopped")
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
-        """Log numbers after `step` steps. `kind`: `train` or `validation`."""
+        """Log the numbers of a step.
+
+        Args:
+            kind: `train` or `validation`.
+            step: how many steps are done.
+            numbers: name → value.
+        """
         line: Numbers = {"kind": kind, "step": step}
         if self._lines and line.items() <= self._lines[-1].items():  # the process before this one was killed after it
             self._lines.pop()

@@ -155,7 +155,7 @@ class Loop:
         """Return the loss on the validation split, with the same noise each time. Every process computes all of it."""
         stepper = self.stepper
         with self._apart():
-            loss = validation_loss(
+            loss = _validation_loss(
                 stepper.losses, self.validation, self.settings.seed, self.processes.device, stepper.dtype
             )
         if self.log:
@@ -171,7 +171,7 @@ class Loop:
         self._interval.cpu += time.process_time() - cpu
 
 
-def validation_loss(
+def _validation_loss(
     losses: nn.Module, batches: Sequence[Batch], seed: int, device: torch.device, dtype: torch.dtype
 ) -> float:
     """Return Σ weight·loss / Σ weight, without dropout."""

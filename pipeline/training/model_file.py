@@ -63,7 +63,14 @@ class ModelHeader(BaseModel):
 
 
 def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: ModelHeader) -> None:
-    """Write what a model's folder lacks. `weights`: its `state_dict`, complete and on the host."""
+    """Write the weights and the header into a model's folder.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        weights: the model's `state_dict`, complete and on the host.
+        about: the header, without the digest of the weights.
+    """
     data = save({name: one.contiguous() for name, one in weights.items()}, {"format": "pt"})
     store.write(f"{run}/{WEIGHTS}", data)
     about = about.model_copy(update={"weights": content_digest(data)})
@@ -89,7 +96,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
         data = store.read(f"{run}/{WEIGHTS}")
         if content_digest(data) != about.weights:
             raise _changed(store, run, WEIGHTS)
-        put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
+        _put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
     else:
         checkpoint.load_weights(store, newest(store, run), WrappedModel(model))
     return model.to(device).eval(), about
@@ -147,7 +154,7 @@ def newest(store: Store, run: str) -> checkpoint.Marker:
     return there[-1]
 
 
-def put_weights(model: Lcm, data: bytes, where: str) -> None:
+def _put_weights(model: Lcm, data: bytes, where: str) -> None:
     """Load weights of a file into a model. Raises `CorpusError` if they are of another architecture."""
     try:
         model.load_state_dict(load(data))
@@ -158,7 +165,19 @@ def put_weights(model: Lcm, data: bytes, where: str) -> None:
 
 
 def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
-    """Read the scaler of a training. `digest`: of its file, "" if unknown. Raises `CorpusError` if it is damaged."""
+    """Read the scaler of a training.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        digest: the digest of its file; empty if it is not known.
+
+    Returns:
+        The scaler.
+
+    Raises:
+        CorpusError: if the file is damaged.
+    """
     path = f"{run}/{SCALER}"
     data = store.read(path)
     remedy = "delete it and run pipeline train, which writes it again, or restore it"
@@ -171,14 +190,35 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
 
 
 def codebooks_of(store: Store, pinned: Pinned, run: str | None = None) -> Codebooks | None:
-    """Return the codebooks that a quantised model is pinned to: of its corpus, or beside it in its folder `run`."""
+    """Return the codebooks that a quantised model is pinned to: those of its corpus, or those in its own folder.
+
+    Args:
+        store: the corpus.
+        pinned: what the model is pinned to.
+        run: the folder of the model; None to read those of the corpus.
+
+    Returns:
+        The codebooks; None for a model without codes.
+    """
     if pinned.codebooks is None:
         return None
     return Codebooks.from_bytes(codebooks_bytes(store, pinned, run))
 
 
 def codebooks_bytes(store: Store, pinned: Pinned, run: str | None = None) -> bytes:
-    """Return the file of a quantised model's codebooks. Raises `CorpusError` if it is missing, or another."""
+    """Return the file of a quantised model's codebooks.
+
+    Args:
+        store: the corpus.
+        pinned: what the model is pinned to.
+        run: the folder of the model; None to read those of the corpus.
+
+    Returns:
+        The content, whose digest is the pinned one.
+
+    Raises:
+        CorpusError: if the file is missing, or another one is there.
+    """
     assert pinned.codebooks is not None
     fit = FitRef(**pinned.codebooks)
     path = f"{run}/{CODEBOOKS}"

@@ -29,10 +29,21 @@ def stop(
     processes: Processes,
     names: Callable[[Sequence[int]], list[str]],
 ) -> None:
-    """Save this process's faulty batches, and raise `NotFiniteError` that names documents of all processes.
+    """Save the faulty batches of this process, and end the training with an error that names the documents.
 
-    If no embedding and no loss of any process is at fault, the gradient of any batch may be: all are saved. `names`
-    describes sequences of the index in words. All processes must call this.
+    If no embedding and no loss of any process is at fault, the gradient of any batch may be: then all are saved. All
+    processes must call this.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        pending: the step with its batches.
+        result: its loss and gradient norm.
+        processes: the processes of the training.
+        names: numbers of sequences → a description of each.
+
+    Raises:
+        NotFiniteError: always, with documents of all processes.
     """
     faults = [_at_fault(micro) for micro in pending.micros]
     anybody = any(processes.told("".join(why for _, why in faults)))

@@ -96,12 +96,24 @@ def read_started(store: Store, run: str) -> Started:
 
 
 def write_started(store: Store, run: str, started: Started) -> None:
-    """Write the record of a training."""
+    """Write the record of a training.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        started: the record.
+    """
     store.write(f"{run}/{RECORD}", sealed(started.model_dump_json(indent=1)))
 
 
 def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise `ConfigError` that names every key with another value: old → new."""
+    """Refuse settings that differ from those that a training began with.
+
+    Args:
+        folder: the folder of the training, for messages.
+        old: the settings that it began with.
+        new: the settings of the configuration; `ConfigError` is raised with every key that has another value.
+    """
     refuse(folder, list(changes(old, new)))
 
 
@@ -131,7 +143,16 @@ def as_begun(settings: TrainSettings, pinned: dict[str, Any]) -> TrainSettings:
 
 
 def asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:
-    """Return what a configuration asks of a training."""
+    """Return what a configuration asks of a training.
+
+    Args:
+        config: the configuration.
+        settings: the section `train`.
+        card: the card of the model.
+
+    Returns:
+        `card`, `settings` and `select`, as they are recorded.
+    """
     return {
         "card": card.recorded(),
         "settings": settings.pinned(),
@@ -146,7 +167,16 @@ def compared(pinned: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes(old: Any, new: Any, at: str = "") -> list[str]:
-    """Return `key old → new` for every value that differs."""
+    """Describe the values that differ between two JSON values.
+
+    Args:
+        old: the earlier value.
+        new: the later value.
+        at: the keys that lead to the two values, joined by dots.
+
+    Returns:
+        One line per key: `key old → new`.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(dict.fromkeys([*old, *new]))
         return [one for key in keys for one in changes(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))]

@@ -51,10 +51,16 @@ Spread = Callable[[Console, str, str, int | None], None]  # (console, corpus, ru
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
-    """Train the model of `config.train` until it is done. `spread` starts processes, by default on this machine.
+    """Train the model of `config.train` until it is done.
 
-    Raises `CorpusError` if another process trains it already, `KeyboardInterrupt` if it was asked to stop; what was
-    trained is then saved.
+    Args:
+        console: where progress is shown.
+        config: the configuration, with a section `train`.
+        fresh: whether what was trained under that name is deleted first.
+        spread: starts the processes; None to start them on this machine.
+
+    Raises:
+        KeyboardInterrupt: if it was asked to stop; what was trained is saved.
     """
     from pipeline.training.local import here
     from pipeline.training.model_file import check_model
@@ -77,7 +83,13 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
 
 
 def say_purged(console: Console, store: Store, run: str) -> None:
-    """Say whether documents that a trained model learned from were purged since."""
+    """Print a line if a trained model learned from documents that have been purged since.
+
+    Args:
+        console: where it is printed.
+        store: the corpus.
+        run: the folder of the training.
+    """
     pinned = {one.digest[:12] for one in read_started(store, run).pinned.indexes if not one.url}
     if pinned & purged_from(store):
         console.print(
@@ -110,9 +122,15 @@ def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]
 
 
 def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
-    """Check what is asked for, and write the record that processes of the training read. Returns its folder.
+    """Check what is asked for, and write the record that processes of the training read.
 
-    `fresh` deletes what was trained under that name. Raises `ConfigError` or `CorpusError`.
+    Args:
+        console: where is shown what was decided.
+        config: the configuration, with a section `train`; `ConfigError` is raised if it does not fit the corpus.
+        fresh: whether what was trained under that name is deleted first.
+
+    Returns:
+        The folder of the training.
     """
     settings = settings_of(config)
     run, corpus, card = settings.folder, Corpus(config.output), settings.card

@@ -89,7 +89,13 @@ class ShareWriter(StorageWriter):
         """Do nothing: no state is kept between two checkpoints."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: folders are created by writing."""
+        """Do nothing: folders are created by writing.
+
+        Args:
+            is_coordinator: whether this is the first process.
+            *args: further arguments of PyTorch, which are not used.
+            **kwargs: further arguments of PyTorch, which are not used.
+        """
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan unchanged."""
@@ -139,7 +145,13 @@ class ShareWriter(StorageWriter):
 
 
 class ShareReader(StorageReader):
-    """Reads a checkpoint of a folder. `digests`: of every file, by its name."""
+    """Reads a checkpoint of a folder.
+
+    Args:
+        store: the corpus.
+        folder: the folder of the checkpoint.
+        digests: name of a file → its digest.
+    """
 
     def __init__(self, store: Store, folder: str, digests: Mapping[str, str]) -> None:
         self._store, self._folder, self._digests = store, folder, digests
@@ -165,7 +177,14 @@ class ShareReader(StorageReader):
         return Metadata(dict(tensors), storage_data=files)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Remember where everything is."""
+        """Remember where everything is.
+
+        Args:
+            metadata: which tensor is in which file.
+            is_coordinator: whether this is the first process.
+            *args: further arguments of PyTorch, which are not used.
+            **kwargs: further arguments of PyTorch, which are not used.
+        """
         self._files = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:

@@ -129,12 +129,24 @@ def read_job(store: Store, run: str) -> Job | None:
 
 
 def write_job(store: Store, run: str, job: Job) -> None:
-    """Record the SLURM job of a training."""
+    """Record the SLURM job of a training.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        job: the job's id, and the folder of its logs.
+    """
     store.write(f"{run}/{JOB}", job.model_dump_json(indent=1).encode())
 
 
 def record_failure(store: Store, run: str, why: str) -> None:
-    """Record why a training ended early; starting it again deletes the record."""
+    """Record why a training ended early; starting it again deletes the record.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        why: what went wrong, for a person.
+    """
     store.write(f"{run}/{FAILED}", why.encode())
 
 

@@ -85,7 +85,15 @@ def products(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
 
 
 class Stepper:
-    """Takes steps. `losses`: the result of `parallel`; `dtype`: of products."""
+    """Takes the steps of a training.
+
+    Args:
+        losses: what `parallel` returned.
+        optimizer: the optimizer of its parameters.
+        settings: the section `train`.
+        processes: the processes, and the device of this one.
+        dtype: the type of matrix products.
+    """
 
     def __init__(
         self, losses: nn.Module, optimizer: torch.optim.Optimizer, settings: TrainSettings, processes: Processes,
@@ -102,9 +110,19 @@ class Stepper:
         self._model.begin_step(step, self.settings.steps)
 
     def step(self, step: int, micros: Sequence[tuple[int, Batch]], stop: bool = False, waited: float = 0.0) -> Pending:
-        """Take step number `step` on this process's (number, batch on the host).
+        """Take a step.
 
-        `stop`: whether the training was asked to stop; `waited`: seconds for these batches.
+        Args:
+            step: how many steps were taken before this one.
+            micros: (number, batch on the host) of this process.
+            stop: whether this process was asked to stop.
+            waited: for how many seconds this process waited for the batches.
+
+        Returns:
+            The step, whose numbers may still be on their way from the device.
+
+        Raises:
+            ConfigError: for a batch that the model cannot take.
         """
         device, world = self.processes.device, self.processes.world
         self.begin(step)
@@ -169,7 +187,7 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
     return last + (settings.lr - last) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
-def decays(name: str, parameter: nn.Parameter, embeddings: frozenset[str]) -> bool:
+def _decays(name: str, parameter: nn.Parameter, embeddings: frozenset[str]) -> bool:
     """Return whether weights decay: matrices do; norms, biases, other vectors, and tables of embeddings do not."""
     return parameter.ndim >= 2 and name not in embeddings
 
@@ -179,8 +197,8 @@ def adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     tables = frozenset(f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding))
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     groups = [
-        {"params": [one for name, one in named if decays(name, one, tables)], "weight_decay": settings.weight_decay},
-        {"params": [one for name, one in named if not decays(name, one, tables)], "weight_decay": 0.0},
+        {"params": [one for name, one in named if _decays(name, one, tables)], "weight_decay": settings.weight_decay},
+        {"params": [one for name, one in named if not _decays(name, one, tables)], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -19,9 +19,18 @@ HERE = "train.sonar_llm.decoder"
 
 
 def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder | None:
-    """Return the decoder through which a model of a card learns; None if it needs none.
+    """Return the decoder through which a model learns.
 
-    Raises `ConfigError` for a decoder that does not fit the corpus's encoder.
+    Args:
+        corpus: the corpus.
+        card: the card of the model.
+        index: the index of the corpus.
+
+    Returns:
+        The decoder's name and digest; None if the objective needs none.
+
+    Raises:
+        ConfigError: for a decoder that does not fit the corpus's encoder.
     """
     if card.objective != "sonar-llm":
         return None

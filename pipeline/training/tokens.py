@@ -21,8 +21,11 @@ HERE = "train.token_lm.tokenizer"
 class Tokeniser:
     """Makes tokens of sentences in their languages, cut where the encoder cuts them: at `max_tokens`.
 
-    setting: what names its card, for messages. own: the sentence that closes a document is in the document's language,
-    that of the sentence before it, not in English: so that nothing but the text says that a document ends.
+    Args:
+        card: the card whose tokenizer is used.
+        setting: the setting that names the card, for messages.
+        own: whether the sentence that closes a document is in the language of the sentence before it, not in English,
+            so that nothing but the text says that a document ends.
     """
 
     def __init__(self, card: ModelCard, setting: str, own: bool = False) -> None:

@@ -63,7 +63,13 @@ def progress(store: Store, run: str) -> TrainingProgress:
 
 
 def work(console: Console, url: str, run: str) -> None:
-    """Train until all is done or somebody asks to stop. Raises `PipelineError`."""
+    """Train until all is done, or until a signal asks to stop.
+
+    Args:
+        console: where progress is shown.
+        url: the corpus.
+        run: the folder of the training; a `PipelineError` is recorded there before it is raised.
+    """
     store = Store(url)
     record = read_started(store, run)
     try:

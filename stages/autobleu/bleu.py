@@ -36,7 +36,16 @@ def _metric(tokenize: str) -> Any:
 
 
 def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str], lang: str) -> npt.NDArray[np.int64]:
-    """Return (sentences, 10) n-gram statistics; adding up rows gives corpus BLEU."""
+    """Return the n-gram statistics of sentences; adding up rows gives corpus BLEU.
+
+    Args:
+        hypotheses: what was decoded.
+        references: the sentences themselves.
+        lang: their language, which decides on the tokenisation.
+
+    Returns:
+        (sentences, 10) int64.
+    """
     if not hypotheses:
         return np.zeros((0, STATISTICS), np.int64)
     rows = _metric(tokenisation(lang))._extract_corpus_statistics(list(hypotheses), [list(references)])

@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]  # steps done, of how many
 
 
 @dataclass(frozen=True)
-class Sentences:
+class DecoderSentences:
     """What is learned from, or measured.
 
     embeddings: (rows, dim) float16; targets: `[language] pieces </s>` of each; codes: (rows, codebooks), where they are
@@ -92,14 +92,23 @@ class Progressed:
 
 
 class FineTuning:
-    """A decoder that is trained. `made_of`: what the result depends on, and with it a checkpoint; the digest of the
-    rows is added.
+    """A decoder that is being trained.
+
+    Args:
+        card: the decoder to begin with.
+        sentences: the sentences to learn, with embeddings and codes.
+        settings: the section `decoder`.
+        scaler: the scaler in whose space noise is added; None without noise.
+        codebooks: the codebooks whose sums are decoded; None without codes.
+        made_of: the fingerprint of everything that the result depends on, except the rows, whose digest is added; a
+            checkpoint of another one is not continued.
+        device: where it is trained: `cpu`, `cuda:0`, `mps`.
     """
 
     def __init__(
         self,
         card: ModelCard,
-        sentences: Sentences,
+        sentences: DecoderSentences,
         settings: DecoderSettings,
         *,
         scaler: RobustScaler | None,
@@ -121,9 +130,14 @@ class FineTuning:
         self.at = Progressed()
 
     def run(self, file: CheckpointFile, progress: Progress, stop: int | None = None) -> None:
-        """Train to the last step, or to `stop`; the checkpoint is written from time to time, and at `stop`.
+        """Train to the last step, or to `stop`.
 
-        Raises ValueError if the loss is no number any more.
+        The checkpoint is written from time to time, and at `stop`.
+
+        Args:
+            file: where checkpoints are written.
+            progress: is told (steps done, all steps).
+            stop: end before this step; None for the last. ValueError is raised if the loss is not a number any more.
         """
         saved, steps = time.monotonic(), self.settings.steps
         for rows in self._batches():
@@ -237,8 +251,18 @@ class FineTuning:
 def prefix_lengths(
     which: npt.NDArray[np.float64], first: npt.NDArray[np.float64], codebooks: int, settings: DecoderSettings
 ) -> Indices:
-    """Return how many of its codebooks each row gets: all, or, with the probability `prefix_share`, between
-    ⌈least_codebooks · codebooks⌉ and all. which, first: (rows,) uniform in [0, 1).
+    """Return how many of its codebooks each row gets.
+
+    That is all of them or, with the probability `prefix_share`, between ⌈least_codebooks · codebooks⌉ and all.
+
+    Args:
+        which: (rows,) uniform in [0, 1), decides whether a row gets fewer.
+        first: (rows,) uniform in [0, 1), decides how many those get.
+        codebooks: how many codebooks there are.
+        settings: the section `decoder`.
+
+    Returns:
+        (rows,) int64.
     """
     least = math.ceil(settings.least_codebooks * codebooks - 1e-9)
     fewer = least + np.floor(first * (codebooks + 1 - least)).astype(np.int64)
@@ -246,9 +270,19 @@ def prefix_lengths(
 
 
 def held_out_numbers(
-    card: ModelCard, network: SonarTextDecoder, held: Sentences, scaler: RobustScaler | None
+    card: ModelCard, network: SonarTextDecoder, held: DecoderSentences, scaler: RobustScaler | None
 ) -> dict[str, float | list[float]]:
-    """Return nats a token of held-out sentences, by the first decoder and the fine-tuned, at each level of noise."""
+    """Measure the original and the fine-tuned decoder on held-out sentences, at each level of noise.
+
+    Args:
+        card: the original decoder.
+        network: the fine-tuned decoder.
+        held: the held-out sentences.
+        scaler: the scaler in whose space noise is added; None to measure without noise only.
+
+    Returns:
+        `held_out_rows`, `noise_levels`, and nats per token as `nats_before` and `nats`.
+    """
     device = str(network.embedding.weight.device)
     first = load_decoder(card, torch.float32, device)
     levels = LEVELS if scaler is not None else LEVELS[:1]
@@ -259,7 +293,9 @@ def held_out_numbers(
 
 
 @torch.inference_mode()
-def _nats(network: SonarTextDecoder, held: Sentences, scaler: RobustScaler | None, level: float, device: str) -> float:
+def _nats(
+    network: SonarTextDecoder, held: DecoderSentences, scaler: RobustScaler | None, level: float, device: str
+) -> float:
     x = torch.from_numpy(held.embeddings).to(device, torch.float32)
     if scaler is not None and level:
         alpha = np.full(len(held), level)
@@ -271,7 +307,7 @@ def _nats(network: SonarTextDecoder, held: Sentences, scaler: RobustScaler | Non
 
 def _check(
     card: ModelCard,
-    sentences: Sentences,
+    sentences: DecoderSentences,
     settings: DecoderSettings,
     scaler: RobustScaler | None,
     codebooks: Codebooks | None,

@@ -18,9 +18,17 @@ FOUND = pa.schema(
 
 
 def members(keys: Hashes, rows: Ints, part: int) -> pa.Table:
-    """Return the distinct keys of a part, sorted, each with its first row and how often it occurs (`MEMBERS`).
+    """Return the distinct keys of a part, sorted, each with its first row and how often it occurs.
 
     So a part adds one row for each key, however often it repeats it.
+
+    Args:
+        keys: (rows,) uint64.
+        rows: (rows,) int64, the row of each key in the part.
+        part: the number of the part.
+
+    Returns:
+        A table with the columns of `MEMBERS`.
     """
     order, starts = sorted_keys(keys)
     first = np.minimum.reduceat(rows[order], starts) if len(starts) else rows[:0]

@@ -117,7 +117,18 @@ def _hash_bytes(text: pa.Array) -> Hashes:
 
 
 def hash_spans(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> Hashes:
-    """Return (spans,) the hashes of spans of bytes. A last word of fewer than 8 bytes is filled up with zeros."""
+    """Return the hashes of spans of bytes.
+
+    A last word of fewer than 8 bytes is filled up with zeros.
+
+    Args:
+        data: uint8, the bytes.
+        starts: (spans,) int64, the offset of each span.
+        lengths: (spans,) int64, its length in bytes.
+
+    Returns:
+        (spans,) uint64.
+    """
     padded = np.zeros(len(data) + 8, np.uint8)
     padded[:-8] = data
     counts = np.maximum(1, -(-lengths // 8))  # an empty span is a word of zeros

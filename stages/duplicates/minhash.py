@@ -59,12 +59,15 @@ _KEYS = pa.list_(pa.field("element", pa.uint64()))
 
 
 def document_keys(text: pa.Array, starts: Ints, settings: NearSettings) -> Hashes:
-    """Return (documents, bands) keys.
+    """Return the keys by which near duplicates meet.
 
     Args:
         text: (rows,) the sentences of documents.
-        starts: (documents,) the first row of each.
-        settings: sizes.
+        starts: (documents,) int64, the first row of each.
+        settings: the sizes.
+
+    Returns:
+        (documents, bands) uint64.
     """
     slices = [normalised(text.slice(start, SLICE)) for start in range(0, max(1, len(text)), SLICE)]
     words, owner = _words(pa.concat_arrays(slices), starts)
@@ -73,7 +76,16 @@ def document_keys(text: pa.Array, starts: Ints, settings: NearSettings) -> Hashe
 
 
 def keys_of_shingles(shingles: Hashes, edges: Ints, settings: NearSettings) -> Hashes:
-    """Return (documents, bands) keys; arguments as for `sketched`."""
+    """Return the keys of sets of shingles.
+
+    Args:
+        shingles: uint64, the hashes of all sets.
+        edges: (documents + 1,) int64, where each set begins, and the end of the last.
+        settings: the sizes.
+
+    Returns:
+        (documents, bands) uint64.
+    """
     keys = [np.zeros((0, settings.bands), np.uint64)]
     first = 0
     while first < len(edges) - 1:
@@ -85,12 +97,15 @@ def keys_of_shingles(shingles: Hashes, edges: Ints, settings: NearSettings) -> H
 
 
 def sketched(shingles: Hashes, edges: Ints, settings: NearSettings) -> npt.NDArray[np.uint32]:
-    """Return (documents, values) the sketches of sets of shingles; no set is empty.
+    """Return the sketches of sets of shingles; no set may be empty.
 
     Args:
-        shingles: the hashes of all sets.
-        edges: (documents + 1,) where each set begins, and the end of the last.
-        settings: sizes.
+        shingles: uint64, the hashes of all sets.
+        edges: (documents + 1,) int64, where each set begins, and the end of the last.
+        settings: the sizes.
+
+    Returns:
+        (documents, values) uint32.
     """
     size = settings.bands * settings.band_hashes
     documents = len(edges) - 1

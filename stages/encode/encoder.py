@@ -66,7 +66,7 @@ class Encode:
         limit = self.settings.batch_tokens or (GPU_TOKENS if device.startswith("cuda") else CPU_TOKENS)
         remedy = "lower segment.max_tokens, or set encode.precision to float16"
         self._budget = Budget(batch_limit(limit, device, self.card.ffn_dim), "batch_tokens", "tokens", remedy)
-        load = load_encoder if self.settings.backend == "native" else load_official_encoder
+        load = load_encoder if self.settings.backend == "native" else _load_official_encoder
         self.network = load(self.card, compute_dtype(self.settings.precision, device), device)
 
     def prepare(self, part: pa.Table) -> PreparedSentences:
@@ -162,7 +162,7 @@ class OfficialEncoder(nn.Module):
         return embeddings
 
 
-def load_official_encoder(card: ModelCard, dtype: torch.dtype, device: str) -> OfficialEncoder:
+def _load_official_encoder(card: ModelCard, dtype: torch.dtype, device: str) -> OfficialEncoder:
     """Return the card's encoder in the official package, ready for inference.
 
     Raises BackendError if the package cannot be imported, CardError if it cannot read the card's layout.

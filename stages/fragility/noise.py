@@ -19,7 +19,17 @@ Floats = npt.NDArray[np.float64]
 
 
 def noise(u: Floats, levels: Floats, seed: int, dim: int) -> npt.NDArray[np.float32]:
-    """Return standard normal noise: u, levels (rows,) → (rows, dim)."""
+    """Return standard normal noise that depends on the row, the level and the seed only.
+
+    Args:
+        u: (rows,) the rows' uniform numbers.
+        levels: (rows,) the variance of each.
+        seed: the seed.
+        dim: the width of embeddings.
+
+    Returns:
+        (rows, dim) float32.
+    """
     found = np.empty((len(u), dim), np.float32)
     bits = np.random.Philox(0)
     normal = np.random.Generator(bits)
@@ -32,10 +42,19 @@ def noise(u: Floats, levels: Floats, seed: int, dim: int) -> npt.NDArray[np.floa
 
 
 def perturbed(embeddings: Tensor, eps: Tensor, levels: Tensor, scaler: RobustScaler) -> Tensor:
-    """Add noise: embeddings, eps (rows, dim); levels (rows,) α in [0, 1] → (rows, dim) float32.
+    """Add noise to embeddings.
 
     Constant dimensions keep their values: their scale is unknown, and noise of variance α in absolute units would drown
     an embedding.
+
+    Args:
+        embeddings: (rows, dim).
+        eps: (rows, dim) standard normal noise.
+        levels: (rows,) the variance α of each, in [0, 1].
+        scaler: the robust scaler in whose space noise is added.
+
+    Returns:
+        (rows, dim) float32.
     """
     x, alpha = embeddings.to(torch.float32), levels.to(torch.float32).unsqueeze(1)
     noisy = (1 - alpha).sqrt() * scaler.normalize(x) + alpha.sqrt() * eps  # LCM eq. 27

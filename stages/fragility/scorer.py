@@ -223,8 +223,16 @@ class ExternalEncoder:
     """The loaded encoder of a card: texts → unit vectors, by a network unrelated to SONAR, through transformers.
 
     Batches are of exactly equal token count, as for SONAR: no padding, and a text's vector does not depend on its
-    neighbours. Weights are read from safetensors; code that a repository may hold is never run. Raises CardError if
-    the card's files cannot be fetched or do not fit.
+    neighbours. Weights are read from safetensors; code that a repository may hold is never run.
+
+    Args:
+        card: the encoder.
+        dtype: the type of its weights.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+        batch_tokens: the most tokens of a batch.
+
+    Raises:
+        CardError: if its files cannot be fetched, or do not fit the card.
     """
 
     def __init__(self, card: ExternalCard, *, dtype: torch.dtype, device: str, batch_tokens: int) -> None:

@@ -27,7 +27,16 @@ class Rotations:
 
     @classmethod
     def of(cls, packing: Packing, head_dim: int, base: float = BASE) -> Rotations:
-        """Return the rotations of heads of `head_dim` dimensions; `base`: θ."""
+        """Return the rotations of heads.
+
+        Args:
+            packing: the documents.
+            head_dim: how many dimensions a head has.
+            base: θ.
+
+        Returns:
+            Cosines and sines for the packing's positions.
+        """
         device = packing.positions.device
         exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
         angles = packing.positions[:, None, :, None] * base**-exponents
@@ -52,10 +61,13 @@ class Cache:
 class SelfAttention(nn.Module):
     """Multi-head attention over packed documents.
 
-    x may hold more positions than `packing` places: the others see only themselves, as does every position without a
-    packing. Their softmax is over one key, so that query and key have no effect: out(value(x)).
+    The input may hold more positions than the packing places: the others see only themselves, as does every position
+    without a packing. Their softmax is over one key, so that query and key have no effect: out(value(x)).
 
-    head_dim: dimensions of a head, by default dim / heads; all of them together need not be `dim`.
+    Args:
+        dim: the width of the model.
+        heads: the number of heads.
+        head_dim: the width of a head; None for dim / heads; all heads together need not be as wide as the model.
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int | None = None) -> None:
@@ -67,10 +79,19 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """Map (positions, dim) to the same. A fresh cache stores keys and values; later ones are appended to those it
-        holds, for this call, or for good in a cache that grows.
+        """Attend within documents.
 
-        The mask of `packing` must agree with that.
+        A fresh cache stores keys and values; later ones are appended to those it holds: for this call, or for good in a
+        cache that grows. The mask of `packing` must agree with that.
+
+        Args:
+            x: (positions, dim); positions beyond those of the packing see only themselves.
+            packing: the documents; None if all positions see only themselves.
+            rotations: the rotations of queries and keys; None without RoPE.
+            cache: keys and values of earlier positions.
+
+        Returns:
+            (positions, dim).
         """
         placed = 0 if packing is None else len(packing.scatter)
         mixed = []
@@ -128,7 +149,18 @@ class CrossAttention(nn.Module):
     def forward(
         self, x: Tensor, queries: Packing, context: Tensor, keys: Packing, cache: Cache | None = None
     ) -> Tensor:
-        """Attend from x (positions, dim) to context (sentences, dim), as the mask of `queries` allows."""
+        """Attend from positions to sentences of a context.
+
+        Args:
+            x: (positions, dim).
+            queries: the packing of the positions, whose mask says what each sees.
+            context: (sentences, dim).
+            keys: the packing of the context.
+            cache: keys and values of the context, stored by the first call.
+
+        Returns:
+            (positions, dim).
+        """
         (q,) = _heads(queries.blocks(self.q(x)), 1, self.heads)
         if cache is None or cache.kept is None:
             k, v = _heads(keys.blocks(self.kv(context)), 2, self.heads)

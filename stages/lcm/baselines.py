@@ -34,7 +34,7 @@ class Previous:
         return found
 
 
-class Mean:
+class MeanBaseline:
     """Always predicts the same vector, (dim,): the median of the corpus, from its scaler."""
 
     def __init__(self, vector: Tensor) -> None:

@@ -13,7 +13,17 @@ def build(
 ) -> Lcm:
     """Build a model with fresh weights, from PyTorch's global generator.
 
-    Raises ValueError if `card` needs codebooks, or the size of a tokenizer's vocabulary, and has not been given it.
+    Args:
+        card: the architecture.
+        scaler: the scaler of embeddings.
+        codebooks: the codebooks of a quantised model.
+        vocabulary: the size of the vocabulary of a token language model.
+
+    Returns:
+        The model, on the default device.
+
+    Raises:
+        ValueError: if the card needs codebooks or a vocabulary, and none is given.
     """
     if card.kind == "token-lm":
         from stages.lcm.token_lm import TokenLm

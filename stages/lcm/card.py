@@ -274,10 +274,17 @@ class LcmCard(Card):
         return found
 
     def parameters(self, dim: int = 1024, codebooks: int = 64, units: int = 8192, vocabulary: int = 256_206) -> int:
-        """Count the numbers in the weights of a model over embeddings of `dim` dimensions; with the codebooks of the
-        paper.
+        """Count the parameters of a model.
 
-        vocabulary: of a token language model, which needs no embeddings of sentences; by default that of SONAR.
+        Args:
+            dim: the width of embeddings.
+            codebooks: how many codebooks a quantised model has; 64 in the paper.
+            units: how many codes a codebook has; 8192 in the paper.
+            vocabulary: the size of the vocabulary of a token language model, which needs no embeddings of sentences; by
+                default that of SONAR.
+
+        Returns:
+            How many numbers its weights have.
         """
         width = self.model_dim
         attention, swiglu = 4 * width * self.heads * self.width_of_head, 3 * width * self.inner_dim
@@ -330,8 +337,22 @@ def with_objective(
     ngram: NgramSettings | None = None,
     diffusion: DiffusionSettings | None = None,
 ) -> LcmCard:
-    """Return a card that learns by another objective or noise schedule; None: as the card says. Raises CardError if a
-    model of its kind cannot.
+    """Return a card with another objective or other settings of it; None leaves them as the card says.
+
+    Args:
+        card: the architecture.
+        objective: the objective.
+        contrastive: settings of the contrastive objective.
+        sonar_llm: settings of the objective through a decoder.
+        token_lm: settings of a token language model.
+        ngram: settings of the heads that also predict later sentences or tokens.
+        diffusion: settings of the noise schedule.
+
+    Returns:
+        The changed card.
+
+    Raises:
+        CardError: if a model of this kind cannot learn so.
     """
     fields: dict[str, Any] = {}
     if objective is not None:

@@ -127,10 +127,19 @@ class ContrastiveLcm(BaseLcm):
 
 
 def contrastive_losses(queries: Tensor, keys: Tensor, log_scale: float | Tensor, compared: Tensor) -> Tensor:
-    """Return (n,) float32 losses of queries and keys (n, width); compared: (n, n) bool, with True on its diagonal.
+    """Return the losses of queries and keys, in float32, whatever autocast does.
 
-    −log of the softmax of scores, e^log_scale · query · key / √width, over the keys that each query is compared with,
-    at its own. In float32, whatever autocast does.
+    A loss is −log of the softmax of scores, e^log_scale · query · key / √width, over the keys that a query is compared
+    with, at its own key.
+
+    Args:
+        queries: (n, width).
+        keys: (n, width), the own key of each query at the same place.
+        log_scale: the logarithm of the factor of scores.
+        compared: (n, n) bool, whether a query is compared with a key; True on the diagonal.
+
+    Returns:
+        (n,) float32.
     """
     with torch.autocast(queries.device.type, enabled=False):
         scaled = queries.float() * (torch.as_tensor(log_scale).exp() / math.sqrt(keys.shape[1]))

@@ -42,8 +42,15 @@ class Diffusion(nn.Module):
         return torch.randint(1, self.steps + 1, (count,), device=device)
 
     def noised(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """Return x^t, (n, dim) float32, of normalised x0 and standard normal noise, (n, dim) each, at t, (n,):
-        eq. 8.
+        """Return x^t, noised embeddings: eq. 8.
+
+        Args:
+            x0: (n, dim) normalised embeddings.
+            t: (n,) int64, the timestep of each.
+            noise: (n, dim) standard normal noise.
+
+        Returns:
+            (n, dim) float32.
         """
         alpha, sigma = self.table[:2, t].unsqueeze(-1).unbind()
         return torch.addcmul(alpha * x0, sigma, noise)

@@ -16,9 +16,17 @@ MODULATIONS = 9  # AdaLN: shift, scale and gate of the three sub-blocks of a den
 
 
 def reading_flops(card: LcmCard, dim: int, sentences: float) -> float:
-    """Count the FLOPs of reading so many sentences of one document, of embeddings of `dim` dimensions, each once.
+    """Count the FLOPs of reading the sentences of one document, each once.
 
-    For the Two-Tower also of the keys and values that its denoiser attends to.
+    For the Two-Tower they include the keys and values that its denoiser attends to.
+
+    Args:
+        card: the architecture.
+        dim: the width of embeddings.
+        sentences: how many sentences are read.
+
+    Returns:
+        FLOPs.
     """
     width, pairs = card.model_dim, sentences * (sentences + 1) / 2
     if card.kind == "two-tower":
@@ -36,9 +44,18 @@ def reading_flops(card: LcmCard, dim: int, sentences: float) -> float:
 def next_flops(
     card: LcmCard, dim: int, context: float, sampling: Sampling, codebooks: int = 64, units: int = 8192
 ) -> float:
-    """Count the FLOPs of predicting the sentence after `context` sentences that were read already.
+    """Count the FLOPs of predicting the sentence after those that were read already.
 
-    codebooks, units: of Quant-LCM, which takes a step for each codebook; diffusion takes `sampling.steps`.
+    Args:
+        card: the architecture.
+        dim: the width of embeddings.
+        context: how many sentences were read.
+        sampling: the settings of sampling; diffusion takes `sampling.steps` steps.
+        codebooks: how many codebooks a Quant-LCM has, which takes a step for each.
+        units: how many codes a codebook has.
+
+    Returns:
+        FLOPs.
     """
     width = card.model_dim
     if card.kind == "base":
@@ -66,7 +83,18 @@ def next_flops(
 
 
 def writing_flops(card: LcmCard, dim: int, prompt: float, sentences: float, sampling: Sampling) -> float:
-    """Count the FLOPs of continuing `prompt` sentences by `sentences`, without encoder and decoder."""
+    """Count the FLOPs of continuing a text, without those of the encoder and the decoder.
+
+    Args:
+        card: the architecture.
+        dim: the width of embeddings.
+        prompt: how many sentences are given.
+        sentences: how many sentences are written.
+        sampling: the settings of sampling.
+
+    Returns:
+        FLOPs.
+    """
     first, last = prompt, prompt + sentences - 1
     each = (next_flops(card, dim, first, sampling) + next_flops(card, dim, last, sampling)) / 2  # linear in between
     return reading_flops(card, dim, last) + sentences * each

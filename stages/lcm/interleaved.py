@@ -30,7 +30,12 @@ class InterleavedTransformer(nn.Module):
     def __init__(self, card: LcmCard, dim: int, out_dim: int, index: nn.Module, indices: int) -> None:
         """Create the layers.
 
-        dim: of the inputs. index: maps (entries,) int64 numbers below `indices` to (entries, card.model_dim).
+        Args:
+            card: the architecture.
+            dim: the width of the inputs.
+            out_dim: the width of the predictions.
+            index: a module that maps (entries,) int64 to (entries, card.model_dim).
+            indices: how many different indices there are, from 0.
         """
         super().__init__()
         assert card.layers is not None
@@ -48,10 +53,17 @@ class InterleavedTransformer(nn.Module):
         nn.init.normal_(self.positions.weight, std=POSITIONS)
 
     def forward(self, clean: Tensor, noisy: Tensor, index: Tensor, dropped: Tensor, packing: Packing) -> Tensor:
-        """Return (sentences, out_dim) float32: what is predicted of each noisy sentence.
+        """Predict each noisy sentence.
 
-        clean, noisy: (sentences, dim) normalised. index: (sentences,) int64 of the noisy ones.
-        dropped: (sentences,) bool, noisy ones that see nothing but themselves. packing: of the sentences.
+        Args:
+            clean: (sentences, dim) normalised.
+            noisy: (sentences, dim) normalised.
+            index: (sentences,) int64, the index of each noisy sentence.
+            dropped: (sentences,) bool, noisy sentences that see nothing but themselves.
+            packing: the packing of the sentences.
+
+        Returns:
+            (sentences, out_dim) float32.
         """
         zero = torch.zeros_like(index)
         lookup = Lookup.over(torch.cat([zero, index]), self.indices)
@@ -71,10 +83,16 @@ class InterleavedTransformer(nn.Module):
         return caches
 
     def refine(self, noisy: Tensor, index: Tensor, queries: Packing, caches: list[Cache]) -> Tensor:
-        """Return what `forward` predicts of noisy sentences, given what `read` returned: (n or 2n, out_dim) float32.
+        """Return what `forward` predicts of noisy sentences, given what `read` returned.
 
-        noisy: (n, dim), at the positions of `queries`; or (2n, dim): the second half sees nothing but itself.
-        index: (n or 2n,) int64, the same number everywhere.
+        Args:
+            noisy: (n, dim) at the positions of `queries`; or (2n, dim), whose second half sees nothing but itself.
+            index: (n,) or (2n,) int64, the same number everywhere.
+            queries: the packing of the noisy sentences.
+            caches: what `read` returned, one for each layer.
+
+        Returns:
+            (n, out_dim) or (2n, out_dim) float32.
         """
         x = self._inputs(noisy, Lookup.same(index), queries)
         seen = replace(queries, mask=with_themselves(queries.before))

@@ -71,7 +71,16 @@ class Information:
 
 
 class LanguageModel:
-    """The model of a card, loaded in float32. Raises CardError if its files cannot be had or do not load."""
+    """The model of a card, loaded in float32.
+
+    Args:
+        card: the model.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+        batch_tokens: the most tokens of a batch.
+
+    Raises:
+        CardError: if its files or packages are missing, or do not load.
+    """
 
     def __init__(self, card: LanguageCard, *, device: str, batch_tokens: int = 8192) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils

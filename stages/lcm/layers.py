@@ -68,7 +68,15 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)), each with dropout before it is added."""
+    """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)), each with dropout before it is added.
+
+    Args:
+        dim: the width of the model.
+        heads: the number of heads.
+        feed_forward: the feed-forward network, dim → dim.
+        dropout: the share of values that are dropped in training.
+        head_dim: the width of a head; None for dim / heads.
+    """
 
     def __init__(
         self, dim: int, heads: int, feed_forward: nn.Module, dropout: float, head_dim: int | None = None
@@ -83,7 +91,17 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, packing: Packing | None, rotations: Rotations | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """Map (positions, dim) to (positions, dim); see `SelfAttention` for the arguments."""
+        """Apply the block.
+
+        Args:
+            x: (positions, dim).
+            packing: the documents; None if all positions see only themselves.
+            rotations: the rotations of queries and keys; None without RoPE.
+            cache: keys and values of earlier positions, as for `SelfAttention`.
+
+        Returns:
+            (positions, dim).
+        """
         x = x + self.dropout(self.attention(self.attention_norm(x), packing, rotations, cache))
         out: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return out
@@ -158,7 +176,16 @@ class Lookup:
 
     @staticmethod
     def flops(entries: int, dim: int, positions: float) -> float:
-        """Count the operations of the gradient of a table (entries, dim); picking rows takes none."""
+        """Count the operations of the gradient of a table; picking rows takes none.
+
+        Args:
+            entries: how many rows the table has.
+            dim: the width of a row.
+            positions: how many rows are picked.
+
+        Returns:
+            FLOPs.
+        """
         return 2.0 * entries * dim * positions
 
 

@@ -34,8 +34,11 @@ def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool
     Args:
         predicted: (sentences, dim).
         truth: (sentences, dim).
-        lengths: (documents,) int64.
+        lengths: (documents,) int64, how many sentences each has.
         pool: (rows,) int64, places in `truth` to compare with; xₙ and its two neighbours are left out.
+
+    Returns:
+        (sentences,) float64 in [0, 1].
     """
     predicted, truth, pool = predicted.double(), truth.double(), pool.to(truth.device)
     place, document = torch.arange(len(truth), device=truth.device), documents_of(lengths).to(truth.device)
@@ -55,9 +58,17 @@ def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool
 
 
 def paraphrasing(predicted: Tensor, truth: Tensor, lengths: Tensor) -> Tensor:
-    """Return (sentences,) float64: max over m < n of cos(x̂ₙ, xₘ), over max over m < n of cos(xₙ, xₘ).
+    """Return how much a prediction repeats earlier sentences: max over m < n of cos(x̂ₙ, xₘ), over max over m < n of
+    cos(xₙ, xₘ).
 
-    NaN for the first sentence of a document, and if the reference resembles no sentence before it (a maximum ≤ 0).
+    Args:
+        predicted: (sentences, dim).
+        truth: (sentences, dim).
+        lengths: (documents,) int64, how many sentences each has.
+
+    Returns:
+        (sentences,) float64; NaN for the first sentence of a document, and if the reference resembles no sentence
+            before it (a maximum ≤ 0).
     """
     found = []
     for ours, real in zip(_units(predicted, lengths), _units(truth, lengths), strict=True):
@@ -84,9 +95,12 @@ def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) ->
     units that were drawn. The mean is NaN without values, the error also with only one document.
 
     Args:
-        values: (sentences,) a value each.
-        documents: (sentences,) the number of its document.
-        weights: (sentences,) how much each counts.
+        values: (sentences,) a value each, NaN where there is none.
+        documents: (sentences,) int64, the number of its document.
+        weights: (sentences,) how much each counts; None for equal weights.
+
+    Returns:
+        (mean, standard error, number of values).
     """
     mean, each, used = influences(values, documents, weights)
     count = int((documents[~values.isnan()].bincount() > 0).sum()) if used else 0
@@ -95,11 +109,19 @@ def mean_of(values: Tensor, documents: Tensor, weights: Tensor | None = None) ->
 
 
 def influences(values: Tensor, documents: Tensor, weights: Tensor | None = None) -> tuple[float, Tensor, int]:
-    """Return the mean of what is not NaN, (documents,) how much each document moves it, and the number of values.
+    """Return the mean of what is not NaN, and how much each document moves it.
 
-    What moves it is Σ weight · (value − mean) of a document over Σ weight of all: of two means over the same documents,
-    the root of the sum of squares of the differences, times documents / (documents − 1), is the error of their
-    difference. Arguments are those of `mean_of`.
+    A document moves it by Σ weight · (value − mean) of the document over Σ weight of all. With two means over the same
+    documents, the root of the sum of squares of the differences, times documents / (documents − 1), is the error of
+    their difference.
+
+    Args:
+        values: (sentences,) a value each, NaN where there is none.
+        documents: (sentences,) int64, the number of its document.
+        weights: (sentences,) how much each counts; None for equal weights.
+
+    Returns:
+        (mean, (documents,) float64, number of values).
     """
     known = ~values.isnan()
     count = int(documents.max()) + 1 if len(documents) else 0

@@ -25,7 +25,11 @@ from stages.lcm.card import NgramSettings
 class NgramHeads(nn.Module):
     """The heads MLP^1 … MLP^{N−1}, each linear, ReLU, linear.
 
-    finish: maps h, or the output of a head, to x̂; all heads share it, and its weights do not belong to them.
+    Args:
+        settings: how many steps ahead are predicted, and how.
+        width: the width of the model.
+        finish: maps h, or the output of a head, to x̂, (positions, width) → (positions, outer); all heads share it, and
+            its weights do not belong to them.
     """
 
     def __init__(self, settings: NgramSettings, width: int, finish: Callable[[Tensor], Tensor]) -> None:
@@ -43,20 +47,35 @@ class NgramHeads(nn.Module):
         return [0.5] + [later] * (self.settings.n - 1)
 
     def ahead(self, number: int, h: Tensor, known: Tensor) -> Tensor:
-        """Return x̂_{t+n}, n = `number`, of h: (positions, width) and known: (positions, outer), x_t at t, which h_t
-        predicts.
+        """Predict x_{t+n}, with n = `number`.
 
-        Meaningless where t + n is beyond the end of a sequence. With WDR, x_t … x_{t+n−1} take part, detached.
+        The result is meaningless where t + n is beyond the end of a sequence. With WDR, x_t … x_{t+n−1} take part,
+        detached.
+
+        Args:
+            number: how many steps ahead, from 1.
+            h: (positions, width), the outputs of the model.
+            known: (positions, outer), x_t at t, which h_t predicts.
+
+        Returns:
+            (positions, outer).
         """
         predicted = self.finish(self.heads[number - 1](h))
         return predicted + conjugate(known.detach(), number) if self.settings.wdr else predicted
 
     def ensemble(self, h: Tensor, known: Tensor, before: Tensor, share: float) -> Tensor:
-        """Return (positions, outer): x̂_t by all heads, from h_t, h_{t−1}, … and x_{t−1}, …; x_t itself is not looked
-        at.
+        """Predict x_t by all heads, from h_t, h_{t−1}, … and x_{t−1}, …; x_t itself is not looked at.
 
-        before: (positions,) positions of the same sequence that precede each; share: λ. Where h_{t−n} is not in the
-        sequence, h_t takes its place.
+        Where h_{t−n} is not in the sequence, h_t takes its place.
+
+        Args:
+            h: (positions, width), the outputs of the model.
+            known: (positions, outer), x_t at t.
+            before: (positions,) int64, how many positions of the same sequence precede each.
+            share: λ, the weight of the further heads.
+
+        Returns:
+            (positions, outer).
         """
         plain = self.finish(h)
         found = (1 - share) * plain

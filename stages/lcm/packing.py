@@ -128,7 +128,16 @@ def packing_of(layout: Layout, device: str | torch.device) -> Packing:
 
 
 def pack(lengths: Tensor, device: str | torch.device, alone: bool = False) -> Packing:
-    """Return the packing of documents of `lengths`, see `layout_of`."""
+    """Return the packing of documents.
+
+    Args:
+        lengths: (documents,) int64.
+        device: where its tensors are.
+        alone: whether each document has a row of its own.
+
+    Returns:
+        The packing.
+    """
     return packing_of(layout_of(lengths, alone), device)
 
 
@@ -166,7 +175,16 @@ def with_themselves(mask: Tensor) -> Tensor:
 
 
 def check_lengths(lengths: Tensor, context: int, room: int = 0) -> None:
-    """Raise ValueError if a document, and `room` sentences after it, is longer than the context."""
+    """Check that documents fit into the context of a model.
+
+    Args:
+        lengths: (documents,) int64, in sentences.
+        context: the most sentences that the model can take.
+        room: how many more sentences must fit after each document.
+
+    Raises:
+        ValueError: if a document is too long.
+    """
     longest = int(lengths.max())
     if longest + room > context:
         more = f", and {room} more is wanted" if room else ""

@@ -33,9 +33,15 @@ from stages.scaler.robust import RobustScaler
 
 
 def sums_of_first(centroids: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
-    """Return (n, dim) float32, raw, of centroids (codebooks, units, dim), codes (n, codebooks) and counts (n,).
+    """Return the sums of the first centroids of each row, added in the order of the codebooks.
 
-    Each is the sum over its first `counts` codebooks, added in their order.
+    Args:
+        centroids: (codebooks, units, dim).
+        codes: (n, codebooks).
+        counts: (n,) int64, how many codebooks are added up.
+
+    Returns:
+        (n, dim) float32, in the space of embeddings before scaling.
     """
     x = torch.zeros(len(codes), centroids.shape[2], device=centroids.device)
     for level, units in enumerate(codes.long().unbind(1)):
@@ -51,7 +57,17 @@ def residual_logits(centroids: Tensor, residual: Tensor) -> Tensor:
 
 
 class QuantLcm(GenerativeLcm):
-    """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is the index of the context."""
+    """What both kinds have in common. Codebooks count from 1 where they are indices; 0 is the index of the context.
+
+    Args:
+        card: the architecture.
+        scaler: the scaler of embeddings.
+        codebooks: the codebooks, over embeddings of the same width.
+        out_dim: the width of the predictions.
+
+    Raises:
+        ValueError: if the widths differ.
+    """
 
     centroids: Tensor
 
@@ -135,7 +151,13 @@ class QuantLcm(GenerativeLcm):
 
 
 class QuantLcmC(QuantLcm):
-    """Continuous targets: predicts the embedding; the next centroid lies near what is left to it, eq. 23."""
+    """Continuous targets: predicts the embedding; the next centroid lies near what is left to it, eq. 23.
+
+    Args:
+        card: the architecture.
+        scaler: the scaler of embeddings.
+        codebooks: the codebooks, over embeddings of the same width.
+    """
 
     def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
         super().__init__(card, scaler, codebooks, len(scaler.median))
@@ -148,7 +170,13 @@ class QuantLcmC(QuantLcm):
 
 
 class QuantLcmD(QuantLcm):
-    """Discrete targets: predicts the unit of the next codebook; the output is shared by all codebooks."""
+    """Discrete targets: predicts the unit of the next codebook; the output is shared by all codebooks.
+
+    Args:
+        card: the architecture.
+        scaler: the scaler of embeddings.
+        codebooks: the codebooks, over embeddings of the same width.
+    """
 
     def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
         super().__init__(card, scaler, codebooks, codebooks.centroids.shape[1])

@@ -32,12 +32,20 @@ def trailing_steps(timesteps: int, steps: int) -> list[int]:
 
 
 def guided(conditional: Tensor, unconditional: Tensor, scale: float, rescale: float) -> Tensor:
-    """Apply classifier-free guidance, eq. 20, to predicted x0, (n, dim) each; then rescaled (Lin et al. 2024, eq. 15,
-    16).
+    """Apply classifier-free guidance to predicted x0, eq. 20, then rescale it (Lin et al. 2024, eq. 15, 16).
 
     Scores and noise are affine in the predicted x0 at a given x^t, and the factors of eq. 20 add up to 1: guiding any
     of them is the same, but where there is no signal only x0 says anything. The standard deviation of each guided
-    vector is brought to that of its conditional one; `rescale` says how much of the result is taken.
+    vector is brought to that of its conditional one.
+
+    Args:
+        conditional: (n, dim), predicted with the context.
+        unconditional: (n, dim), predicted without it.
+        scale: the guidance scale; 1 leaves `conditional` as it is.
+        rescale: the share of the rescaled vector in the result, in [0, 1].
+
+    Returns:
+        (n, dim).
     """
     x0 = unconditional + scale * (conditional - unconditional)
     wanted, found = (one.std(-1, correction=0, keepdim=True) for one in (conditional, x0))
@@ -54,11 +62,23 @@ def sample(
     device: str | torch.device = "cpu",
     normal: Callable[..., Tensor] = torch.randn,
 ) -> Tensor:
-    """Draw (count, dim) normalised embeddings, float32.
+    """Draw normalised embeddings by the reverse diffusion process.
 
-    denoise: from x^t (count, dim) and t (count,) int64 to the x0 that the model predicts with its context and without;
-        the latter is None, and not computed, if `sampling.guidance` is 1.
-    normal: draws the noise; PyTorch's global generator does, unless told otherwise.
+    Args:
+        denoise: from x^t (count, dim) and t (count,) int64 to the x0 that the model predicts with its context and
+            without; the latter is None, and not computed, if `sampling.guidance` is 1.
+        count: how many embeddings.
+        dim: their width.
+        diffusion: the noise schedule.
+        sampling: the settings of sampling.
+        device: where it computes.
+        normal: draws the noise; PyTorch's global generator does by default.
+
+    Returns:
+        (count, dim) float32.
+
+    Raises:
+        ValueError: if `sampling.eta` is not in [0, 1].
     """
     if not 0 <= sampling.eta <= 1:
         raise ValueError(f"eta is {sampling.eta}; give 0 (no noise is added) to 1 (as much as DDPM adds)")
@@ -92,12 +112,22 @@ def _predicted(denoise: Denoise, x: Tensor, t: int, sampling: Sampling) -> Tenso
 def sample_unit(
     logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> Tensor:
-    """Draw a unit for each row of logits (rows, units), by PyTorch's global generator: (rows,) int64.
+    """Draw a unit for each row of logits, by PyTorch's global generator.
 
-    Probabilities are softmax(logits / temperature), of the top_k likeliest units (all, if None; 1 draws nothing and
-    takes the likeliest), and of these the fewest that together reach top_p (all, if None).
+    Probabilities are softmax(logits / temperature), of the `top_k` likeliest units, and of these the fewest that
+    together reach `top_p`.
 
-    Raises ValueError if a number is out of its range.
+    Args:
+        logits: (rows, units).
+        temperature: above 0.
+        top_k: at least 1; None for all units; 1 draws nothing and takes the likeliest.
+        top_p: above 0 and at most 1; None for all.
+
+    Returns:
+        (rows,) int64.
+
+    Raises:
+        ValueError: if a number is out of its range.
     """
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; give a number above 0, or top_k 1 for the likeliest unit")

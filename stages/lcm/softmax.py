@@ -16,11 +16,18 @@ SCORES = 1 << 26  # that exist at a time
 
 
 def softmax_losses(queries: Tensor, keys: Tensor, labels: Tensor) -> Tensor:
-    """Return (n,), −log softmax(queries · keysᵀ) at the labels; queries: (n, d), keys: (m, d), labels: (n,) int64 below
-    m.
+    """Return −log softmax(queries · keysᵀ) at the labels.
 
     Products are in the format of autocast, or in that of `queries`; all else is in float32 at least. Gradients reach
     queries and keys.
+
+    Args:
+        queries: (n, d).
+        keys: (m, d).
+        labels: (n,) int64 below m.
+
+    Returns:
+        (n,) float32.
     """
     losses: Tensor = _SoftmaxLosses.apply(queries, keys, labels)  # type: ignore[no-untyped-call]
     return losses

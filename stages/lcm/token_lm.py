@@ -70,11 +70,18 @@ class Streams:
 
 
 def windows(sizes: list[int], context: int, before: int) -> list[tuple[int, int, int]]:
-    """Return the pieces of a document whose sentences have `sizes` tokens, none above `context`: (start, first, end) of
-    each.
+    """Cut a document into windows that fit the context; every sentence is scored once.
 
-    Sentences from `start` to before `end` are read, at most `context` tokens, and those from `first` on are scored;
-    the ones from `start` to `first` have at most `before` tokens. Every sentence is scored once.
+    Sentences from `start` to before `end` are read, at most `context` tokens, and those from `first` on are scored; the
+    ones from `start` to `first` have at most `before` tokens.
+
+    Args:
+        sizes: how many tokens each sentence has, none above `context`.
+        context: the most tokens of a window.
+        before: the most tokens of sentences that are read again.
+
+    Returns:
+        (start, first, end) of each window.
     """
     found: list[tuple[int, int, int]] = []
     first = 0
@@ -96,6 +103,11 @@ class TokenLm(Lcm):
     """A token language model, described at the head of this file.
 
     It predicts no embeddings: `likelihoods` scores sentences, and `continue_texts` (`token_writing.py`) writes them.
+
+    Args:
+        card: the architecture.
+        scaler: the scaler of embeddings, kept for the model's file.
+        vocabulary: the size of the vocabulary.
     """
 
     def __init__(self, card: LcmCard, scaler: RobustScaler, vocabulary: int) -> None:
@@ -139,7 +151,7 @@ class TokenLm(Lcm):
             found = headless_losses(scored, self.embedding(labels), self.card.learns.temperature)
         else:
             found = softmax_losses(scored, self.embedding.weight, labels)
-        return summed(found, streams.sentence[streams.scored], batch.sentences)
+        return _summed(found, streams.sentence[streams.scored], batch.sentences)
 
     def likelihoods(self, batch: Batch, ensemble: float = 0.0) -> Tensor:
         """Return (sentences,) float32: −log p of each from those before it, in nats, 0 without weight. ensemble: λ."""
@@ -149,19 +161,34 @@ class TokenLm(Lcm):
         places = _on(streams.scored, hidden)
         labels = _on(streams.labels[streams.scored], hidden)
         found = softmax_losses(predicted.index_select(0, places), self.embedding.weight, labels)
-        return summed(found, streams.sentence[streams.scored], batch.sentences)
+        return _summed(found, streams.sentence[streams.scored], batch.sentences)
 
     @inference
     def read_on(self, ids: Indices, packing: Packing, caches: list[Cache]) -> Tensor:
-        """Return what `_read` does of tokens that follow those whose keys and values `caches` hold, one a layer."""
+        """Read tokens that follow those whose keys and values are in caches.
+
+        Args:
+            ids: (positions,) int64.
+            packing: where the tokens stand.
+            caches: keys and values, one cache for each layer.
+
+        Returns:
+            (positions, model_dim).
+        """
         return self._hidden(ids, packing, caches)
 
     @inference
     def next_logits(self, hidden: Tensor, ids: Indices, before: Indices, ensemble: float = 0.0) -> Tensor:
-        """Return (positions, vocabulary) float32, for the token after each position.
+        """Return logits for the token after each position.
 
-        hidden: (positions, model_dim) of tokens `ids`, texts one after the other; before: (positions,) how many of the
-        same text precede each; of n-gram heads in an ensemble, the last n positions of a text decide about its end.
+        Args:
+            hidden: (positions, model_dim) of tokens `ids`, texts one after the other.
+            ids: (positions,) int64.
+            before: (positions,) int64, how many positions of the same text precede each.
+            ensemble: the weight of n-gram heads, whose last n positions of a text decide about its end; 0 for none.
+
+        Returns:
+            (positions, vocabulary) float32.
         """
         return (self._predicted(hidden, ids, before, ensemble) @ self.embedding.weight.T).float()
 
@@ -235,17 +262,27 @@ class TokenLm(Lcm):
             predicted = heads.ahead(number, hidden, known) if number else hidden
             labels = _on(streams.labels[targets], hidden)
             found = softmax_losses(predicted.index_select(0, places), self.embedding.weight, labels)
-            total = total + share * summed(found, streams.sentence[targets], sentences)
+            total = total + share * _summed(found, streams.sentence[targets], sentences)
         return total
 
 
 def streams_of(
     tokens: Tokens, lengths: Tensor, counted: np.ndarray[tuple[int], np.dtype[np.bool_]], context: int, before: int
 ) -> Streams:
-    """Return the pieces of documents of `lengths` (documents,) sentences. counted: (sentences,) whether each is a
-    target.
+    """Return the windows of documents as streams of tokens.
 
-    Raises ValueError for a sentence of more than `context` tokens.
+    Args:
+        tokens: the tokens of all sentences.
+        lengths: (documents,) int64, how many sentences each has.
+        counted: (sentences,) bool, whether each is a target.
+        context: the most tokens of a window.
+        before: the most tokens of sentences that are read again.
+
+    Returns:
+        Tokens, labels and the sentence of each token.
+
+    Raises:
+        ValueError: for a sentence of more than `context` tokens.
     """
     sizes = tokens.lengths
     if len(sizes) and sizes.max() > context:
@@ -268,13 +305,20 @@ def streams_of(
 
 
 def headless_losses(outputs: Tensor, keys: Tensor, temperature: float) -> Tensor:
-    """Return (n,) losses of outputs and keys (n, width): contrastive weight tying, −log softmax(outputs · keysᵀ /
-    temperature) at i.
+    """Return the losses of contrastive weight tying, −log softmax(outputs · keysᵀ / temperature) at i.
+
+    Args:
+        outputs: (n, width).
+        keys: (n, width), the own key of each output at the same place.
+        temperature: above 0.
+
+    Returns:
+        (n,) float32.
     """
     return softmax_losses(outputs / temperature, keys, torch.arange(len(keys), device=keys.device))
 
 
-def summed(values: Tensor, sentence: Indices, sentences: int) -> Tensor:
+def _summed(values: Tensor, sentence: Indices, sentences: int) -> Tensor:
     """Return (sentences,) float32: sums of (tokens,) values by their sentences, which ascend, always added in one
     order.
     """

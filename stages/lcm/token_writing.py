@@ -110,14 +110,27 @@ def continue_texts(
     max_sentences: int,
     max_tokens: int,
 ) -> list[WrittenText]:
-    """Continue prompts, sentences of each document, `[language] pieces </s>`, each in its language of `langs`.
+    """Continue prompts token by token, until the model writes the closing sentence or has written enough.
 
-    Each is continued token by token until the model says the closing sentence or has enough; it says all but the
-    language of a sentence. Cost: each token is read once, and all documents again whenever the window of one moves on.
+    The model writes everything but the language of a sentence. Each token is read once, and all documents are read
+    again whenever the window of one moves on. Tokens are drawn by PyTorch's global generator, for all documents
+    together.
 
-    end: `pieces </s>` of the sentence that closes documents, which is not part of what is returned. allowed:
-    (vocabulary,) bool, the pieces. A sentence of `max_tokens` pieces is ended. Tokens are drawn by PyTorch's global
-    generator, for all documents together. Raises ValueError if there is nothing to continue, or no room.
+    Args:
+        model: the token language model.
+        prompts: the sentences of each document, `[language] pieces </s>`.
+        langs: the language token of each document's continuation.
+        sampling: the settings of sampling.
+        end: `pieces </s>` of the sentence that closes documents, which is not part of what is returned.
+        allowed: (vocabulary,) bool, the pieces that may be written.
+        max_sentences: the most sentences that are written for a document.
+        max_tokens: the most pieces of a sentence, which is then ended.
+
+    Returns:
+        What was written for each document.
+
+    Raises:
+        ValueError: if there is nothing to continue, or no room.
     """
     if max_sentences < 1:
         raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")

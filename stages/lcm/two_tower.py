@@ -59,6 +59,13 @@ class DenoiserBlock(nn.Module):
 
     The zero vector is a key 0 with a value 0: attention to it alone is 0. So a dropped row is set to 0, and positions
     beyond those of `context.queries`, which are unconditional, skip cross-attention.
+
+    Args:
+        dim: the width of the model.
+        heads: the number of heads.
+        inner: the inner width of the feed-forward network.
+        dropout: the share of values that are dropped in training.
+        own: `full` for attention to the own position, `value` for its value alone.
     """
 
     def __init__(self, dim: int, heads: int, inner: int, dropout: float, own: OwnAttentionKind) -> None:
@@ -73,7 +80,18 @@ class DenoiserBlock(nn.Module):
     def forward(
         self, x: Tensor, embedded: Tensor, timesteps: Lookup, context: Context, cache: Cache | None = None
     ) -> Tensor:
-        """Map x (positions, dim) to the same shape. embedded: (entries, dim), SiLU(embed(t)) of `timesteps.entries`."""
+        """Apply the block.
+
+        Args:
+            x: (positions, dim).
+            embedded: (entries, dim), SiLU(embed(t)) of `timesteps.entries`.
+            timesteps: which entry each position has.
+            context: the context, and what each position sees of it.
+            cache: keys and values of the context, stored by the first call.
+
+        Returns:
+            (positions, dim).
+        """
         parts = timesteps(self.modulation(embedded)).chunk(MODULATIONS, dim=1)  # eq. 21
         shift, scale, gate = parts[:3]
         x = x + gate * self.dropout(self._of_itself((1 + scale) * self.norm(x) + shift))

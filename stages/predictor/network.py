@@ -23,7 +23,13 @@ _NETWORK = "network."
 
 
 class PredictorNetwork(nn.Module):
-    """(rows, dim) normalised → (rows, 2) standardised fragility."""
+    """(rows, dim) normalised → (rows, 2) standardised fragility.
+
+    Args:
+        dim: the width of embeddings.
+        hidden: the width of the two hidden layers.
+        dropout: the share of values that are dropped in training.
+    """
 
     def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -75,11 +81,19 @@ class Predictor:
         return found
 
     def weight(self, predicted: npt.NDArray[np.float32], score: str, a: float, b: float) -> npt.NDArray[np.float32]:
-        """Return ω of the chosen score's predictions, (rows, 2) → (rows,): LCM eq. 25 over F standardised on the
-        sample.
+        """Return the sample weight ω by the chosen score: LCM eq. 25 over F standardised on the sample.
 
         Eq. 26 gives F in [−1, 0], for which the paper's a = −4, b = 3.5 would give every row a weight of 0.97 to 1.
         Standardised, z = 2, very fragile, has 0.01, z = 1 has 0.38 and z = 0 has 0.97, as in Figure 12.
+
+        Args:
+            predicted: (rows, 2), what the network predicts of both scores.
+            score: the chosen one of `SCORES`.
+            a: the slope.
+            b: the offset.
+
+        Returns:
+            (rows,) float32 in (0, 1).
         """
         at = SCORES.index(score)
         z = (predicted[:, at].astype(np.float64) - float(self.mean[at])) / float(self.std[at])

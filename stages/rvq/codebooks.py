@@ -65,10 +65,18 @@ class Nearest:
 def take_nearest(
     residual: torch.Tensor, centroids: torch.Tensor, dtype: torch.dtype, each_block: Blocks
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Subtract from every row, in place, its nearest centroid; return indices (rows,) int64, squared norms of the rest
-    (rows,).
+    """Subtract from every row, in place, its nearest centroid.
 
     The residual may be on the host and the centroids on a GPU: blocks then travel there and back.
+
+    Args:
+        residual: (rows, dim), floating point, which is changed.
+        centroids: (units, dim), floating point.
+        dtype: the type of products.
+        each_block: calls a function for blocks of rows.
+
+    Returns:
+        (rows,) int64, the index of each row's centroid; (rows,) float32, the squared norm of the rest.
     """
     nearest = Nearest(centroids, dtype)
     # Made beforehand: small results between freed blocks would keep glibc from using the memory of the blocks again.

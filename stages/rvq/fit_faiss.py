@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 
 def cluster(points: torch.Tensor, settings: RvqRecipe, seed: int) -> torch.Tensor:
-    """Cluster points (n, dim) float16 on the host into centroids (units, dim) float32."""
+    """Cluster points into centroids, by faiss with one thread.
+
+    Args:
+        points: (n, dim) float16, on the host.
+        settings: units, iterations and initialization.
+        seed: the seed of the clustering.
+
+    Returns:
+        (units, dim) float32.
+    """
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:

@@ -30,7 +30,18 @@ UNITS = 256  # whose points are gathered at once
 def cluster(
     points: torch.Tensor, settings: RvqRecipe, seed: int, dtype: torch.dtype, each_block: Blocks
 ) -> torch.Tensor:
-    """Cluster points (n, dim) float16 into centroids (units, dim) float32, on the points' device."""
+    """Cluster points into centroids, on the points' device.
+
+    Args:
+        points: (n, dim) float16.
+        settings: units, iterations and initialization.
+        seed: the seed of the clustering.
+        dtype: the type of products.
+        each_block: calls a function for blocks of rows.
+
+    Returns:
+        (units, dim) float32.
+    """
     units, passes = settings.units, settings.iterations
     generator = torch.Generator().manual_seed(seed)
     start = torch.randperm(len(points), generator=generator)[:units].to(points.device)

@@ -78,7 +78,14 @@ class SpacyMethod:
 
 
 class FoundByModel:
-    """What SaT found in a text. logits: (ink,) log odds of a sentence's end after each ink character, −inf for none."""
+    """What SaT found in a text.
+
+    Args:
+        text: the text.
+        logits: (ink,) log odds of a sentence's end after each ink character, −inf for none.
+        threshold: the probability from which a sentence ends.
+        paragraph_threshold: the probability from which a paragraph ends.
+    """
 
     def __init__(self, text: Text, logits: NDArray[np.float32], threshold: float, paragraph_threshold: float) -> None:
         self._logits = np.where(text.joins_next, np.float32(-np.inf), logits)
@@ -138,15 +145,18 @@ SILENT = -1e2
 
 
 def paragraph_ends(odds: NDArray[np.float32], blank_line: Flags, document: Indices) -> Flags:
-    """Return whether a paragraph ends with each sentence.
+    """Return where paragraphs end.
 
     A paragraph of more than nine sentences is cut where that is most probable; a single sentence joins the paragraph
     before it, or else the next one, if both have together at most nine and are in one document.
 
     Args:
-        odds: (sentences,) log odds of a paragraph's end after each, minus those of the threshold.
-        blank_line: whether one follows, which ends a paragraph too.
+        odds: (sentences,) log odds of a paragraph's end after each sentence, minus those of the threshold.
+        blank_line: (sentences,) whether a blank line follows, which ends a paragraph too.
         document: (sentences,) the number of its document, ascending.
+
+    Returns:
+        (sentences,) bool, whether a paragraph ends with each sentence.
     """
     count = len(odds)
     if not count:

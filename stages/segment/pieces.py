@@ -33,7 +33,13 @@ class Limits:
 
 
 class Pieces:
-    """Neighbouring pieces that hold all ink of a `Text`: from ink character `first[k]` to `last[k]`."""
+    """Neighbouring pieces that hold all ink of a `Text`: from ink character `first[k]` to `last[k]`.
+
+    Args:
+        text: the text.
+        cut: (ink,) bool, whether a piece ends with each ink character.
+        limits: the most characters and tokens of a piece.
+    """
 
     def __init__(self, text: Text, cut: Flags, limits: Limits) -> None:
         self.text, self.limits, self.cut = text, limits, cut
@@ -71,7 +77,13 @@ class Pieces:
         return np.flatnonzero(self.tokens > limit) if limit else np.empty(0, np.int64)
 
     def recut(self, inside: Flags, places: Indices, hard: Flags) -> None:
-        """Replace all cuts where `inside` is true by those at `places`. Pieces that stay keep their token counts."""
+        """Replace all cuts in some places by others; pieces that stay keep their token counts.
+
+        Args:
+            inside: (ink,) bool, where cuts are removed.
+            places: the ink characters after which there is a cut now.
+            hard: for each of `places`, whether no boundary speaks for it.
+        """
         self.cut = self.cut & ~inside
         self.cut[places] = True
         self.hard &= ~inside
@@ -91,10 +103,18 @@ Test = Callable[[int, int], bool]  # of the pieces from one to another, both inc
 
 
 def joined(count: int, barrier: Sequence[bool], too_small: Test, fits: Test) -> list[bool]:
-    """Return whether each piece still ends something: a small one joins the previous one, or else the next one joins
-    it.
+    """Join what is too small: such a piece joins the previous one, or else the next one joins it.
 
-    `barrier`: whether nothing can be joined across the end of a piece. Cost: one pass.
+    Cost: one pass.
+
+    Args:
+        count: how many pieces there are.
+        barrier: for each piece, whether nothing can be joined across its end.
+        too_small: (first, last) → whether these pieces together are too small.
+        fits: (first, last) → whether these pieces may become one.
+
+    Returns:
+        For each piece, whether it still ends something.
     """
     ends = [True] * count
     begin = 0

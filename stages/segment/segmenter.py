@@ -65,8 +65,13 @@ class Window(NamedTuple):
 class Segmenter:
     """Segments batches of documents; it caches what it loads, so make one per process.
 
-    `count_tokens` returns the number of tokens of each text, language tag and </s> included. It is called once for
-    every two million characters, and again for what the cap breaks. Raises CardError if the SaT model does not load.
+    `CardError` is raised if the SaT model does not load.
+
+    Args:
+        settings: the section `segment`.
+        count_tokens: texts → how many tokens the encoder makes of each, language tag and `</s>` included; it is called
+            once for every two million characters, and again for what the cap breaks.
+        device: where networks compute: `cpu`, `cuda:0`, `mps`.
     """
 
     def __init__(

@@ -15,12 +15,15 @@ _DENSE = ("Hans", "Hant", "Jpan", "Kore", "Hang")
 
 
 def cut_by_tokens(counts: Mapping[str, tuple[int, int]], max_tokens: int | None, model: str) -> list[str]:
-    """Return a warning for each language whose sentences are cut by max_tokens long before max_chars.
+    """Warn of languages whose sentences are cut by max_tokens long before max_chars.
 
     Args:
-        counts: language → characters, and tokens without language tag and `</s>`, of some of its text.
+        counts: language → characters of some of its text, and tokens without the language tag and `</s>`.
         max_tokens: `segment.max_tokens`; None where nothing is capped.
         model: the card whose tokenizer counted.
+
+    Returns:
+        The warnings.
     """
     found = []
     for lang, (characters, tokens) in counts.items():

@@ -31,7 +31,16 @@ _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
 def load_encoder(
     card: ModelCard, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> SonarTextEncoder:
-    """Return the card's encoder, ready for inference. Raises CardError if the file does not fit the card."""
+    """Return the encoder of a card, ready for inference.
+
+    Args:
+        card: the model; `CardError` is raised if its file does not fit the card.
+        dtype: the type of the weights.
+        device: where they are.
+
+    Returns:
+        The network.
+    """
     weights = _Weights.open(card, "encoder")
     with torch.device("meta"):
         network = SonarTextEncoder(layers=card.encoder_layers, **_numbers(card))
@@ -41,7 +50,16 @@ def load_encoder(
 def load_decoder(
     card: ModelCard, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> SonarTextDecoder:
-    """Return the card's decoder, ready for inference. Raises CardError if the file does not fit the card."""
+    """Return the decoder of a card, ready for inference.
+
+    Args:
+        card: the model; `CardError` is raised if its file does not fit the card.
+        dtype: the type of the weights.
+        device: where they are.
+
+    Returns:
+        The network.
+    """
     weights = _Weights.open(card, "decoder")
     with torch.device("meta"):
         network = SonarTextDecoder(layers=card.decoder_layers, tied=weights.tie(), **_numbers(card))

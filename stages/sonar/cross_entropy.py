@@ -42,14 +42,20 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def projected_cross_entropy(
     hidden: Tensor, weight: Tensor, target: Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return mean cross-entropy in nats of `hidden @ weight.T`, whose matmuls are in dtype and whose softmax is in
-    float32.
+    """Return the mean cross-entropy of `hidden @ weight.T`, with the softmax in float32.
 
     Loss and gradients are computed together, `TOKENS_AT_ONCE` tokens at a time, so that what is worked on stays in the
     cache: with 8 000 pieces in bfloat16 on one core a training step took two thirds of the time that it takes with
     `F.cross_entropy`.
 
-    hidden: (tokens, dim); weight: (vocabulary, dim); target: (tokens,) int64. Both get gradients.
+    Args:
+        hidden: (tokens, dim); it gets a gradient.
+        weight: (vocabulary, dim); it gets a gradient.
+        target: (tokens,) int64.
+        dtype: the type of matrix products.
+
+    Returns:
+        A scalar, in nats per token.
     """
     loss: Tensor = _ProjectedCrossEntropy.apply(hidden, weight, target, dtype)  # type: ignore[no-untyped-call]
     return loss

@@ -37,8 +37,15 @@ def sampled_rows(part: pa.Table, rate: float) -> Indices:
 
 
 def rows_that_fit(card: ModelCard, longest: int, memory: int) -> int:
-    """Return how many rows fit whose cache at this limit, and whose logits, take 60 % of a GPU's bytes, in 16 bits; a
-    power of two.
+    """Return how many rows a GPU can decode at once: those whose cache and logits, in 16 bits, take 60 % of its memory.
+
+    Args:
+        card: the decoder.
+        longest: the most new tokens of a row.
+        memory: the GPU's memory in bytes.
+
+    Returns:
+        A power of two.
     """
     row = 4 * card.decoder_layers * card.dim * room(longest + PREFIX - 1) + 8 * card.vocab_size
     return min(GPU_ROWS, max(LEAST_ROWS, 1 << max(1, memory * 6 // 10 // row).bit_length() - 1))
@@ -71,7 +78,13 @@ class _Ahead:
 
 
 class BatchedDecoder:
-    """The decoder that a stage's settings name, on a device, with its tokenizer. `beam` 1: greedy."""
+    """The decoder that a stage's settings name, on a device, with its tokenizer. `beam` 1: greedy.
+
+    Args:
+        settings: the model, the precision and the size of batches.
+        beam: how many hypotheses are kept; 1 decodes greedily.
+        length_penalty: the exponent of a hypothesis's length in its score.
+    """
 
     def __init__(self, settings: DecodingSettings, *, beam: int = 1, length_penalty: float = 1.0) -> None:
         self.settings = settings
@@ -114,10 +127,16 @@ class BatchedDecoder:
     def decode(
         self, embeddings: Callable[[Indices], Tensor], prefixes: Indices, limits: Indices
     ) -> tuple[list[list[int]], dict[str, float]]:
-        """Return the ids of each row, and counts for the receipt.
+        """Decode embeddings, a batch at a time.
 
-        embeddings: rows → (rows, dim) on the device; asked for a batch at a time, by a thread of its own, while the
-        batch before is decoded.
+        Args:
+            embeddings: numbers of rows → (rows, dim) on the device; a thread of its own calls it for a batch while the
+                batch before is decoded.
+            prefixes: (rows, 2) int64, `</s> [language]`.
+            limits: (rows,) int64, the most new tokens of each.
+
+        Returns:
+            The ids of each row, and counts for the receipt.
         """
         ids: list[list[int]] = [[] for _ in limits]
         order = np.argsort(-limits, kind="stable")

@@ -27,10 +27,18 @@ from stages.sonar.networks import SonarTextEncoder
 def embed(
     network: Callable[[Tensor], Tensor], tokens: Tokens, budget: Budget, *, dim: int, device: str
 ) -> tuple[npt.NDArray[np.float16], int]:
-    """Return (sentences, dim) float16 on the host, and how often a batch ran out of memory.
+    """Return the embeddings of sentences, computed in batches, the longest first.
 
-    network: (rows, length) int32 ids → (rows, dim), on the device. budget: in tokens. Raises `DeviceMemoryError` if one
-    sentence, or what all of them need, does not fit.
+    Args:
+        network: (rows, length) int32 ids → (rows, dim), on the device.
+        tokens: the tokens of the sentences.
+        budget: the size of batches in tokens; `DeviceMemoryError` is raised if one sentence, or what all of them need,
+            does not fit.
+        dim: the width of embeddings.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        (sentences, dim) float16 on the host, and how often a batch ran out of memory.
     """
     order = np.argsort(-tokens.lengths, kind="stable")  # longest first
     lengths = tokens.lengths[order]

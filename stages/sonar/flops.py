@@ -6,10 +6,18 @@ from collections.abc import Sequence
 
 
 def encoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: int) -> float:
-    """Return the FLOPs of encoding sentences with these token counts: two per weight and token, four · dim per token
-    pair.
+    """Return the FLOPs of encoding sentences: two per weight and token, four · dim per token pair.
 
     Norms, activations, softmax and embedding look-ups are not counted.
+
+    Args:
+        lengths: how many tokens each sentence has.
+        dim: the width of the model.
+        layers: the number of layers.
+        ffn_dim: the inner width of the feed-forward network.
+
+    Returns:
+        FLOPs.
     """
     weights = 4 * dim * dim + 2 * dim * ffn_dim
     tokens = sum(lengths)
@@ -18,10 +26,17 @@ def encoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: i
 
 
 def decoder_flops(lengths: Sequence[float], *, dim: int, layers: int, ffn_dim: int, vocab_size: int) -> float:
-    """Return the FLOPs of decoding this many new tokens each, one after the other, after a prefix of two.
+    """Return the FLOPs of decoding sentences token by token, after a prefix of two.
 
-    The last token is not fed in again; each step attends to itself and to all before it; the prefix's first token needs
-    no logits. The cross-attention to one vector is two matmuls per sentence.
+    Args:
+        lengths: how many new tokens each sentence has.
+        dim: the width of the model.
+        layers: the number of layers.
+        ffn_dim: the inner width of the feed-forward network.
+        vocab_size: the size of the vocabulary.
+
+    Returns:
+        FLOPs.
     """
     steps = [length + 1 for length in lengths]
     body = encoder_flops([1], dim=dim, layers=layers, ffn_dim=ffn_dim) * sum(steps)

@@ -22,7 +22,17 @@ LOGITS = 1 << 27  # how many beam search looks at in one go: at most 1.1 GB with
 
 
 def greedy(decoder: SonarTextDecoder, embeddings: Tensor, prefixes: Tensor, max_new_tokens: Tensor) -> list[list[int]]:
-    """Decode one batch with a new `Greedy`, whose docstring has the arguments; for many batches keep one instead."""
+    """Decode one batch with a new `Greedy`; for many batches keep one instead.
+
+    Args:
+        decoder: the network.
+        embeddings: (rows, dim).
+        prefixes: (rows, 2) int64, `</s> [language]`.
+        max_new_tokens: (rows,) int64, each ≥ 1.
+
+    Returns:
+        The new ids of each row.
+    """
     return Greedy(decoder)(embeddings, prefixes, max_new_tokens)
 
 
@@ -44,13 +54,26 @@ def beam_search(
     beam: int = 5,
     length_penalty: float = 1.0,
 ) -> list[list[Hypothesis]]:
-    """Return the `beam` best hypotheses of each row, best first, as the official generator finds them.
+    """Return the best hypotheses of each row, best first, as the official generator finds them.
 
-    embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1, best
-    given on the CPU. Of each step's `2 · beam` best continuations those among the first `beam` that are `</s>` end a
-    hypothesis, and the first `beam` others go on. A row is finished when `beam` hypotheses ended; its last token is
-    forced to be `</s>`. The score holds the language tag's log-probability too; with a limit of one token a row has one
-    hypothesis, and none where the decoder gives no numbers (NaN).
+    Of each step's `2 · beam` best continuations those among the first `beam` that are `</s>` end a hypothesis, and the
+    first `beam` others go on. A row is finished when `beam` hypotheses ended; its last token is forced to be `</s>`.
+    The score holds the language tag's log-probability too; with a limit of one token a row has one hypothesis, and none
+    where the decoder gives no numbers (NaN).
+
+    Args:
+        decoder: the network.
+        embeddings: (rows, dim).
+        prefixes: (rows, 2) int64, `</s> [language]`.
+        max_new_tokens: (rows,) int64, each ≥ 1, preferably on the CPU.
+        beam: how many hypotheses are kept; at most half of the vocabulary.
+        length_penalty: the exponent of a hypothesis's length in its score.
+
+    Returns:
+        For each row at most `beam` hypotheses.
+
+    Raises:
+        ValueError: if `beam` is out of its range.
     """
     rows, prefix_length = prefixes.shape
     vocab = decoder.embedding.weight.shape[0]

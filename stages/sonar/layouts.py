@@ -55,8 +55,17 @@ class TensorTarget:
 
 
 def targets(layout: Layout, role: FileRole, names: Collection[str]) -> dict[str, TensorTarget]:
-    """Map each name in the file to where it goes. Names without effect are left out; unknown ones get a name that is
-    not ours.
+    """Map each name in a checkpoint to where its tensor goes.
+
+    Names without effect are left out; unknown ones get a name that is not ours.
+
+    Args:
+        layout: the layout of the file: `native`, `fairseq2` or that of M2M-100.
+        role: `encoder` or `decoder`.
+        names: the names in the file.
+
+    Returns:
+        Name in the file → target.
     """
     if layout == "native":
         return {name: TensorTarget(name) for name in names}

@@ -27,9 +27,19 @@ LOGITS = 1 << 26  # that exist at a time: 268 MB in float32
 def sentence_losses(
     decoder: SonarTextDecoder, embeddings: Tensor, targets: Tokens, group_tokens: int = GROUP_TOKENS
 ) -> Tensor:
-    """Return (rows,) float32 losses in nats. embeddings: (rows, dim); targets: `[language] pieces </s>` of each row.
+    """Return −log p of sentences given their embeddings.
 
-    decoder: frozen; it computes in the type of its weights. Raises ValueError if rows or dimensions do not fit.
+    Args:
+        decoder: the network, frozen; it computes in the type of its weights.
+        embeddings: (rows, dim); they get gradients.
+        targets: `[language] pieces </s>` of each row.
+        group_tokens: how many tokens are computed at once, about.
+
+    Returns:
+        (rows,) float32, in nats.
+
+    Raises:
+        ValueError: if rows or dimensions do not fit.
     """
     rows, dim = embeddings.shape
     width = decoder.embedding.weight.shape[1]

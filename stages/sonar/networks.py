@@ -27,7 +27,16 @@ FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute F.linear, (…, in) → (…, out), with the same bits for a row in any batch: on CPUs, few rows are padded."""
+    """Compute F.linear with the same bits for a row in any batch: on CPUs, few rows are padded.
+
+    Args:
+        x: (…, in).
+        weight: (out, in).
+        bias: (out,); None for none.
+
+    Returns:
+        (…, out).
+    """
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
     *shape, dim = x.shape
@@ -47,7 +56,13 @@ def sinusoids(positions: int, dim: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Token embeddings times √dim plus sinusoidal positions."""
+    """Token embeddings times √dim plus sinusoidal positions.
+
+    Args:
+        vocab_size: the size of the vocabulary.
+        dim: the width of the model.
+        max_tokens: how many positions there are.
+    """
 
     positions: Tensor
 
@@ -113,6 +128,16 @@ class SonarSelfAttention(nn.Module):
         return joined
 
     def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Attend within each row.
+
+        Args:
+            x: (rows, length, dim).
+            mask: bool, true where a token is seen, or numbers that are added to scores; None for none.
+            causal: whether a token sees only itself and those before it.
+
+        Returns:
+            (rows, length, dim).
+        """
         query, key, value = self.split(x)
         return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
 
@@ -146,6 +171,14 @@ class SonarFeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
+    """A pre-norm layer: self-attention, then a feed-forward network.
+
+    Args:
+        dim: the width of the model.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+    """
+
     def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
@@ -166,7 +199,16 @@ class EncoderLayer(nn.Module):
 
 
 class SonarTextEncoder(nn.Module):
-    """Token ids → one embedding per sentence."""
+    """Token ids → one embedding per sentence.
+
+    Args:
+        dim: the width of the model and of embeddings.
+        layers: the number of layers.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+        vocab_size: the size of the vocabulary.
+        max_tokens: the most tokens of a sentence.
+    """
 
     def __init__(self, *, dim: int, layers: int, heads: int, ffn_dim: int, vocab_size: int, max_tokens: int) -> None:
         super().__init__()
@@ -211,6 +253,14 @@ class CrossConstant(nn.Module):
 
 
 class DecoderLayer(nn.Module):
+    """A pre-norm layer: self-attention, attention to the embedding, then a feed-forward network.
+
+    Args:
+        dim: the width of the model.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+    """
+
     def __init__(self, dim: int, heads: int, ffn_dim: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
@@ -227,10 +277,18 @@ class DecoderLayer(nn.Module):
     def step(
         self, x: Tensor, constant: Tensor, cache: Tensor, position: Tensor, seen: int, mask: Tensor | None
     ) -> Tensor:
-        """Map one token per row, (rows, 1, dim), at `position`, (1,), to the same shape.
+        """Map one token per row to the layer's output.
 
-        cache: (2, rows, heads, capacity, dim / heads), keys and values, filled in place; the first `seen` of the
-        capacity are attended to, where the mask, (1, seen) bool, is true.
+        Args:
+            x: (rows, 1, dim).
+            constant: (rows, 1, dim), the cross-attention to the embedding, which is the same for all tokens.
+            cache: (2, rows, heads, capacity, dim / heads), keys and values, filled in place.
+            position: (1,) int64, where the token stands.
+            seen: how many places of the cache are attended to, from the first.
+            mask: (1, seen) bool, true where a place is filled; None if all are.
+
+        Returns:
+            (rows, 1, dim).
         """
         query, key, value = self.attention.split(self.attention_norm(x))
         keys, values = cache.unbind(0)
@@ -271,7 +329,17 @@ class DecoderState:
 
 
 class SonarTextDecoder(nn.Module):
-    """One embedding per sentence → logits of its tokens. `tied`: the output projection is the embedding table."""
+    """The decoder of SONAR: one embedding per sentence → logits of its tokens.
+
+    Args:
+        dim: the width of the model and of embeddings.
+        layers: the number of layers.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+        vocab_size: the size of the vocabulary.
+        max_tokens: the most tokens of a sentence.
+        tied: whether the output projection is the embedding table.
+    """
 
     def __init__(
         self, *, dim: int, layers: int, heads: int, ffn_dim: int, vocab_size: int, max_tokens: int, tied: bool = True
@@ -343,16 +411,31 @@ class SonarTextDecoder(nn.Module):
             constants[: state.rows, 0] = layer.cross(embeddings)
 
     def start(self, embeddings: Tensor, capacity: int, most: int = 0) -> DecoderState:
-        """Return an empty state of embeddings (rows, dim), with room for `most` rows of `capacity` tokens."""
+        """Return the state of rows that have no token yet.
+
+        Args:
+            embeddings: (rows, dim).
+            capacity: the most tokens of a row.
+            most: the most rows that the state must hold later.
+
+        Returns:
+            The state.
+        """
         state = self.room(max(most, len(embeddings)), capacity)
         self.begin(embeddings, state)
         return state
 
     def step(self, ids: Tensor, state: DecoderState, seen: int | None = None) -> Tensor:
-        """Feed the next token of each row, ids (rows,), and return (rows, dim), the input of `logits`.
+        """Feed the next token of each row; the state grows by one token.
 
-        `state` grows by one token. seen: how many tokens of the cache are attended to, with a mask over those that are
-        not filled yet; None: exactly the filled ones, without a mask.
+        Args:
+            ids: (rows,) int64.
+            state: the state of the rows.
+            seen: how many places of the cache are attended to, with a mask over those that are not filled yet; None for
+                exactly the filled ones, without a mask.
+
+        Returns:
+            (rows, dim), the input of `logits`.
         """
         rows, position = state.rows, state.position
         mask = None if seen is None else (torch.arange(seen, device=ids.device) <= position)[None]

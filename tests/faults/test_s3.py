@@ -317,7 +317,7 @@ def test_patience_ends(bucket: str, bad: Callable[..., S3Proxy], monkeypatch: py
     store = Store(f"{bucket}/corpus")
     store.write("a", b"1")
     retry.take_retry_counts()
-    monkeypatch.setattr(retry, "current", retry.Patience(1.0))
+    monkeypatch.setattr(retry, "current", retry.RetryPolicy(1.0))
     proxy.go_away(60)
     with pytest.raises(StorageError, match="check the network and try again: finished work is kept") as caught:
         store.read("a")

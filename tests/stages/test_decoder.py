@@ -13,8 +13,8 @@ from stages.batching import Tokens
 from stages.decoder.finetune import (
     LEVELS,
     CheckpointFile,
+    DecoderSentences,
     FineTuning,
-    Sentences,
     _round,
     held_out_numbers,
     prefix_lengths,
@@ -38,10 +38,10 @@ def card() -> ModelCard:
 
 
 @pytest.fixture(scope="module")
-def sentences(card: ModelCard) -> Sentences:
+def sentences(card: ModelCard) -> DecoderSentences:
     rng = np.random.default_rng(0)
     texts = [f"The house number {number} is old." * (1 + number % 3) for number in range(ROWS)]
-    return Sentences(
+    return DecoderSentences(
         rng.standard_normal((ROWS, card.dim)).astype(np.float16),
         Tokens.of(SonarTokenizer(card).encode(texts, "eng_Latn")),
         rng.random(ROWS),
@@ -75,13 +75,13 @@ class InMemory(CheckpointFile):
 
 
 def training(
-    card: ModelCard, sentences: Sentences, asked: DecoderSettings, scaler: RobustScaler, codebooks: Codebooks
+    card: ModelCard, sentences: DecoderSentences, asked: DecoderSettings, scaler: RobustScaler, codebooks: Codebooks
 ) -> FineTuning:
     return FineTuning(card, sentences, asked, scaler=scaler, codebooks=codebooks, made_of="test", device="cpu")
 
 
 def test_noise_follows_equation_27(
-    card: ModelCard, sentences: Sentences, scaler: RobustScaler, codebooks: Codebooks
+    card: ModelCard, sentences: DecoderSentences, scaler: RobustScaler, codebooks: Codebooks
 ) -> None:
     made = training(card, sentences, settings(), scaler, codebooks)
     rows = np.arange(ROWS)
@@ -98,7 +98,7 @@ def test_noise_follows_equation_27(
 
 
 def test_codes_give_sums_of_the_first_centroids(
-    card: ModelCard, sentences: Sentences, scaler: RobustScaler, codebooks: Codebooks
+    card: ModelCard, sentences: DecoderSentences, scaler: RobustScaler, codebooks: Codebooks
 ) -> None:
     made = training(card, sentences, settings(noise=False, codes=True), scaler, codebooks)
     assert sentences.codes is not None
@@ -137,7 +137,7 @@ def test_a_round_has_each_sentence_once_in_batches_within_the_tokens() -> None:
 
 
 def test_the_first_step_is_plain_cross_entropy_and_the_encoder_has_no_part_in_it(
-    card: ModelCard, sentences: Sentences, scaler: RobustScaler, codebooks: Codebooks
+    card: ModelCard, sentences: DecoderSentences, scaler: RobustScaler, codebooks: Codebooks
 ) -> None:
     asked = settings(steps=1, exact=1.0, batch_tokens=4096)
     made = training(card, sentences, asked, scaler, codebooks)
@@ -156,7 +156,7 @@ def test_the_first_step_is_plain_cross_entropy_and_the_encoder_has_no_part_in_it
 
 
 def test_what_was_interrupted_ends_with_the_same_bits(
-    card: ModelCard, sentences: Sentences, scaler: RobustScaler, codebooks: Codebooks
+    card: ModelCard, sentences: DecoderSentences, scaler: RobustScaler, codebooks: Codebooks
 ) -> None:
     asked = settings(steps=12, codes=True)
     whole, first, second = (training(card, sentences, asked, scaler, codebooks) for _ in range(3))
@@ -177,7 +177,7 @@ def test_what_was_interrupted_ends_with_the_same_bits(
 
 
 def test_it_learns_and_the_file_is_one_that_a_card_of_another_layout_may_name(
-    card: ModelCard, sentences: Sentences, scaler: RobustScaler, codebooks: Codebooks, tmp_path: Path
+    card: ModelCard, sentences: DecoderSentences, scaler: RobustScaler, codebooks: Codebooks, tmp_path: Path
 ) -> None:
     made = training(card, sentences, settings(steps=40, learning_rate=3e-3), scaler, codebooks)
     made.run(InMemory(), lambda done, of: None)
@@ -194,12 +194,12 @@ def test_it_learns_and_the_file_is_one_that_a_card_of_another_layout_may_name(
 
 
 def test_what_does_not_fit_is_said(
-    card: ModelCard, sentences: Sentences, scaler: RobustScaler, codebooks: Codebooks
+    card: ModelCard, sentences: DecoderSentences, scaler: RobustScaler, codebooks: Codebooks
 ) -> None:
-    narrow = Sentences(sentences.embeddings[:, :8], sentences.targets, sentences.u, sentences.codes)
+    narrow = DecoderSentences(sentences.embeddings[:, :8], sentences.targets, sentences.u, sentences.codes)
     with pytest.raises(ValueError, match=f"takes embeddings of {card.dim} dimensions, those of the corpus have 8"):
         training(card, narrow, settings(), scaler, codebooks)
-    empty = Sentences(sentences.embeddings[:0], Tokens.of([]), sentences.u[:0])
+    empty = DecoderSentences(sentences.embeddings[:0], Tokens.of([]), sentences.u[:0])
     with pytest.raises(ValueError, match="no sentence of a training document"):
         training(card, empty, settings(), scaler, codebooks)
     coded = settings(codes=True)

@@ -50,6 +50,9 @@ def write_hub(
         licence: of the texts, as the Hub names it; None: it is not known.
         draw: draws plots of languages, lengths and AutoBLEU (`pipeline/quality/report/dataset.py`).
 
+    Returns:
+        What was written.
+
     Raises:
         CorpusError: for a damaged file of the corpus.
     """

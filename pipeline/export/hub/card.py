@@ -50,6 +50,9 @@ def dataset_card(
         figures: of the written rows.
         licence: of the texts, as the Hub names it; None: it is not known.
         plots: path of each plot → its caption.
+
+    Returns:
+        Markdown with a YAML header.
     """
     corpus = selection.corpus
     config = newest_config(corpus.store)

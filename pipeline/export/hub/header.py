@@ -55,8 +55,16 @@ def size_category(rows: int) -> str:
 
 
 def header(name: str, licences: list[str], figures: ExportFigures, file_bytes: int) -> dict[str, Any]:
-    """Return the header. `licences`: of the texts and of the encoder, as the Hub names them; `file_bytes`: of the
-    Parquet files.
+    """Return the YAML header of a dataset card.
+
+    Args:
+        name: the name of the corpus.
+        licences: the licences of the texts and of the encoder, as the Hub names them.
+        figures: the numbers of the written rows.
+        file_bytes: the size of the Parquet files.
+
+    Returns:
+        Field → value.
     """
     splits = [split for split in SPLITS if split in figures.rows]
     rows = sum(figures.rows.values())

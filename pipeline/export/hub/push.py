@@ -32,7 +32,7 @@ class HubError(PipelineError):
 
 
 class Push:
-    """An upload to one dataset repository. Raises `ConfigError` for a name, a place or a token that cannot work.
+    """An upload to one dataset repository.
 
     Args:
         repo: USER/NAME or ORGANISATION/NAME.
@@ -42,6 +42,17 @@ class Push:
     """
 
     def __init__(self, repo: str, to: str, *, private: bool = False, replace: bool = False) -> None:
+        """Check what can be checked before anything is written.
+
+        Args:
+            repo: the repository, `USER/NAME` or `ORGANISATION/NAME`.
+            to: the local folder that is uploaded.
+            private: whether a new repository is private.
+            replace: whether a repository that has files may be overwritten.
+
+        Raises:
+            ConfigError: for a name, a folder or a token that cannot work, or if the Hub is switched off.
+        """
         self.repo, self.folder, self._private, self._replace = repo, to, private, replace
         if is_remote(to):
             raise ConfigError(

@@ -46,7 +46,17 @@ class BrowseOptions:
 
 
 def browse_corpus(console: Console, corpus: Corpus, options: BrowseOptions) -> None:
-    """Serve the page until the program is interrupted. Raises `ConfigError` for options that do not fit."""
+    """Serve the page until the program is interrupted.
+
+    Args:
+        console: where the address is printed.
+        corpus: the corpus.
+        options: the options of the command.
+
+    Raises:
+        ConfigError: if a package is missing, or for options that do not fit.
+        CorpusError: if the corpus has no sentence yet.
+    """
     if told := missing_extras(["browse"]):
         raise ConfigError(told)
     if not corpus.parts or not corpus.rows:
@@ -93,7 +103,16 @@ def listening(port: int) -> socket.socket:
 
 
 def server_of(corpus: Corpus, token: str, index: NearestIndex | None) -> uvicorn.Server:
-    """Return the server of one corpus."""
+    """Return the server of one corpus.
+
+    Args:
+        corpus: the corpus.
+        token: the secret in the address, without which nothing is served.
+        index: makes the search for neighbours faster; None to compare all rows.
+
+    Returns:
+        A server that does not listen yet.
+    """
     import uvicorn
 
     from pipeline.quality.browse.server import application

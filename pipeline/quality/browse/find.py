@@ -51,7 +51,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPage:
     """Rows of one page. `found`: the rows of the answer as far as known, from `read` rows; `whole`: these are all."""
 
     places: list[Place]
@@ -77,18 +77,22 @@ class Finder:
         """Parse a condition; None for an empty one. Raises `ExpressionError`."""
         return self._corpus.condition(where, "filter") if where and where.strip() else None
 
-    def find(self, question: Question, start: int, count: int, watch: Watch, *, all_rows: bool = False) -> Found:
+    def find(self, question: Question, start: int, count: int, watch: Watch, *, all_rows: bool = False) -> FoundPage:
         """Return rows `start` to before `start + count` of the answer.
 
         Args:
             question: which rows.
             start: the number of rows before the page.
-            count: how many rows.
+            count: how many rows the page has.
             watch: is told of the rows that are read.
             all_rows: read all rows, so that their number is known.
 
+        Returns:
+            The rows of the page, and how many rows there are, if that is known.
+
         Raises:
-            ConfigError: for a condition or a column that the corpus does not have; `CorpusError` for damaged files.
+            ConfigError: for a condition or a column that the corpus does not have, or a page that is too deep;
+                `CorpusError` for damaged files.
         """
         where = self.condition(question.where)
         if question.sort is not None:
@@ -122,7 +126,7 @@ class Finder:
                 self._kept.popitem(last=False)
             return state
 
-    def _in_order(self, start: int, count: int) -> Found:
+    def _in_order(self, start: int, count: int) -> FoundPage:
         corpus, rows = self._corpus, self._corpus.rows
         places: list[Place] = []
         if start < rows:
@@ -133,7 +137,7 @@ class Finder:
                     end = min(reader.rows, row + count - len(places))
                     places += [(reader.part, one) for one in range(row, end)]
                 at, row = at + 1, 0
-        return Found(places, len(places), rows, whole=True)
+        return FoundPage(places, len(places), rows, whole=True)
 
 
 @dataclass
@@ -149,7 +153,7 @@ class _Scan:
     found: int = 0
     whole: bool = False
 
-    def find(self, start: int, count: int, watch: Watch, all_rows: bool) -> Found:
+    def find(self, start: int, count: int, watch: Watch, all_rows: bool) -> FoundPage:
         places: list[Place] = []
         before = 0
         for (part, group), satisfying in zip(list(self.groups), list(self.counts), strict=True):
@@ -166,7 +170,7 @@ class _Scan:
                 if self.found > start + count and not all_rows:  # one more says that there is a next page
                     break
         self.whole = self.whole or self.read == self.corpus.rows
-        return Found(places, self.read, self.found, self.whole)
+        return FoundPage(places, self.read, self.found, self.whole)
 
     def _go_on(self, watch: Watch) -> Iterator[tuple[str, Ints, int]]:
         """Yield part, rows that satisfy the condition, and how many did before, of the row groups not yet read."""
@@ -208,14 +212,16 @@ class _Order:
         self._kept = KEPT
         self._found = 0
 
-    def find(self, start: int, count: int, watch: Watch, all_rows: bool) -> Found:
+    def find(self, start: int, count: int, watch: Watch, all_rows: bool) -> FoundPage:
         while self._best is None or (self._best.num_rows < self._found and self._best.num_rows < start + count):
             if self._best is not None:
                 self._kept = min(DEEPEST, 4 * self._kept)
             self._best = self._read(watch)
         page = self._best.slice(start, count)
         parts = [self._corpus.parts[at] for at in page["at"].to_pylist()]
-        return Found(list(zip(parts, page[ROW].to_pylist(), strict=True)), self._corpus.rows, self._found, whole=True)
+        return FoundPage(
+            list(zip(parts, page[ROW].to_pylist(), strict=True)), self._corpus.rows, self._found, whole=True
+        )
 
     def _read(self, watch: Watch) -> pa.Table:
         """Read the column, and return its first rows."""
@@ -257,7 +263,16 @@ class _Order:
 
 
 def values_of(corpus: Corpus, places: list[Place], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return `part`, `row` and the named columns of these rows, in their order; each row group is read once."""
+    """Return the values of some rows; each row group is read once.
+
+    Args:
+        corpus: the corpus.
+        places: (part, row) of each.
+        names: the columns to read.
+
+    Returns:
+        `part`, `row` and the named columns of each row, in the order of `places`.
+    """
     found: dict[Place, dict[str, Any]] = {}
     wanted: dict[str, list[int]] = {}
     for part, row in places:

@@ -17,7 +17,7 @@ from pipeline.quality.browse.watch import Watch
 COUNT = 12
 
 
-class _Watched:
+class _WatchedCorpus:
     """A corpus of which each row group that is read is told to a watch."""
 
     def __init__(self, corpus: Corpus, watch: Watch) -> None:
@@ -54,16 +54,19 @@ def neighbours(
 
     Args:
         corpus: the corpus.
-        part: where the row is.
-        row: its number there.
+        part: the part of the row.
+        row: its number in the part.
         where: a condition that the others must satisfy; without one and with an index, only likely rows are compared.
-        index: of the whole corpus.
+        index: an index of the whole corpus; None to compare all rows.
         watch: is told of the rows that are compared.
+
+    Returns:
+        At most `COUNT` rows as `shown_row` returns them.
 
     Raises:
         CorpusError: for a row that does not exist or has no usable embedding.
     """
     names = tuple(name for name in (TEXT, DECODED, "lang", "autobleu", "doc_id") if name in corpus.catalogue)
     index = index if where is None else None
-    found = find_nearest(_Watched(corpus, watch), (part, row), COUNT, names, where, "cosine", index)
+    found = find_nearest(_WatchedCorpus(corpus, watch), (part, row), COUNT, names, where, "cosine", index)
     return [shown_row(one, names, SHORT) | {"score": one["score"]} for one in found.to_pylist()]

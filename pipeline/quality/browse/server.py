@@ -47,7 +47,16 @@ FILES = {
 
 
 def application(corpus: Corpus, token: str, index: NearestIndex | None = None) -> Guard:
-    """Return the application for one corpus; `index` makes the search for neighbours faster."""
+    """Return the web application for one corpus.
+
+    Args:
+        corpus: the corpus.
+        token: the secret in the address, without which nothing is served.
+        index: makes the search for neighbours faster; None to compare all rows.
+
+    Returns:
+        An ASGI application.
+    """
     served = _Served(corpus, index)
     routes = [
         *(Route(path, _file(*place), methods=["GET"]) for path, place in FILES.items()),

@@ -64,12 +64,31 @@ def shown_columns(corpus: Corpus, asked: list[str]) -> tuple[str, ...]:
 def shown_rows(
     corpus: Corpus, places: list[Place], names: tuple[str, ...], longest: int = SHORT
 ) -> list[dict[str, Any]]:
-    """Return rows: `part`, `row`, `values` by column, the pieces of `text` and `decoded`. names: of `shown_columns`."""
+    """Return rows as the page shows them.
+
+    Args:
+        corpus: the corpus.
+        places: (part, row) of each.
+        names: the columns, as `shown_columns` returns them.
+        longest: the most characters of a value.
+
+    Returns:
+        For each row `part`, `row`, `values` by column, and the pieces of `text` and `decoded`.
+    """
     return [shown_row(one, names, longest) for one in values_of(corpus, places, names)]
 
 
 def shown_row(values: dict[str, Any], names: tuple[str, ...], longest: int) -> dict[str, Any]:
-    """Return one row of `shown_rows`."""
+    """Return one row of `shown_rows`.
+
+    Args:
+        values: what `values_of` returned for the row.
+        names: the columns.
+        longest: the most characters of a value.
+
+    Returns:
+        `part`, `row`, `values` by column, and the pieces of `text` and `decoded`.
+    """
     return {
         PART: values[PART],
         ROW: values[ROW],
@@ -107,7 +126,13 @@ def _cut(text: str, longest: int) -> str:
 def looked_at(corpus: Corpus, part: str, row: int) -> dict[str, Any]:
     """Return all that the corpus says of one row, and the sentences around it.
 
-    Raises `CorpusError` for a row that does not exist.
+    Args:
+        corpus: the corpus; `CorpusError` is raised if it has no such row.
+        part: the part of the row.
+        row: its number in the part.
+
+    Returns:
+        What `shown_row` returns, and the document as `around` returns it.
     """
     names = tuple(name for name, column in corpus.catalogue.items() if column.family not in layout.VECTORS)
     found = shown_rows(corpus, [(part, row)], names, LONG)[0]
@@ -115,10 +140,20 @@ def looked_at(corpus: Corpus, part: str, row: int) -> dict[str, Any]:
 
 
 def around(corpus: Corpus, part: str, row: int, before: int, after: int) -> dict[str, Any]:
-    """Return the document of a row, and its sentences from so many before the row to so many after it.
+    """Return the document of a row, and the sentences around the row.
 
-    Only the row groups of these sentences are read. `first` and `last` are places of the sentences in the document
-    (from 1), `sentences` its number of them.
+    Only the row groups of these sentences are read.
+
+    Args:
+        corpus: the corpus; `CorpusError` is raised if it has no such row.
+        part: the part of the row.
+        row: its number in the part.
+        before: how many sentences before the row; at most half of `MOST_AROUND`.
+        after: how many sentences after it.
+
+    Returns:
+        The document's `id`, `piece` and number of `sentences`; the `rows`; the places of the `first` and the `last` of
+            them in the document, from 1.
     """
     before, after = (min(max(one, 0), MOST_AROUND // 2) for one in (before, after))
     names = tuple(name for name in (TEXT, DECODED, "lang", "autobleu", "paragraph") if name in corpus.catalogue)

@@ -40,10 +40,15 @@ class CompareOptions:
 
 
 def compare(console: Console, config: RunConfig, options: CompareOptions, find_device: Callable[[], str]) -> None:
-    """Print the tables and write the plot. `find_device` says where networks compute, once everything else is checked.
+    """Print the tables and write the plot.
 
-    Raises `ConfigError` for impossible options before anything long begins, and `CorpusError` if no document of the
-    sample can be used.
+    Impossible options are found before anything long begins.
+
+    Args:
+        console: where the tables are printed.
+        config: the configuration of the corpus.
+        options: the options of the command; `ConfigError` is raised if they do not fit.
+        find_device: says where networks compute; it is called once everything else is checked.
     """
     methods = _methods(config.segment, options.methods)
     check_languages(config)

@@ -22,7 +22,16 @@ GREY = "#666666"
 
 
 def draw(file: IO[bytes], form: str, scored: list[Scored], max_chars: int, title: str, about: str) -> None:
-    """Write the plot in one of `FORMATS`."""
+    """Write the plot of AutoBLEU by sentence length.
+
+    Args:
+        file: the open file.
+        form: the format, one of `FORMATS`.
+        scored: the methods with their scores.
+        max_chars: the longest sentence that is allowed, in characters; a line marks it.
+        title: the title of the plot.
+        about: the line below it.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 

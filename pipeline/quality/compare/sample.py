@@ -48,7 +48,13 @@ class TextSample:
         return f"{counted(len(self.texts), 'document')}, {number(self.characters)} characters"
 
     def reject(self, reason: str, records: int, error: str) -> None:
-        """Count records that cannot be used."""
+        """Count records that cannot be used.
+
+        Args:
+            reason: why they cannot be used.
+            records: how many there are.
+            error: what is wrong, for a person; the first one is kept.
+        """
         self.skipped[reason] += records
         self.first_error = self.first_error or error
 

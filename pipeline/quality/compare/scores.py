@@ -118,7 +118,18 @@ class Scored:
 
 
 def cut(settings: SegmentSettings, method: str, sample: TextSample, count_tokens: Count, device: str) -> Cut:
-    """Segment the sample, then repeat it to measure the time. Raises `StartError` if the method cannot be loaded."""
+    """Segment the sample, and repeat that to measure the time.
+
+    Args:
+        settings: the section `segment`.
+        method: the method that is used instead of the one in the settings.
+        sample: the texts.
+        count_tokens: counts the tokens of a text.
+        device: where networks compute: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        The sentences, and the speed in MB/s. `StartError` is raised if the method cannot be loaded.
+    """
     with starting(f"segment.method {method}"):
         segmenter = Segmenter(settings.model_copy(update={"method": method}), count_tokens, device)
     segmented = segmenter.segment(
@@ -148,7 +159,17 @@ class Scorer:
         return f"{' → '.join(names)}, {'greedy' if autobleu.beam == 1 else f'beam {autobleu.beam}'}"
 
     def score(self, made: Cut, sample: TextSample, progress: RowProgress) -> Scored:
-        """Encode and decode every sentence. Raises `CorpusError` if one does not fit into the device's memory."""
+        """Encode and decode every sentence.
+
+        Args:
+            made: the sentences of one method.
+            sample: the texts that they were cut from.
+            progress: is told of scored sentences.
+
+        Returns:
+            AutoBLEU of each sentence, how many were truncated, and the seconds. `CorpusError` is raised if a sentence
+                does not fit into the device's memory.
+        """
         langs = pa.array(sample.langs).take(pa.array(made.segmented.document))
         zeros = pa.array(np.zeros(made.sentences))
         table = pa.table({"sentences.text": made.segmented.text, "sentences.lang": langs, "sentences.u": zeros})

@@ -17,15 +17,28 @@ from pipeline.quality.compare.scores import Scored
 
 
 def show_sample(console: Console, name: str, sample: TextSample) -> None:
-    """Show what is compared, and what could not be used."""
-    console.print(f"TextSample of [bold]{escape(name)}[/]: {sample.describe()}", highlight=False)
+    """Show what is compared, and what could not be used.
+
+    Args:
+        console: where it is shown.
+        name: the name of the corpus.
+        sample: the texts.
+    """
+    console.print(f"Sample of [bold]{escape(name)}[/]: {sample.describe()}", highlight=False)
     if sample.skipped:
         reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sample.skipped.most_common())
         console.print(Text(f"skipped {counted(sample.skipped.total(), 'record')}: {reasons}", style="yellow"))
 
 
 def show_methods(console: Console, scored: list[Scored], max_chars: int, models: str) -> None:
-    """Show a column per method, and a row per figure."""
+    """Show a table with a column for each method and a row for each figure.
+
+    Args:
+        console: where the table is printed.
+        scored: the methods with their scores.
+        max_chars: the longest sentence that is allowed, in characters.
+        models: what encoded and decoded the sentences.
+    """
 
     def length(share: float) -> Callable[[Scored], str]:
         return lambda one: number(float(np.quantile(one.chars, share)))
@@ -54,7 +67,13 @@ def show_methods(console: Console, scored: list[Scored], max_chars: int, models:
 
 
 def show_lengths(console: Console, scored: list[Scored], max_chars: int) -> None:
-    """Show average AutoBLEU by sentence length, with the number of sentences behind it (Figure 3 of the paper)."""
+    """Show average AutoBLEU by sentence length, with the number of sentences behind it (Figure 3 of the paper).
+
+    Args:
+        console: where the table is printed.
+        scored: the methods with their scores.
+        max_chars: the longest sentence that is allowed, in characters.
+    """
     columns = [one.by_length(max_chars) for one in scored]
     widest = max(len(number(length.sentences)) for column in columns for length in column)
     table = _table("characters", scored)

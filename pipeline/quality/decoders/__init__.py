@@ -17,7 +17,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
-from pipeline.quality.decoders.measure import Measured, Measuring
+from pipeline.quality.decoders.measure import MeasuredDecoder, Measuring
 from pipeline.quality.decoders.sample import SPLITS, HeldOutSample, take_held_out
 from pipeline.quality.decoders.show import figures, to_html, to_json, to_table
 from pipeline.quality.report.plots import standalone
@@ -43,10 +43,20 @@ class DecoderOptions:
 
 def compare_decoders(
     console: Console, corpus: Corpus, options: DecoderOptions, find_device: Callable[[], str]
-) -> list[Measured]:
-    """Measure both decoders, print the table, and write page, figures and numbers. Returns what was measured.
+) -> list[MeasuredDecoder]:
+    """Measure both decoders, print the table, and write page, figures and numbers.
 
-    Raises `ConfigError` for options or decoders that cannot be compared, before anything is decoded.
+    Args:
+        console: where the table is printed.
+        corpus: the corpus.
+        options: the options of the command.
+        find_device: says where networks compute; it is called once everything else is checked.
+
+    Returns:
+        What was measured of each decoder.
+
+    Raises:
+        ConfigError: for options or decoders that cannot be compared, before anything is decoded.
     """
     levels = levels_of(options.levels)
     if options.split not in SPLITS:
@@ -72,7 +82,7 @@ def compare_decoders(
     return found
 
 
-def _write(console: Console, corpus: Corpus, sample: HeldOutSample, found: list[Measured], to: str) -> None:
+def _write(console: Console, corpus: Corpus, sample: HeldOutSample, found: list[MeasuredDecoder], to: str) -> None:
     plots = figures(sample, found)
     files = {
         "results.json": (json.dumps(to_json(corpus.url, sample, found), indent=1, ensure_ascii=False) + "\n").encode(),

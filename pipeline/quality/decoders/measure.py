@@ -30,7 +30,7 @@ EXTERNAL_TOKENS = 16_384
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDecoder:
     """What one decoder made of the sample.
 
     levels: of noise, the first is 0; bleu: (rows, levels), 0–100; cosine: (rows, levels), in [0, 1], with an external
@@ -48,7 +48,18 @@ class Measured:
 
 
 class Measuring:
-    """What decoders are held against. levels: of noise, without 0; external: an encoder for cosines, if any."""
+    """Measures decoders on one sample of sentences.
+
+    Args:
+        corpus: the corpus, with a fitted scaler.
+        sample: the held-out sentences.
+        levels: the levels of noise, without 0.
+        external: the encoder for cosines; None to leave them out.
+        device: where networks compute: `cpu`, `cuda:0`, `mps`.
+
+    Raises:
+        ConfigError: if the corpus has no robust scaler.
+    """
 
     def __init__(
         self, corpus: Corpus, sample: HeldOutSample, levels: tuple[float, ...], external: str | None, device: str
@@ -62,7 +73,7 @@ class Measuring:
         self.scaler, self.levels = scaler, (0.0, *levels)
         self.codebooks = _codebooks(corpus) if sample.codes is not None else None
 
-    def measure(self, card: ModelCard, asked: str) -> Measured:
+    def measure(self, card: ModelCard, asked: str) -> MeasuredDecoder:
         """Decode everything with one decoder. Raises `ConfigError` for a language that it does not speak."""
         decoder = BatchedDecoder(AutobleuSettings(model=asked))
         decoder.setup(self.device)
@@ -79,7 +90,7 @@ class Measuring:
         noisy = [texts(self._noisy(level)) for level in self.levels]
         numbers = self._numbers()
         dequantised = [texts(self._dequantised(first)) for first in numbers]
-        return Measured(
+        return MeasuredDecoder(
             card,
             asked,
             self.levels,

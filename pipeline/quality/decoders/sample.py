@@ -22,7 +22,7 @@ SPLITS = (HELD_OUT, *(one for one in ALL_SPLITS if one != "train"))
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanScore:
     """A mean over sentences, and its standard error: documents are what was drawn."""
 
     mean: float
@@ -56,21 +56,32 @@ class HeldOutSample:
         of = "validation and test" if self.split == HELD_OUT else self.split
         return f"{counted(len(self), 'sentence')} in {counted(count, 'document')} of {of}"
 
-    def mean(self, values: npt.NDArray[np.floating]) -> Mean:
+    def mean(self, values: npt.NDArray[np.floating]) -> MeanScore:
         """Return the mean of (rows,) values, and its error with whole documents as what was drawn (clusters)."""
         exact = np.asarray(values, np.float64)
         mean = float(exact.mean())
         sums = np.bincount(self.documents, exact - mean)
         count = len(np.unique(self.documents))
         if count < 2:
-            return Mean(mean, math.nan)
-        return Mean(mean, math.sqrt(count / (count - 1) * float(np.square(sums).sum())) / len(exact))
+            return MeanScore(mean, math.nan)
+        return MeanScore(mean, math.sqrt(count / (count - 1) * float(np.square(sums).sum())) / len(exact))
 
 
 def take_held_out(corpus: Corpus, split: str, most: int) -> HeldOutSample:
-    """Return the sentences of validation and test documents, or of one of the two, with the smallest u.
+    """Return held-out sentences, those with the smallest u.
 
-    Truncated sentences are left out. Raises `ConfigError` if there is none, or no embedding.
+    Truncated sentences are left out.
+
+    Args:
+        corpus: the corpus.
+        split: `validation`, `test`, or `HELD_OUT` for both.
+        most: how many sentences.
+
+    Returns:
+        The sentences, with their embeddings and codes.
+
+    Raises:
+        ConfigError: if there is no such sentence, or no embedding.
     """
     if "embedding" not in corpus.columns:
         raise ConfigError(f"{corpus.url} has no embeddings to decode: run it with a section `encode: {{}}`")

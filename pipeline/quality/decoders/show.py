@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.quality.decoders.measure import Measured, Scores
-from pipeline.quality.decoders.sample import HeldOutSample, Mean
+from pipeline.quality.decoders.measure import MeasuredDecoder, Scores
+from pipeline.quality.decoders.sample import HeldOutSample, MeanScore
 from pipeline.quality.report import page_of
 from pipeline.quality.report.page import Figure, Headline, Note, Section, Table, decimal, number
 from pipeline.quality.report.plots import Line, by_length, histogram, lines
@@ -19,19 +19,14 @@ LENGTH_STEP, LENGTHS = 20, 10  # characters; steps, the last one takes all that 
 ALL = "all"
 
 
-def differences(sample: HeldOutSample, first: Scores, second: Scores) -> list[Mean]:
-    """Return second − first, paired by sentence, of each column."""
-    return [sample.mean(column) for column in (second.astype(np.float64) - first).T]
-
-
-def verdict(difference: Mean) -> str:
+def verdict(difference: MeanScore) -> str:
     """Say whether a difference is larger than two standard errors."""
     if not abs(difference.mean) > 2 * difference.error:
         return "alike"
     return "higher" if difference.mean > 0 else "lower"
 
 
-def _rows(sample: HeldOutSample, found: Sequence[Measured]) -> list[tuple[str, list[Mean], Mean]]:
+def _rows(sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> list[tuple[str, list[MeanScore], MeanScore]]:
     """Return name, mean of each decoder, and difference: Table 7 by language, then by noise, then by codebooks."""
     first, second = found
     langs = np.asarray(sample.langs, object)
@@ -52,7 +47,9 @@ def _rows(sample: HeldOutSample, found: Sequence[Measured]) -> list[tuple[str, l
     return rows
 
 
-def _compared(sample: HeldOutSample, found: Sequence[Measured], values: Sequence[Scores]) -> tuple[list[Mean], Mean]:
+def _compared(
+    sample: HeldOutSample, found: Sequence[MeasuredDecoder], values: Sequence[Scores]
+) -> tuple[list[MeanScore], MeanScore]:
     return [sample.mean(one) for one in values], sample.mean(values[1].astype(np.float64) - values[0])
 
 
@@ -68,13 +65,13 @@ def _subset(sample: HeldOutSample, rows: Any) -> HeldOutSample:
     )
 
 
-def _names(found: Sequence[Measured]) -> list[str]:
+def _names(found: Sequence[MeasuredDecoder]) -> list[str]:
     """Return the cards' names; where they are alike, what was asked for."""
     names = [one.card.name for one in found]
     return names if len(set(names)) == len(names) else [one.asked for one in found]
 
 
-def to_table(sample: HeldOutSample, found: Sequence[Measured]) -> list[str]:
+def to_table(sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> list[str]:
     """Return the lines of the table."""
     names, rows = _names(found), _rows(sample, found)
     width = max(len(name) for name, *_ in rows)
@@ -87,10 +84,19 @@ def to_table(sample: HeldOutSample, found: Sequence[Measured]) -> list[str]:
     return [*shown, "± two standard errors, over documents; differences are paired by sentence"]
 
 
-def to_json(url: str, sample: HeldOutSample, found: Sequence[Measured]) -> dict[str, Any]:
-    """Return every number of the figures. A standard error over one document is null."""
+def to_json(url: str, sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> dict[str, Any]:
+    """Return every number of the figures.
 
-    def of(one: Mean) -> dict[str, float | None]:
+    Args:
+        url: the corpus.
+        sample: the held-out sentences.
+        found: what was measured of the two decoders.
+
+    Returns:
+        A mapping for `json.dumps`; a standard error over one document is null.
+    """
+
+    def of(one: MeanScore) -> dict[str, float | None]:
         return {"mean": one.mean, "error": one.error if math.isfinite(one.error) else None}
 
     names = _names(found)
@@ -106,7 +112,7 @@ def to_json(url: str, sample: HeldOutSample, found: Sequence[Measured]) -> dict[
     return about | {"documents": len(np.unique(sample.documents)), "decoders": decoders, "rows": rows}
 
 
-def figures(sample: HeldOutSample, found: Sequence[Measured]) -> dict[str, Figure]:
+def figures(sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> dict[str, Figure]:
     """Return the figures by the names of their files."""
     names, first = _names(found), found[0]
 
@@ -162,8 +168,18 @@ def _bins(sample: HeldOutSample, values: Scores) -> list[Bin]:
     return found
 
 
-def to_html(url: str, sample: HeldOutSample, found: Sequence[Measured], plots: Mapping[str, Figure]) -> str:
-    """Return the page: the differences in words, Table 7, and the figures."""
+def to_html(url: str, sample: HeldOutSample, found: Sequence[MeasuredDecoder], plots: Mapping[str, Figure]) -> str:
+    """Return the page: the differences in words, Table 7, and the figures.
+
+    Args:
+        url: the corpus.
+        sample: the held-out sentences.
+        found: what was measured of the two decoders.
+        plots: name → figure.
+
+    Returns:
+        The whole HTML file.
+    """
     names, rows = _names(found), _rows(sample, found)
     head = ("", *names, "difference", "")
     cells = [[name, *map(str, means), str(difference), verdict(difference)] for name, means, difference in rows]
@@ -182,7 +198,7 @@ def to_html(url: str, sample: HeldOutSample, found: Sequence[Measured], plots: M
     return page_of("Two decoders", url, headlines, notes, sections, lead)
 
 
-def _note(row: tuple[str, list[Mean], Mean]) -> Note:
+def _note(row: tuple[str, list[MeanScore], MeanScore]) -> Note:
     name, _, difference = row
     level = {"higher": "good", "lower": "bad", "alike": "plain"}[verdict(difference)]
     return Note(f"{name}: {difference} BLEU, {verdict(difference)}", level)

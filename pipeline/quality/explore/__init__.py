@@ -45,9 +45,12 @@ def write_explorer(
     Args:
         corpus: the corpus.
         to: the file; by default `report/interactive.html` in the corpus.
-        max_rows: about how many rows are looked at, in the random order of the parts.
+        max_rows: about how many rows are read, in the random order of the parts.
         expected: what was expected of the corpus, and whether it holds.
         most_bytes: the sample is made smaller until its data are no larger than this.
+
+    Returns:
+        The path or URL of the page.
 
     Raises:
         CorpusError: if no part is finished, or the corpus is damaged.

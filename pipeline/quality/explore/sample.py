@@ -96,7 +96,17 @@ class Sample:
 
 
 def read_sample(corpus: Corpus, max_rows: int, rows: int = SAMPLE, max_vectors: int = MAX_VECTORS) -> Sample:
-    """Take about `rows` rows of about the first `max_rows`."""
+    """Take a random sample of rows.
+
+    Args:
+        corpus: the corpus.
+        max_rows: sample only about the first rows, this many.
+        rows: how many rows the sample has, about.
+        max_vectors: how many embeddings the projection to two dimensions is computed from, at most.
+
+    Returns:
+        The rows with their places in two dimensions.
+    """
     rate = min(1.0, rows / max(1, min(corpus.rows, max_rows)))
     where = corpus.condition(f"u < {rate!r}")
     names = [name for name in dict.fromkeys((*SHOWN, *FLAGS, *LABELS)) if name in corpus.catalogue]

@@ -42,7 +42,19 @@ def render(
     expected: Sequence[Expectation] = (),
     compared: Section | None = None,
 ) -> str:
-    """Return the whole HTML file. The arguments are those of `write_report`."""
+    """Return the whole report.
+
+    Args:
+        found: what `gather` read from the corpus.
+        fits: the artifacts that the run depends on.
+        drift: how later data differs from what they were fitted on.
+        removed: under `select`, the reasons for which sentences are left out, and what is kept.
+        expected: what was expected of the corpus, and whether it holds.
+        compared: a comparison with another corpus.
+
+    Returns:
+        The HTML file.
+    """
     sections: list[Section | None] = [
         expectations(expected),
         compared,
@@ -79,9 +91,18 @@ def render(
 def page_of(
     kind: str, name: str, figures: Sequence[Headline], notes: Sequence[Note], sections: Sequence[Section], footer: str
 ) -> str:
-    """Return a page of the report's form.
+    """Return a page in the form of the report.
 
-    kind: what it is, "Corpus report"; name: of the corpus; footer: of which sentences it is.
+    Args:
+        kind: what the page is, such as `Corpus report`.
+        name: the name of the corpus.
+        figures: the large numbers at the top.
+        notes: the remarks below them.
+        sections: the sections of the page.
+        footer: says which sentences the numbers are of.
+
+    Returns:
+        The HTML file.
     """
     environment = Environment(
         loader=PackageLoader("pipeline.quality.report", "."),
@@ -143,6 +164,9 @@ def write_report(
         expected: what was expected of the corpus, and whether it holds.
         compared: a comparison with another corpus.
 
+    Returns:
+        The path or URL of the report.
+
     Raises:
         PipelineError: if the corpus is damaged, or the file cannot be written; an older file then stays as it was.
     """
@@ -161,7 +185,19 @@ def write_corpus_report(
     expected: Sequence[Expectation] = (),
     compared: Section | None = None,
 ) -> str:
-    """Write the report and return where it is. `say` is told why a section had to be left out."""
+    """Write the report of a corpus with everything that its records say.
+
+    Args:
+        corpus: the corpus.
+        to: the file; None for `report/index.html` in the corpus.
+        say: is told why a section had to be left out.
+        max_rows: read only about this many rows.
+        expected: what was expected of the corpus, and whether it holds.
+        compared: a comparison with another corpus.
+
+    Returns:
+        The path or URL of the report.
+    """
     records = records_of(corpus)
     try:
         removed = removed_by(corpus, max_rows)

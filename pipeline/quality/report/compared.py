@@ -40,10 +40,18 @@ def run_of(corpus: Corpus, name: str) -> str | None:
 
 
 def compare_corpora(corpus: Corpus, place: str, max_rows: int) -> Section:
-    """Return the section. `place`: a folder or URL of another corpus, or a run of this one.
+    """Compare a corpus with another one, or with an earlier run.
+
+    Args:
+        corpus: the corpus.
+        place: a folder or URL of another corpus, or a run of this one.
+        max_rows: read only about this many rows of each.
+
+    Returns:
+        A section of the report.
 
     Raises:
-        ConfigError: for the beginning of several runs.
+        ConfigError: if the text is the beginning of the names of several runs.
         CorpusError: if there is no such corpus or run, or nothing is left of it.
     """
     run = run_of(corpus, place)
@@ -116,17 +124,17 @@ def _settings_table(settings: list[tuple[str, str, str]]) -> Block:
     return Table(("setting", "here", "there"), cells, f"Settings that differ{more}", text=3)
 
 
-Measured = dict[tuple[str, str], Groups | str]
+MeasuredGroups = dict[tuple[str, str], Groups | str]
 
 
-def _measured(corpus: Corpus, max_rows: int) -> Measured:
+def _measured(corpus: Corpus, max_rows: int) -> MeasuredGroups:
     asked = [(name, "all") for name in MEASURES] + [(name, "lang") for name in BY_LANGUAGE]
     whole = [name for name, one in MEASURES.items() if not one.of_rows and name not in OF_ONE_RUN]
     found = measure_rows(corpus, asked, max_rows)
     return found | {(name, "all"): one for name, one in measure_whole(corpus, whole, max_rows).items()}
 
 
-def _value(found: Measured, name: str, kind: str = "all", group: str = "all") -> float | None:
+def _value(found: MeasuredGroups, name: str, kind: str = "all", group: str = "all") -> float | None:
     groups = found.get((name, kind), "")
     return groups[group][0] if not isinstance(groups, str) and group in groups else None
 
@@ -143,7 +151,7 @@ def _difference(name: str, ours: float | None, theirs: float | None) -> str:
     return text.replace("-", "−").replace(",", "\u202f")
 
 
-def _measures(ours: Measured, theirs: Measured) -> Table:
+def _measures(ours: MeasuredGroups, theirs: MeasuredGroups) -> Table:
     cells: list[list[Cell]] = []
     for name, measure in MEASURES.items():
         both = _value(ours, name), _value(theirs, name)
@@ -152,7 +160,7 @@ def _measures(ours: Measured, theirs: Measured) -> Table:
     return Table(("measure", "what it is", "here", "there", "difference"), cells, "Measures", text=2)
 
 
-def _languages(ours: Measured, theirs: Measured) -> Table:
+def _languages(ours: MeasuredGroups, theirs: MeasuredGroups) -> Table:
     counts = [
         {lang: rows for lang, (_, rows) in groups.items()} if not isinstance(groups, str) else {}
         for groups in (one.get(("tokens_mean", "lang"), "") for one in (ours, theirs))

@@ -15,13 +15,16 @@ from pipeline.quality.report.sections import DRAWN
 def dataset_plots(
     langs: Sequence[str], lang: npt.NDArray[np.int32], chars: npt.NDArray[np.int32], autobleu: npt.NDArray[np.float32]
 ) -> dict[str, tuple[str, bytes]]:
-    """Return file name → (caption, SVG file).
+    """Draw lengths, languages and AutoBLEU for a dataset card.
 
     Args:
         langs: names of languages, those with most sentences first.
-        lang: (rows,) place in `langs`.
-        chars: (rows,) lengths.
-        autobleu: (rows,) scores, NaN where a row has none.
+        lang: (rows,) int32, each row's place in `langs`.
+        chars: (rows,) int32, lengths in characters.
+        autobleu: (rows,) float32, scores, NaN where a row has none.
+
+    Returns:
+        File name → (caption, SVG file).
     """
     lengths = plots.histogram("chars", {"sentences": chars}, "sentence length (characters)")
     drawn = {"length.svg": ("Sentence length", lengths)}

@@ -78,7 +78,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def to_svg(figure: Figure, prefix: str, label: str) -> str:
+def _to_svg(figure: Figure, prefix: str, label: str) -> str:
     """Return the `<svg>` element. `prefix` makes its ids unique on the page; `label` says what the picture shows."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -136,15 +136,25 @@ def _plot(prefix: str, label: str, height: float = SIZE[1]) -> Iterator[Plot]:
         figure = Figure(figsize=(SIZE[0], height), layout="constrained")
         plot = Plot(figure.subplots())
         yield plot
-        plot.svg = to_svg(figure, prefix, label)
+        plot.svg = _to_svg(figure, prefix, label)
 
 
 def histogram(
     prefix: str, series: Mapping[str, Array], x: str, *, limits: tuple[float, float] | None = None, bins: int = 40
 ) -> str:
-    """Plot the distribution of one or more series, as shares; `limits`: left and right end, or those of 99.5 %.
+    """Plot the distribution of one or more series, as shares.
 
     Values beyond the right end are counted in the last bar.
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        series: name → values; NaN is left out.
+        x: the label of the axis.
+        limits: the left and the right end; None for those of 99.5 % of the values.
+        bins: how many bars there are.
+
+    Returns:
+        The SVG element.
     """
     series = {name: finite(values) for name, values in series.items()}
     values = np.concatenate(list(series.values()))
@@ -173,8 +183,16 @@ def histogram(
 
 
 def by_length(prefix: str, series: dict[str, list[Bin]], y: str, *, top: float) -> str:
-    """Plot the mean by sentence length with the band of quantiles (LCM paper, Figures 3 and 14); `top`: end of the
-    axis.
+    """Plot the mean by sentence length, with the band of quantiles (LCM paper, Figures 3 and 14).
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        series: name → bins of lengths.
+        y: the label of the vertical axis.
+        top: the upper end of that axis.
+
+    Returns:
+        The SVG element.
     """
     with _plot(prefix, f"{', '.join(series)} by sentence length") as plot:
         for (name, bins), color in zip(series.items(), COLORS, strict=False):
@@ -205,7 +223,18 @@ def by_language(
     extra: Mapping[str, float] | None = None,
     limits: tuple[float, float] | None = None,
 ) -> str:
-    """Plot the mean with the band of quantiles, one line per language; `extra`: another value of each (corpus BLEU)."""
+    """Plot the mean with the band of quantiles, one line for each language.
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        groups: (language, quantiles), from top to bottom.
+        x: the label of the axis.
+        extra: language → another value, drawn as a diamond, such as corpus BLEU.
+        limits: the ends of the axis; None to fit the values.
+
+    Returns:
+        The SVG element.
+    """
     names = [visible(name) for name, _ in groups]
     with _plot(prefix, f"{x} by language", height=max(1.3, 0.6 + 0.23 * len(groups))) as plot:
         places = np.arange(len(groups))[::-1]
@@ -225,8 +254,15 @@ def by_language(
 
 
 def by_noise(prefix: str, levels: Sequence[float], series: Mapping[str, Array]) -> str:
-    """Plot the mean score by variance of the noise with the band of quantiles (Figure 14); values: (rows, levels) in
-    [0, 1].
+    """Plot the mean score by variance of the noise, with the band of quantiles (Figure 14).
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        levels: the variances.
+        series: name → (rows, levels) in [0, 1].
+
+    Returns:
+        The SVG element.
     """
     with _plot(prefix, f"{', '.join(series)} by noise variance") as plot:
         for (name, values), color in zip(series.items(), COLORS, strict=False):
@@ -252,7 +288,19 @@ class Line:
 def lines(
     prefix: str, series: Mapping[str, Line], x: str, y: str, *, top: float, levels: Mapping[str, float] | None = None
 ) -> str:
-    """Plot means with bands of two standard errors; `levels`: heights of dashed lines, in the order of the series."""
+    """Plot means with bands of two standard errors.
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        series: name → places, means and standard errors.
+        x: the label of the horizontal axis.
+        y: the label of the vertical axis.
+        top: the upper end of the vertical axis.
+        levels: name → height of a dashed line, in the order of the series.
+
+    Returns:
+        The SVG element.
+    """
     with _plot(prefix, f"{', '.join(series)}: {y} by {x}") as plot:
         for (name, one), color in zip(series.items(), COLORS, strict=False):
             mean, error = np.asarray(one.means), 2 * np.nan_to_num(np.asarray(one.errors))
@@ -275,7 +323,18 @@ def standalone(svg: str) -> bytes:
 
 
 def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
-    """Plot how many pairs of numbers fall into each cell; darker means more (on a log scale). The line is x = y."""
+    """Plot how many pairs of numbers fall into each cell; darker means more (on a log scale). The line is x = y.
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        first: (rows,) the horizontal coordinates.
+        second: (rows,) the vertical coordinates; pairs with NaN are left out.
+        x: the label of the horizontal axis.
+        y: the label of the vertical axis.
+
+    Returns:
+        The SVG element.
+    """
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import LogNorm, to_rgba
 
@@ -310,7 +369,19 @@ def curve(
     top: float,
     level: tuple[str, float] | None = None,
 ) -> str:
-    """Plot a value by number of codebooks (Figure 9), from 0 on; `level`: name and height of a line to compare with."""
+    """Plot a value by number of codebooks (Figure 9), from 0 on.
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        points: the horizontal coordinates, and the vertical ones.
+        x: the label of the horizontal axis.
+        y: the label of the vertical axis.
+        top: the upper end of the vertical axis.
+        level: name and height of a dashed line to compare with.
+
+    Returns:
+        The SVG element.
+    """
     with _plot(prefix, f"{y} by {x}") as plot:
         plot.axes.plot(*points, color=BLUE, marker="o")
         if level:

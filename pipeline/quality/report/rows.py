@@ -124,7 +124,16 @@ class _Extremes:
 
 
 def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_VECTORS) -> ReportRows:
-    """Read about the first `max_rows` rows of a corpus, and the norms of about the first `max_vectors`."""
+    """Read what the report shows of rows.
+
+    Args:
+        corpus: the corpus.
+        max_rows: read only about this many rows, the first ones.
+        max_vectors: read only about this many embeddings, for their norms.
+
+    Returns:
+        Columns as arrays, and examples.
+    """
     there = corpus.catalogue
     scores = [name for name in SCORES if name in there]
     lists = [name for name in BY_NOISE if name in there]

@@ -237,7 +237,16 @@ def scores(found: Gathered) -> Section | None:
 
 
 def length_table(title: str, bins: list[Bin], digits: int = 1) -> Table:
-    """Return the numbers behind a plot by length."""
+    """Return the numbers behind a plot by length.
+
+    Args:
+        title: the title of the table.
+        bins: quantiles by sentence length.
+        digits: how many digits follow the decimal point.
+
+    Returns:
+        A table that is folded at first.
+    """
     cells: list[list[Cell]] = [
         [
             f"from {one.first}",

@@ -68,7 +68,16 @@ def _commonest(rows: ReportRows) -> str:
 
 
 def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]) -> list[Note]:
-    """Say in words what is right and what needs attention."""
+    """Say in words what is right and what needs attention.
+
+    Args:
+        found: what was read from the corpus.
+        fits: the artifacts that the run depends on.
+        drift: how later data differs from what they were fitted on.
+
+    Returns:
+        Remarks, each good, plain, to be looked at, or bad.
+    """
     accounting, rows = found.accounting, found.rows
     dropped, quarantined = sum(accounting.dropped.values()), sum(accounting.quarantined.values())
     equation = (

@@ -28,9 +28,9 @@ from pipeline.training.comparison import ablation
 from pipeline.training.comparison.results import (
     EPOCHS,
     SENTENCES,
-    Found,
     Measurement,
     Results,
+    SeedResult,
     to_markdown,
     to_svg,
 )
@@ -56,12 +56,30 @@ POOL_SEED = 0
 
 
 def compare_objectives(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
-    """Do all that is not done yet. Raises `ConfigError` before anything is trained for what cannot be."""
+    """Train and evaluate every objective that is not done yet, and compare them.
+
+    Args:
+        console: where progress is shown.
+        science: the settings; `ConfigError` is raised before anything is trained if they are not possible.
+        find_device: says where models are trained; it is called once everything else is checked.
+
+    Returns:
+        The table of results.
+    """
     return _compared(_Comparison(console, science, find_device, to_markdown, to_svg))
 
 
 def ablate(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
-    """Train the same model on every selection, and show what each gains over all sentences. Raises `ConfigError`."""
+    """Train the same model on every selection, and show what each gains over all sentences.
+
+    Args:
+        console: where progress is shown.
+        science: the settings; `ConfigError` is raised before anything is trained if they are not possible.
+        find_device: says where models are trained; it is called once everything else is checked.
+
+    Returns:
+        The table of results.
+    """
     return _compared(_Comparison(console, science, find_device, ablation.to_markdown, ablation.to_svg))
 
 
@@ -169,10 +187,12 @@ class _Comparison:
         rows = self._evaluate(f"{store.url.rstrip('/')}/{run}", one.sampling, with_baselines)
         name = run.rpartition("/")[2]
         figures = _figures(rows.pop(name)) | self._of_training(config, run)
-        found = Found(asked=asked, steps=config.train.steps, figures=figures)
+        found = SeedResult(asked=asked, steps=config.train.steps, figures=figures)
         self.results.rows.setdefault(row, {})[str(seed)] = found
         for baseline, result in rows.items():
-            self.results.baselines[baseline] = Found(asked=self._asked_of_baselines, steps=0, figures=_figures(result))
+            self.results.baselines[baseline] = SeedResult(
+                asked=self._asked_of_baselines, steps=0, figures=_figures(result)
+            )
         self._write()
 
     @cached_property
@@ -259,10 +279,18 @@ class _Comparison:
 
 
 def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:
-    """Return the seconds that a step of a long training takes, from the lines of each step of a short one.
+    """Estimate how long a step of a long training takes, from the log of a short one.
 
-    Medians are taken, and the first step counts only if there is no other: the first ones also prepare. The last steps
-    of the short one are of another loss where that is so for `last_share` of all; they count by that share.
+    Medians are taken, and the first step counts only if there is no other, as it also prepares things. If the last
+    steps of a training have another loss, those of the short one count by their share in the long one.
+
+    Args:
+        lines: the log, one line for each step.
+        clock: `cpu` for CPU seconds, anything else for seconds of the clock.
+        last_share: the share of steps at the end that have another loss; 0 if none have.
+
+    Returns:
+        Seconds.
     """
     each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
     others = math.ceil(last_share * len(each))

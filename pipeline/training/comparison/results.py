@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from pipeline.config.science import BASELINES, OWN, Claim, Scaling, ScienceSettings
+from pipeline.config.science import BASELINES, OWN, Claim, ScalingLaw, ScienceSettings
 from pipeline.training.comparison.scaling import HIGHEST, LOWEST, Point, alphas, fitted
 from pipeline.training.evaluation.table import TITLES
 
@@ -37,7 +37,7 @@ class Measurement(BaseModel):
     documents: Influences = ()
 
 
-class Found(BaseModel):
+class SeedResult(BaseModel):
     """What was measured of one row and seed. asked: digest of everything that it depends on."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -54,8 +54,8 @@ class Results(BaseModel):
 
     about: dict[str, str] = Field(default_factory=dict)
     steps: dict[str, int] = Field(default_factory=dict)
-    rows: dict[str, dict[str, Found]] = Field(default_factory=dict)
-    baselines: dict[str, Found] = Field(default_factory=dict)
+    rows: dict[str, dict[str, SeedResult]] = Field(default_factory=dict)
+    baselines: dict[str, SeedResult] = Field(default_factory=dict)
 
     def figure(self, metric: str, row: str) -> Measurement | None:
         """Return the mean of a figure over seeds, with its standard error; None if nobody has measured it.
@@ -166,7 +166,7 @@ _OF_FITS = (
 )
 
 
-def _scaling(results: Results, asked: Scaling) -> list[str]:
+def _scaling(results: Results, asked: ScalingLaw) -> list[str]:
     """Return the cells of a fit."""
     sides = [(results.figure("parameters", row), results.of_seeds(asked.metric, row)) for row in asked.rows]
     points = [
@@ -215,7 +215,16 @@ def trained(results: Results, row: str) -> list[str]:
 
 
 def said(results: Results, metric: str, row: str) -> str:
-    """Return a figure with two standard errors, for a table."""
+    """Return a figure with two standard errors, for a table.
+
+    Args:
+        results: the table of results.
+        metric: the figure.
+        row: the name of the row.
+
+    Returns:
+        The text; a dash if it was not measured.
+    """
     found = results.figure(metric, row)
     if found is None:
         return "–"

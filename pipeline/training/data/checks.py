@@ -21,7 +21,20 @@ Weights = Literal["none", "fragility"]
 def check_numbers(
     max_sentences: int, micro_concepts: int, rank: int, world: int, streams: int, buffer_sentences: int
 ) -> None:
-    """Raise `ConfigError` for settings of users, ValueError for arguments that only a program can pass."""
+    """Check the numbers that a loader is made with.
+
+    Args:
+        max_sentences: the most sentences of a sequence, the closing one counted; at least 2.
+        micro_concepts: the most sentences of a micro-batch; not below `max_sentences`.
+        rank: the number of this process, from 0.
+        world: how many processes there are.
+        streams: how many streams read the corpus; at least 1.
+        buffer_sentences: how many sentences a shuffle buffer holds; at least 1.
+
+    Raises:
+        ConfigError: for settings that a user gives.
+        ValueError: for arguments that only a program can pass.
+    """
     if max_sentences < 2:
         raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
     if max_sentences > micro_concepts:
@@ -58,7 +71,16 @@ def check_mix(sources: Sequence[TrainingSource], codes: bool) -> None:
 
 
 def check_columns(index: Index, weights: Weights, codes: bool) -> None:
-    """Raise `ConfigError` if the corpus lacks a column, with the section that makes it."""
+    """Refuse a corpus that lacks a column, and name the section that makes it.
+
+    Args:
+        index: the index.
+        weights: `none`, or `fragility` for the weights of sentences.
+        codes: whether codes are read.
+
+    Raises:
+        ConfigError: if a column is missing.
+    """
     lacking = None
     if codes and index.about.codebooks is None:
         lacking = "codes of its sentences; add a section `rvq: {}`"

@@ -16,7 +16,18 @@ from pipeline.training.data.index import Index, checked, digest_of, is_present, 
 
 
 def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions, answers: str | None) -> Index:
-    """Show the selection and the index, which is made if the corpus has none with its digest."""
+    """Show the selection and the index, which is made if the corpus does not have it yet.
+
+    Args:
+        console: where the tables are printed.
+        place: what the user named: a YAML file, or the corpus.
+        corpus: the corpus.
+        rules: the options of the command.
+        answers: the kept column with the code point at which a document's answer begins; None if there is none.
+
+    Returns:
+        The index.
+    """
     started = time.monotonic()
     selection = selection_of(place, corpus, rules)
     checked(corpus, selection.settings)

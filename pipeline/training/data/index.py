@@ -138,8 +138,12 @@ def make_index(
         origin: what error messages begin with.
         done: is told how many further rows were read.
 
+    Returns:
+        The index, which is read if the corpus has it already.
+
     Raises:
         ConfigError: or `CorpusError`, for what the corpus cannot answer, or if nothing is selected.
+        CorpusError: if nothing is selected, or the corpus cannot be read; `ConfigError` for what it cannot answer.
     """
     selection = checked(corpus, select, origin)
     parts, digest = _snapshot(selection, answers)
@@ -183,7 +187,19 @@ def make_index(
 
 
 def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
-    """Return the selection of a corpus that can be trained on. Raises `CorpusError` if it has no embeddings to read."""
+    """Return the selection of a corpus that can be trained on.
+
+    Args:
+        corpus: the corpus.
+        select: the section `select`.
+        origin: the option or setting that holds the condition, for messages.
+
+    Returns:
+        The selection.
+
+    Raises:
+        CorpusError: if the corpus has no embeddings to read, or purged documents are still in its files.
+    """
     if not corpus.parts:
         raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
     if "embedding" not in corpus.catalogue:

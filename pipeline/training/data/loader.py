@@ -56,28 +56,29 @@ class Loader:
     """Micro-batches of a split of one corpus, or of a mix of several; each iteration begins at `start`.
 
     Args:
-        sources: the corpora.
-        split: the split.
-        max_sentences: longer documents are wrapped at this number, the closing sentence included.
+        sources: the corpora with their indexes and weights.
+        split: `train`, `validation` or `test`.
+        max_sentences: the most sentences of a sequence, the closing one counted; longer documents are cut.
         micro_concepts: the most sentences of a micro-batch.
-        seed: of the order.
-        rank: the number of this process.
-        world: the number of processes.
-        start: the first micro-batch.
-        weights: of targets: "none" (1 each) or "fragility" (the column `weight`); sentences of prompts have 0.
-        codes: whether batches have codes.
-        texts: whether batches have texts.
-        tokenise: makes tokens of texts and languages; None: none.
-        pin: whether batches are in page-locked memory.
-        shuffle: False keeps the order of the corpus.
-        epochs: None goes on for ever.
-        streams: the most streams that processes can divide among them.
-        buffer_sentences: about how many sentences are permuted together.
-        threads: that read and decode; None: 2, or 8 if a corpus is on an object store, which answers slowly.
+        seed: decides on the order.
+        rank: the number of this process, from 0.
+        world: how many processes there are.
+        start: the number of the first micro-batch, counted over all processes.
+        weights: `none`, or `fragility` to read the weights of sentences.
+        codes: whether codes are read.
+        texts: whether the texts of sentences are read.
+        tokenise: (texts, languages) → tokens of the sentences; None to have no tokens.
+        pin: whether tensors are in pinned memory.
+        shuffle: whether the order is random.
+        epochs: how many times the split is read; None for ever.
+        streams: how many streams read the corpus.
+        buffer_sentences: how many sentences the shuffle buffer of a stream holds.
+        threads: how many threads read files; None for a number that suits the store.
 
     Raises:
         ConfigError: for what the corpora cannot give.
         CorpusError: if files that an index names are gone; while iterating, for a damaged one.
+        ValueError: for a mix of corpora with epochs, and as `check_numbers` raises it.
     """
 
     def __init__(

@@ -119,7 +119,13 @@ MicroBatch = list[BufferSlice]
 
 
 class DataOrder:
-    """The sequence of micro-batches over sources, which are drawn by their weights, one for each micro-batch."""
+    """The sequence of micro-batches over sources, which are drawn by their weights, one for each micro-batch.
+
+    Args:
+        sources: the sequences of each corpus.
+        weights: how often each source is drawn, relative to the others.
+        rules: sizes, seed, and whether the order is random.
+    """
 
     def __init__(self, sources: Sequence[Sequences], weights: Sequence[float], rules: OrderRules) -> None:
         self._sources, self._rules = sources, rules
@@ -134,7 +140,16 @@ class DataOrder:
         return max(1, min(self._rules.streams, sequences.blocks // STREAM_BLOCKS, full))
 
     def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, MicroBatch]]:
-        """Yield number and plan of a process's micro-batches from `start` on: those with number % world == rank."""
+        """Yield the micro-batches of one process.
+
+        Args:
+            rank: the number of the process, from 0.
+            world: how many processes there are.
+            start: the first number, counted over all processes.
+
+        Yields:
+            (number, plan) of micro-batches with number % world == rank.
+        """
         streams = [enumerate(self._stream(stream)) for stream in range(self.streams)]
         running = {number % self.streams for number in range(rank, rank + world * self.streams, world)}
         for number in count(start + (rank - start) % world, world):

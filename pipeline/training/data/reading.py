@@ -46,8 +46,12 @@ Tokenise = Callable[[Sequence[str], Sequence[str]], Tokens]
 
 
 class Reader:
-    """Reads shuffle buffers of one source. `families`: those of `COLUMNS` that are wanted; `first`: its first sequence
-    number.
+    """Reads shuffle buffers of one source.
+
+    Args:
+        index: the index of the source.
+        families: the families that are read, keys of `COLUMNS`.
+        first: the number of the source's first sequence, counted over all sources.
     """
 
     def __init__(self, index: Index, families: Sequence[str], first: int) -> None:
@@ -59,7 +63,17 @@ class Reader:
         return {family: self.index.parts[family.partition(".")[0]].to_pylist() for family in self.families}
 
     def read(self, part: int, rows: Ints, into: dict[str, npt.NDArray[Any]], places: Ints) -> None:
-        """Copy rows of a part, ascending, to their places in the arrays of every family."""
+        """Copy rows of a part to their places in the arrays of every family.
+
+        Args:
+            part: the number of the part in the index.
+            rows: (rows,) int64, ascending.
+            into: family → the array to fill.
+            places: (rows,) int64, where each row goes.
+
+        Raises:
+            CorpusError: if a file cannot be read.
+        """
         groups = rows // layout.ROW_GROUP_ROWS
         borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
         for family in self.families:
@@ -106,6 +120,11 @@ def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], pla
 class LoadedBuffer:
     """A shuffle buffer whose blocks are being read by `pool`. It does not reference the buffer, so both are freed
     together.
+
+    Args:
+        buffer: the plan of the buffer.
+        reader: reads its rows.
+        pool: the threads that read.
     """
 
     def __init__(self, buffer: ShuffleBuffer, reader: Reader, pool: Executor) -> None:
@@ -174,7 +193,16 @@ _NOTHING = np.empty(0, object)
 
 
 def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, tokenise: Tokenise | None = None) -> Batch:
-    """Return a micro-batch of slices of shuffle buffers, when these have been read."""
+    """Return a micro-batch of slices of shuffle buffers, once these have been read.
+
+    Args:
+        loaded: the buffers with the slice of each.
+        pin: whether tensors are in pinned memory.
+        tokenise: (texts, languages) → tokens of the sentences; None to have no tokens.
+
+    Returns:
+        The micro-batch.
+    """
     for buffer, _ in loaded:
         for one in buffer.reading:
             one.result()

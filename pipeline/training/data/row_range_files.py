@@ -40,7 +40,13 @@ _COPIED = 1 << 24  # bytes at a time
 
 
 class RowRangeWriter:
-    """Writes the row ranges of one split of an index. `files`: how many each written file holds; `digests`: of each."""
+    """Writes the row ranges of one split of an index. `files`: how many each written file holds; `digests`: of each.
+
+    Args:
+        store: the corpus.
+        digest: the digest of the index.
+        split: `train`, `validation` or `test`.
+    """
 
     def __init__(self, store: Store, digest: str, split: str) -> None:
         self._store, self._digest, self._split = store, digest, split
@@ -71,7 +77,18 @@ class RowRangeWriter:
 def damaged_files(
     store: Store, digest: str, split: str, files: Sequence[int], digests: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield files of a split that have changed: (path, what is wrong). `digests`: empty in older indexes."""
+    """Yield the files of a split that have changed.
+
+    Args:
+        store: the corpus.
+        digest: the digest of the index.
+        split: `train`, `validation` or `test`.
+        files: how many row ranges each file holds.
+        digests: the digest of each file; empty for older indexes.
+
+    Yields:
+        (path, what is wrong).
+    """
     for number, runs in enumerate(files):
         path = layout.index_runs_path(digest, split, number)
         try:
@@ -89,8 +106,13 @@ def damaged_files(
 
 
 class RowRanges:
-    """The row ranges of one split. `files`: how many each file holds. Raises `CorpusError` if one is gone or
-    damaged.
+    """The row ranges of one split.
+
+    Args:
+        store: the corpus.
+        digest: the digest of the index.
+        split: `train`, `validation` or `test`.
+        files: how many row ranges each file holds; `CorpusError` is raised if a file is gone or damaged.
     """
 
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:

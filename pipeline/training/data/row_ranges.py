@@ -32,8 +32,16 @@ BLOCK_GROUPS = 4  # row groups per shuffle block, about: parts of 13 groups have
 def row_ranges_of(
     selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]
 ) -> Iterator[list[Records]]:
-    """Yield the row ranges of one part after the other, by split; adds to `counts`, and tells `done` how many rows were
-    read.
+    """Yield the row ranges of one part after the other.
+
+    Args:
+        selection: the sentences.
+        answers: finds where the answer of a document begins.
+        counts: gets the numbers of what is kept and removed.
+        done: is told how many further rows were read.
+
+    Yields:
+        The row ranges of a part, one array for each split.
     """
     columns = list(dict.fromkeys([*DOCUMENT_COLUMNS, *answers.columns]))
 

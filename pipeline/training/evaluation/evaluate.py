@@ -51,7 +51,7 @@ from pipeline.training.status import read_metrics, training_statuses
 from pipeline.training.tokens import tokenizer_card
 from pipeline.training.trackers.about import OTHERS, Attachment, about
 from pipeline.training.trackers.feed import Feed
-from stages.lcm.baselines import Mean, Previous, SentencePredictor, Truth
+from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.language_model import LanguageModel, load_language_card
 from stages.lcm.model import Lcm, Sampling, paper_sampling
@@ -86,7 +86,7 @@ class _TrainedSteps(BaseModel):
     steps: int | None = None
 
 
-class _Table(BaseModel):
+class _EvaluatedSteps(BaseModel):
     """The part of a table beside a model that is read again."""
 
     models: dict[str, _TrainedSteps]
@@ -124,10 +124,22 @@ def evaluate(
     find_device: Callable[[], str],
     find_index: Callable[[], Index],
 ) -> dict[str, ResultRow]:
-    """Print the table, write it beside the models, and return it. find_device: where networks compute.
+    """Evaluate models on held-out documents, print the table, and write it beside the models.
 
-    A model that cannot be evaluated is left out, and said, unless it was asked for by name. Raises `ConfigError` for
-    wishes that cannot be, before anything long begins.
+    A model that cannot be evaluated is left out with a remark, unless it was asked for by name.
+
+    Args:
+        console: where the table is printed.
+        corpus: the corpus.
+        options: the options of the command.
+        find_device: says where networks compute; it is called once the options are checked.
+        find_index: returns the index of the documents.
+
+    Returns:
+        Name of a model or baseline → its figures.
+
+    Raises:
+        ConfigError: for options that are not possible, before anything long begins.
     """
     wanted = metrics_of(options.metrics, options.language_model)
     if options.split not in SPLITS:
@@ -228,8 +240,15 @@ def _figures(
 
 
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
-    """Evaluate what a training ends with: its metrics on the test split of what it was trained on, or on that of
-    validation.
+    """Evaluate what a training ends with, on its own test split, or on its validation split if there is no other.
+
+    Nothing happens if that was done for this step, or if the settings ask for no evaluation.
+
+    Args:
+        console: where the table is printed.
+        url: the corpus.
+        run: the folder of the training.
+        find_device: says where networks compute.
     """
     corpus = Corpus(url)
     started = read_started(corpus.store, run)
@@ -274,7 +293,7 @@ def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
     if not store.exists(path):
         return None
     try:
-        models = read_json(store, path, _Table, "it is made again").models
+        models = read_json(store, path, _EvaluatedSteps, "it is made again").models
     except DamagedError:
         return None
     return models[name].steps if name in models else None  # unfinished ones have longer names
@@ -327,10 +346,24 @@ def load_trained(
     asked: dict[str, Any] | None = None,
     of_file: TrainSettings | None = None,
 ) -> Trained:
-    """Return a model, which must be of the corpus's encoder, if there is a corpus.
+    """Load a model with the settings by which it is sampled.
 
-    It is drawn from as `asked`; where that says nothing, as the section `train.sampling` of its training says; then as
-    the paper does for its kind. of_file: that section in a file, which counts for the training that it names.
+    Where `asked` says nothing, the section `train.sampling` of its training decides; then the paper's values for its
+    kind.
+
+    Args:
+        place: the training or the folder of the model.
+        index: the index of the corpus, whose encoder the model must have been trained with; None if there is no corpus.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+        generating: whether it will generate texts, for which the paper has other values.
+        asked: settings of sampling by name, from the command line.
+        of_file: the section `train` of a file, whose settings of sampling count for the training that it names.
+
+    Returns:
+        The model with its settings.
+
+    Raises:
+        ConfigError: for a model that was trained on embeddings of another encoder.
     """
     model, about = load_model(place, device)
     if index and (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
@@ -396,7 +429,7 @@ def _predictors(
         return found
     found.append((None, "previous sentence", Previous(), Sampling()))
     if scaler is not None:
-        found.append((None, "median vector", Mean(scaler.median), Sampling()))
+        found.append((None, "median vector", MeanBaseline(scaler.median), Sampling()))
     return [*found, (None, "the sentence itself", Truth(), Sampling())]
 
 

@@ -42,7 +42,16 @@ def place_of(model: str) -> str:
 
 
 def codec_of(record: StandaloneRecord, place: str, device: str) -> TextCodec:
-    """Return the models for segmenting, encoding and decoding that a model of its own names."""
+    """Return the models for segmenting, encoding and decoding that a standalone model names.
+
+    Args:
+        record: what the model's folder says of them.
+        place: the folder, for messages.
+        device: where they compute: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        The codec; its models are loaded when they are needed.
+    """
     return TextCodec(record.text, place, "use a model that was trained with these", device)
 
 
@@ -107,7 +116,7 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
     )
 
 
-class _Table(BaseModel):
+class _EvaluatedFigures(BaseModel):
     """What is shown of a table of `pipeline evaluate`."""
 
     models: dict[str, dict[str, Any]]
@@ -119,7 +128,7 @@ def _evaluation(store: Store, run: str) -> Mapping[str, Mapping[str, Any]]:
     if not store.exists(path):
         return {}
     try:
-        return read_json(store, path, _Table, "it is made again").models
+        return read_json(store, path, _EvaluatedFigures, "it is made again").models
     except DamagedError:
         return {}
 

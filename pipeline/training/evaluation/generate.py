@@ -66,14 +66,17 @@ def generate(
     options: GenerateOptions,
     find_device: Callable[[], str],
 ) -> list[str]:
-    """Print continuations, write them to a file if that is wished, and return their texts.
+    """Print continuations, write them to a file if the options name one, and return their texts.
 
     Args:
         console: where continuations are shown.
-        place: what the user named: a corpus, or its YAML file. None: the model has a folder of its own.
+        place: what the user named: a corpus, or its YAML file; None for a standalone model.
         corpus: the corpus, if there is one.
-        options: of the command.
-        find_device: returns the device that computes.
+        options: the options of the command.
+        find_device: says where networks compute; it is called once the options are checked.
+
+    Returns:
+        One text for each prompt or document.
 
     Raises:
         ConfigError: for options that are not possible.

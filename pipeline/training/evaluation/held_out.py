@@ -103,14 +103,17 @@ class _Document:
 
 
 def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by: str | None = None) -> HeldOut:
-    """Return the first documents of a split that together have so many sentences to predict, or all.
+    """Return the first documents of a split that together have enough sentences to predict, or all.
 
     Args:
         index: the index of the corpus.
-        split: the split.
-        max_sentences: where documents are wrapped.
-        sentences: how many are to be predicted.
-        by: the column of documents by which they are grouped.
+        split: `train`, `validation` or `test`.
+        max_sentences: the most sentences of a document; longer ones are cut into several.
+        sentences: how many sentences are to be predicted.
+        by: the column of documents by which results are grouped; None for no groups.
+
+    Returns:
+        The documents, with embeddings and texts.
 
     Raises:
         ConfigError: for a split without documents, where every document has a single sentence, or for a column that
@@ -132,9 +135,20 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by
 
 
 def beginnings(index: Index, split: str, *, documents: int, least: int, most: int) -> HeldOut:
-    """Return the beginnings, of at most `most` sentences, of the first documents of a split that have `least` or more.
+    """Return the beginnings of the first documents of a split that are long enough.
 
-    Raises `ConfigError` for a split without such documents.
+    Args:
+        index: the index of the corpus.
+        split: `train`, `validation` or `test`.
+        documents: how many documents.
+        least: the least number of sentences of a document.
+        most: the most sentences of a beginning.
+
+    Returns:
+        The beginnings, with embeddings and texts.
+
+    Raises:
+        ConfigError: if no document is long enough.
     """
     found: list[_Document] = []
     longest, last = 0, -1

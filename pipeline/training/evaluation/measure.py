@@ -71,16 +71,36 @@ class Judge:
 
 @torch.inference_mode()
 def predictions(predictor: SentencePredictor, held: HeldOut, sampling: Sampling, seed: int, device: str) -> Tensor:
-    """Return (sentences, dim) float32 on the CPU; the same for the same seed, whatever was predicted before."""
+    """Predict every sentence from those before it; the same seed gives the same result, whatever was predicted before.
+
+    Args:
+        predictor: a model or a baseline.
+        held: the documents.
+        sampling: the settings of sampling.
+        seed: the seed of PyTorch's generator.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        (sentences, dim) float32, on the CPU.
+    """
     torch.manual_seed(seed)
     return torch.cat([predictor.predict(batch, sampling).float().cpu() for batch in held.batches(device)])
 
 
 def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambda step: None) -> dict[str, MetricValue]:
-    """Return the wanted metrics of (sentences, dim) predictions, over all sentences that have a context.
+    """Compute the wanted metrics of predictions, over all sentences that have a context.
 
-    done: told what is being computed. Raises `ConfigError` for a language that the decoder does not speak, ValueError
-    if a prediction is not finite.
+    Args:
+        judge: the documents, the metrics, and the models that they need.
+        predicted: (sentences, dim) float32.
+        done: is told what is being computed.
+
+    Returns:
+        Metric → mean, error and number of sentences. `ConfigError` is raised for a language that the decoder does not
+            know.
+
+    Raises:
+        ValueError: if a prediction is not finite.
     """
     held, places = judge.held, judge.held.judged
     ours, real = predicted[places], held.embeddings[places]
@@ -128,9 +148,19 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
 
 @torch.inference_mode()
 def measure_words(judge: Judge, model: TokenLm, tokenizer: ModelCard, sampling: Sampling) -> dict[str, MetricValue]:
-    """Return the likelihoods that are wanted of a token language model, of the same sentences; it has no other metrics.
+    """Compute the likelihoods of a token language model, on the same sentences; it has no other metrics.
 
-    tokenizer: of whose card. Raises ValueError if a likelihood is not finite.
+    Args:
+        judge: the documents and the metrics.
+        model: the token language model.
+        tokenizer: the card whose tokenizer the model uses.
+        sampling: the settings of sampling.
+
+    Returns:
+        Metric → mean, error and number of sentences.
+
+    Raises:
+        ValueError: if a likelihood is not finite.
     """
     held, places = judge.held, judge.held.judged
     tokenise = Tokeniser(tokenizer, "train.token_lm.tokenizer")

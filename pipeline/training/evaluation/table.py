@@ -55,7 +55,13 @@ class ResultRow:
 
 
 def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) -> None:
-    """Print it, with twice the standard error of every mean."""
+    """Print the table of an evaluation, with twice the standard error of every mean.
+
+    Args:
+        console: where it is printed.
+        rows: name of a model or baseline → its figures.
+        about: what was evaluated: `said`, `sentences` and `by`.
+    """
     names = _names(rows)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", no_wrap=True)

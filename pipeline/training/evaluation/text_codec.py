@@ -33,8 +33,11 @@ LONGEST = 128  # tokens of a decoded sentence, where the corpus has no cap
 class TextCodec:
     """A segmenter, an encoder and a decoder, each loaded when it is first needed.
 
-    models: which ones. For messages, place: the corpus or model that names them; remedy: what can be done if files of
-    the encoder have changed, other than restoring them.
+    Args:
+        models: the settings of the segmenter, the encoder and the decoder, with digests of their files.
+        place: the corpus or model that needs them, for messages.
+        remedy: what to do, other than restoring them, if files of the encoder have changed, for messages.
+        device: where they compute: `cpu`, `cuda:0`, `mps`.
     """
 
     def __init__(self, models: TextModels, place: str, remedy: str, device: str) -> None:
@@ -102,11 +105,18 @@ class TextCodec:
             )
 
     def likelihood(self, embeddings: Tensor, texts: Sequence[str], langs: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text, after its embedding, (rows, dim), in nats: (rows,) float64; its tokens: (rows,)
-        int64.
+        """Return −log p of each text, given its embedding.
 
-        Tokens are those of the decoder, `</s>` among them. NaN for texts that have more of them than it has room for.
-        In float32.
+        Tokens are those of the decoder, `</s>` among them. It computes in float32.
+
+        Args:
+            embeddings: (rows, dim).
+            texts: the texts.
+            langs: the language of each, such as `eng_Latn`.
+
+        Returns:
+            (rows,) float64 in nats, NaN for texts with more tokens than the decoder has room for; and (rows,) int64,
+                the number of tokens.
         """
         tokenizer = SonarTokenizer(self.decoder_card)
         ids: list[list[int]] = [[] for _ in texts]

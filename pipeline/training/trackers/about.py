@@ -72,7 +72,16 @@ class Tracker(Protocol):
 
 
 def about(store: Store, run: str, started: Started) -> About:
-    """Describe a training; its identity is made when this is asked for the first time."""
+    """Describe a training to trackers; its identity is made when this is called for the first time.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        started: the record of the training.
+
+    Returns:
+        The description, without credentials.
+    """
     pinned = started.pinned
     name, place = run.rpartition("/")[2], without_credentials(f"{store.url}/{run}")
     facts = {

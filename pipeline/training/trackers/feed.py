@@ -34,7 +34,14 @@ TITLES = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 
 class Feed:
-    """The trackers of a training, in its first process. `lines`: what is logged already; `say`: shows a sentence."""
+    """Feeds the trackers of a training, from its first process.
+
+    Args:
+        names: the trackers, as `train.trackers` names them.
+        about: the description of the training.
+        lines: what is logged already.
+        say: shows a sentence to the user.
+    """
 
     def __init__(
         self, names: Sequence[str], about: About, lines: Sequence[Numbers], say: Callable[[str], None]

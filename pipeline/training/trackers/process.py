@@ -37,7 +37,13 @@ def tracker_of(name: str, about: About) -> Tracker:
 
 
 def serve(name: str, receive: Callable[[], str], answer: Callable[[dict[str, Any]], None]) -> None:
-    """Answer messages until there are none. A tracker that raises is not asked again."""
+    """Answer messages until there are none; a tracker that raises an error is not asked again.
+
+    Args:
+        name: the tracker, as `train.trackers` names it.
+        receive: returns the next message as JSON; empty at the end.
+        answer: sends an answer.
+    """
     tracker: Tracker | None = None
     last: dict[str, int] = {}
     end = "stopped"

@@ -50,11 +50,11 @@ def fit(pieces: Pieces) -> int:
 
 def _break(pieces: Pieces, rows: Indices, limits: Indices) -> None:
     text = pieces.text
-    places, hard = fragments(text, pieces.first[rows], pieces.last[rows], limits)
+    places, hard = _fragments(text, pieces.first[rows], pieces.last[rows], limits)
     pieces.recut(np.zeros(len(text.ink), np.bool_), places, hard)
 
 
-def fragments(text: Text, first: Indices, last: Indices, limits: Indices) -> tuple[Indices, Flags]:
+def _fragments(text: Text, first: Indices, last: Indices, limits: Indices) -> tuple[Indices, Flags]:
     """Return where to cut pieces of text, each to its own limit, and which of the cuts are at no boundary."""
     classes = [(found, text.written[found] + 1) for found in _boundaries(text, first, last)]
     begin, end = text.written[first], text.written[last] + 1

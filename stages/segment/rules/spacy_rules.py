@@ -126,9 +126,15 @@ class SpacyRules:
         self._special = {part.lower() for rule in self._tokenizer.rules or () for part in _PARTS.findall(rule)}
 
     def starts(self, text: Text, first: int, last: int) -> Indices:
-        """Return where sentences start in `text.text`, other than at the beginning of their paragraph.
+        """Return where sentences start, other than at the beginning of their paragraph.
 
-        The documents from `first` up to, but not including, `last` are examined.
+        Args:
+            text: the text of all documents.
+            first: the number of the first document to examine.
+            last: the number after the last one.
+
+        Returns:
+            int64, places in `text.text`.
         """
         low, high = int(text.edges[first]), int(text.edges[last])
         left, right, mark = _words(text, low, high)
@@ -250,7 +256,17 @@ def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices, Indices]:
 
 
 def before_openers(text: str, floor: int, start: int) -> int:
-    """Move a start to before the opening quotes, which the sentencizer leaves with the previous sentence."""
+    """Move the start of a sentence to before its opening quotes, which the sentencizer leaves with the previous
+    sentence.
+
+    Args:
+        text: the text.
+        floor: where the previous sentence starts.
+        start: where the sentence starts.
+
+    Returns:
+        The new start.
+    """
     if text[start - 1] not in _OPENERS and not (text[start - 1].isspace() and text[start - 2 : start - 1] in _OPENERS):
         return start  # for speed: nothing that opens stands there
     found = _OPENING.search(text, max(floor + 1, start - _NEAR), start)
@@ -260,7 +276,16 @@ def before_openers(text: str, floor: int, start: int) -> int:
 def goes_on(text: str, begin: int, start: int, end: int) -> bool:
     """Return whether a sentence only seems to end before `start`.
 
-    Examples: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`. The paragraph is from `begin` to `end`.
+    Examples: `"Why?" said she`, `etc.), so`, `no... yes`, `他……走了`.
+
+    Args:
+        text: the text.
+        begin: where the paragraph begins.
+        start: where the next sentence would start.
+        end: where the paragraph ends.
+
+    Returns:
+        True if there is no boundary.
     """
     near = text[max(begin, start - _NEAR) : start]
     ended = near.rstrip()

@@ -21,7 +21,19 @@ from stages.segment.sat.networks import SatNetwork
 
 
 def load(card: SatCard, dtype: torch.dtype, device: str) -> tuple[SatNetwork, Tokenizer]:
-    """Load a SaT model and its tokenizer. Raises CardError if files are missing or do not fit the architecture."""
+    """Load a SaT model and its tokenizer.
+
+    Args:
+        card: the model.
+        dtype: the type of its weights.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+
+    Returns:
+        (network, tokenizer).
+
+    Raises:
+        CardError: if files are missing or do not fit the architecture.
+    """
     card.verify()
     folder = card.folder(card.model)
     if folder and (missing := card.missing()):

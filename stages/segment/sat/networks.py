@@ -19,6 +19,15 @@ COLUMNS = 16  # of the last product, all but the first of them zeros
 
 
 class Embeddings(nn.Module):
+    """Token, position and segment embeddings, added and normalised.
+
+    Args:
+        vocab_size: the size of the vocabulary.
+        dim: the width of the model.
+        max_positions: how many positions there are, XLM-R's two reserved ones included.
+        eps: ε of layer normalisation.
+    """
+
     def __init__(self, vocab_size: int, dim: int, max_positions: int, eps: float) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(vocab_size, dim)
@@ -49,7 +58,13 @@ class SatSelfAttention(nn.Module):
 
 
 class Sublayer(nn.Module):
-    """What XLM-R calls an output: a projection, the residual, and the norm after it."""
+    """What XLM-R calls an output: a projection, the residual, and the norm after it.
+
+    Args:
+        inner: the width of the input.
+        dim: the width of the model.
+        eps: ε of layer normalisation.
+    """
 
     def __init__(self, inner: int, dim: int, eps: float) -> None:
         super().__init__()
@@ -62,6 +77,15 @@ class Sublayer(nn.Module):
 
 
 class Layer(nn.Module):
+    """A layer of XLM-R: self-attention and a feed-forward network, each followed by its norm.
+
+    Args:
+        dim: the width of the model.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+        eps: ε of layer normalisation.
+    """
+
     def __init__(self, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
         super().__init__()
         self.attention = nn.ModuleDict({"self": SatSelfAttention(dim, heads), "output": Sublayer(dim, dim, eps)})
@@ -78,12 +102,34 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
+    """The layers of XLM-R, one after the other.
+
+    Args:
+        layers: the number of layers.
+        dim: the width of the model.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+        eps: ε of layer normalisation.
+    """
+
     def __init__(self, layers: int, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
         super().__init__()
         self.layer = nn.ModuleList(Layer(dim, heads, ffn_dim, eps) for _ in range(layers))
 
 
 class Roberta(nn.Module):
+    """The body of the network, with the names of its official checkpoint.
+
+    Args:
+        vocab_size: the size of the vocabulary.
+        dim: the width of the model.
+        layers: the number of layers.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+        max_positions: how many positions there are, XLM-R's two reserved ones included.
+        eps: ε of layer normalisation.
+    """
+
     def __init__(
         self, vocab_size: int, dim: int, layers: int, heads: int, ffn_dim: int, max_positions: int, eps: float
     ) -> None:
@@ -102,6 +148,15 @@ class SatNetwork(nn.Module):
     """Token ids `<s> … </s>`, (rows, length), → a logit for each token, (rows, length) float32.
 
     All within it has rows of several lengths end to end, (tokens, …), see `stages/packed.py`.
+
+    Args:
+        vocab_size: the size of the vocabulary.
+        dim: the width of the model.
+        layers: the number of layers.
+        heads: the number of heads.
+        ffn_dim: the inner width of the feed-forward network.
+        max_positions: how many positions there are, XLM-R's two reserved ones included.
+        eps: ε of layer normalisation.
     """
 
     def __init__(

@@ -28,9 +28,17 @@ Indices = NDArray[np.int64]
 
 
 def windows(lengths: Indices, block: int, stride: int) -> tuple[Indices, Indices]:
-    """Return the start and length of each window in the tokens of all documents, end to end.
+    """Cut documents into windows.
 
     A document's last window ends with it and is as long as the others.
+
+    Args:
+        lengths: (documents,) int64, in tokens.
+        block: the tokens of a window.
+        stride: how many tokens later the next window begins.
+
+    Returns:
+        Start of each window in the tokens of all documents, end to end, and its length.
     """
     further = -(-np.maximum(lengths - block, 0) // stride)
     count = np.where(lengths > 0, further + 1, 0)
@@ -44,10 +52,20 @@ def windows(lengths: Indices, block: int, stride: int) -> tuple[Indices, Indices
 def mean_of_windows(
     logits: NDArray[np.float32], place: Indices, start: Indices, length: Indices, tokens: int
 ) -> NDArray[np.float32]:
-    """Return the mean logit of each token over the windows that contain it, summed in the order of the windows.
+    """Return the mean logit of each token over the windows that contain it.
 
-    start, length: of each window, in the order of `windows`; place: where in `logits` those of the window begin. A
-    sum's last bit depends on its order, which a GPU's own scattered sums do not fix.
+    They are added in the order of the windows: a sum's last bit depends on its order, which a GPU's own scattered sums
+    do not fix.
+
+    Args:
+        logits: float32, the logits of all windows.
+        place: (windows,) where the logits of each window begin.
+        start: (windows,) its first token, in the order of `windows`.
+        length: (windows,) how many tokens it has.
+        tokens: how many tokens there are.
+
+    Returns:
+        (tokens,) float32.
     """
     token = np.arange(tokens)
     first = np.searchsorted(start + length, token, side="right")
@@ -64,8 +82,12 @@ def mean_of_windows(
 class SatRunner:
     """Runs a SaT network on windows of documents.
 
-    batch_tokens: the most tokens in a batch, on CPUs fewer (`batch_limit`). stride: tokens from one window's beginning
-    to the next; None: three quarters of a window.
+    Args:
+        network: the network.
+        tokenizer: its tokenizer.
+        stride: how many tokens later the next window begins; None for three quarters of a window.
+        batch_tokens: the most tokens of a batch; on CPUs there are fewer (`batch_limit`).
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
     """
 
     def __init__(

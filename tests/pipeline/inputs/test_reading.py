@@ -396,7 +396,7 @@ class _LosingFileSystem(LocalFileSystem):  # type: ignore[misc]
 def test_a_failing_store_is_not_taken_for_a_broken_file(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "current", retry.Patience(0.5))
+    monkeypatch.setattr(retry, "current", retry.RetryPolicy(0.5))
     fsspec.register_implementation("losing", _LosingFileSystem, clobber=True)
     if name == "a.parquet":
         pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(10_000)]}), tmp_path / name)

@@ -31,7 +31,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(retry, "time", clock)
-    monkeypatch.setattr(retry, "current", retry.Patience())
+    monkeypatch.setattr(retry, "current", retry.RetryPolicy())
     return clock
 
 
@@ -48,13 +48,13 @@ def test_an_outage_of_ten_minutes_ends_a_process_of_two_minutes_and_none_of_thir
     with pytest.raises(ConnectionError):
         retry.with_retries("read", away_until(clock, OUTAGE))
     assert retry.RETRY_SECONDS <= clock.now < retry.RETRY_SECONDS + retry.LONGEST_PAUSE
-    retry.current = retry.Patience()
+    retry.current = retry.RetryPolicy()
     began = clock.now
     with pytest.raises(ConnectionError):  # one that starts in the outage
         retry.with_retries("read", away_until(clock, OUTAGE), answered=False)
     assert clock.now - began < 2 * retry.FIRST_RETRY_SECONDS
 
-    retry.current = retry.Patience()
+    retry.current = retry.RetryPolicy()
     retry.be_patient(1800.0, from_start=True)
     clock.now = 0.0
     retry.take_retry_counts()

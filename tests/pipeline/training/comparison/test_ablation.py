@@ -12,7 +12,7 @@ import yaml
 
 from pipeline.config.science import ALL, AblationSettings, load_ablation
 from pipeline.training.comparison.ablation import gain, to_markdown, to_svg
-from pipeline.training.comparison.results import Found, Measurement, Results
+from pipeline.training.comparison.results import Measurement, Results, SeedResult
 from tests.conftest import ROOT
 from tests.support.cli import pipeline
 from tests.support.runs import run
@@ -77,7 +77,7 @@ def measured(**rows: float) -> Results:
         row: {metric: Measurement(mean=value, error=0.5, documents=one) for metric in ("l2", "ca", "par")}
         for row, value in rows.items()
     }
-    return Results(rows={row: {"0": Found(asked="x", steps=3, figures=found)} for row, found in figures.items()})
+    return Results(rows={row: {"0": SeedResult(asked="x", steps=3, figures=found)} for row, found in figures.items()})
 
 
 def test_better_is_less_distance_and_more_accuracy() -> None:

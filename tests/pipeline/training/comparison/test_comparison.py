@@ -14,9 +14,9 @@ import torch
 import yaml
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.science import Claim, Objective, Scaling, load_science
+from pipeline.config.science import Claim, Objective, ScalingLaw, load_science
 from pipeline.training.comparison.compare import seconds_of_step
-from pipeline.training.comparison.results import Found, Measurement, Results, to_markdown, to_svg
+from pipeline.training.comparison.results import Measurement, Results, SeedResult, to_markdown, to_svg
 from pipeline.training.comparison.scaling import Point, alphas, fitted
 from stages.lcm.metrics import influences, mean_of
 from tests.conftest import ROOT
@@ -103,8 +103,8 @@ def test_steps_are_timed_by_the_clock_that_is_asked_for() -> None:
     assert seconds_of_step(lines[:1], "cpu", 0.0) == 9.0 and seconds_of_step(lines, "cpu", 1.0) == 1.0
 
 
-def found(**figures: float) -> Found:
-    return Found(
+def found(**figures: float) -> SeedResult:
+    return SeedResult(
         asked="x", steps=5, figures={name: Measurement(mean=value, error=0.3) for name, value in figures.items()}
     )
 
@@ -120,7 +120,9 @@ def test_means_and_claims() -> None:
     assert results.verdict(Claim.of("nll(a) < nll(b)"))[0] == "undecided"
     assert results.verdict(Claim.of("nll(a) < ca(b)")) == ("not measured", "–")
     figures = [{"nll": Measurement(mean=mean)} for mean in (1.0, 2.0)]
-    single = Results(rows={row: {"0": Found(asked="x", steps=1, figures=figures[at])} for at, row in enumerate("ab")})
+    single = Results(
+        rows={row: {"0": SeedResult(asked="x", steps=1, figures=figures[at])} for at, row in enumerate("ab")}
+    )
     assert single.verdict(Claim.of("nll(a) < nll(b)")) == ("undecided", "+1, of single figures")
     assert results.verdict(Claim.of("nll(a) < 5 nll(b)"))[1].startswith("+10.5 ±")
     assert results.verdict(Claim.of("5 nll(b) > nll(a)")) == results.verdict(Claim.of("nll(a) < 5 nll(b)"))
@@ -137,7 +139,7 @@ def test_differences_are_judged_document_by_document() -> None:
         mean, error, _ = mean_of(each, document)
         moved = tuple(influences(each, document)[1].tolist())
         rows[name] = {
-            "0": Found(asked="x", steps=1, figures={"nll": Measurement(mean=mean, error=error, documents=moved)})
+            "0": SeedResult(asked="x", steps=1, figures={"nll": Measurement(mean=mean, error=error, documents=moved)})
         }
     results = Results.model_validate_json(Results(rows=rows).model_dump_json())
     _, error, _ = mean_of(values[1] - values[0], document)
@@ -165,7 +167,7 @@ def test_scaling_is_in_the_table() -> None:
         for row, size in (("a", 1e5), ("b", 1e6), ("c", 1e7))
     }
     settings = load_science(ROOT / "conf/science.yaml").settings.model_copy(
-        update={"claims": (), "scaling": (Scaling(metric="nll", rows=("a", "b", "c")),)}
+        update={"claims": (), "scaling": (ScalingLaw(metric="nll", rows=("a", "b", "c")),)}
     )
     assert "| nll of a, b, c | 0.10 M, 3.265; 1.00 M, 2.634; 10.00 M, 2.318 | 40 | 0.3 | " in to_markdown(
         settings, Results(rows=rows)

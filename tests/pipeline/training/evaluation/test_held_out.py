@@ -11,7 +11,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.evaluation.held_out import beginnings, held_out
 from pipeline.training.evaluation.text_codec import TextCodec
-from stages.lcm.baselines import Mean, Previous, Truth
+from stages.lcm.baselines import MeanBaseline, Previous, Truth
 from stages.lcm.batch import of_documents
 from stages.lcm.model import Sampling
 from tests.pipeline.training.evaluation.corpora import CONTEXT, make_corpus
@@ -71,5 +71,5 @@ def test_baselines_say_what_they_are_named_for() -> None:
     batch = of_documents([torch.arange(6.0).reshape(3, 2), torch.tensor([[7.0, 8]]), torch.ones(2, 2)])
     copied = Previous().predict(batch, Sampling())
     assert copied.tolist() == [[0, 0], [0, 1], [2, 3], [0, 0], [0, 0], [1, 1]]
-    assert Mean(torch.tensor([3.0, 4])).predict(batch, Sampling()).tolist() == [[3, 4]] * 6
+    assert MeanBaseline(torch.tensor([3.0, 4])).predict(batch, Sampling()).tolist() == [[3, 4]] * 6
     assert torch.equal(Truth().predict(batch, Sampling()), batch.embeddings)
