@@ -1,4 +1,4 @@
-"""Headless training of a token language model against cross-entropy: seconds a step, memory and likelihood.
+"""Headless training of a token language model against cross-entropy: seconds per step, memory and likelihood.
 
 The small decoder of Godey et al. 2024 (Table 10: 192 dimensions, 3 layers, 3 heads), sequences of 128 tokens, with the
 trainer's own steps. Text: the sample corpus by sonar-tiny's tokenizer, 8 006 pieces. With the larger vocabulary, that
@@ -134,7 +134,7 @@ def main() -> None:
     if asked.quick:
         asked.vocabularies, asked.micro_batches, asked.steps, asked.held_out = "8006", "2", 3, 4
     table = Table(box=None, header_style="bold")
-    for name in ("vocabulary", "sequences", "loss", "ms a step", "GB at most", "NLL, nats a token"):
+    for name in ("vocabulary", "sequences", "loss", "ms per step", "GB at most", "NLL, nats per token"):
         table.add_column(name, justify="left" if name == "loss" else "right")
     for vocabulary in map(int, asked.vocabularies.split(",")):
         for micro_batch in map(int, asked.micro_batches.split(",")):

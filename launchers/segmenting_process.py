@@ -2,7 +2,7 @@
 
 It takes chunk after chunk and reports its events; sentences go through storage. If it dies, another process takes the
 chunk that it died in, until that is set aside. It ends with the process that started it, however that ends, and then
-leaves no mark on its chunk, which is not to blame. Cost: some seconds of a CPU to start, and 500 MB.
+leaves no mark on its chunk, which is not to blame. Cost: a few seconds of a CPU to start, and 500 MB.
 """
 
 from __future__ import annotations

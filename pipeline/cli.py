@@ -101,8 +101,8 @@ def _shorten_waits() -> None:
     """Let OpenMP's threads sleep soon when they wait for each other, in this process and those that it starts.
 
     By itself libgomp spins for long before it sleeps. Where other processes have the cores, the thread that is waited
-    for is not running, and spinning takes the time that it needs. Call this before torch is imported; what the
-    environment says already stays.
+    for is not running, and spinning takes the time that it needs. Call this before torch is imported; values that the
+    environment already sets are kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))

@@ -1,4 +1,5 @@
-"""What this process computes at the moment: a stage, and how much of a part it has done. Whoever shows progress asks.
+"""What this process computes at the moment: a stage, and how much of a part it has done. Code that shows progress asks
+for it.
 
 A part may take minutes on a CPU, and nothing is known of its rows before all of them are done.
 """
@@ -20,7 +21,7 @@ class Computing:
     since: float = field(default_factory=time.monotonic)
 
     def left(self) -> float | None:
-        """Return the seconds until it is done, as it went so far; None before the first batch is done."""
+        """Return the seconds until it is done, at the pace so far; None before the first batch is done."""
         return (time.monotonic() - self.since) * (1 - self.share) / self.share if self.share else None
 
 

@@ -224,7 +224,7 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
 
 
 def _download_from_hub(on_hub: re.Match[str], part: Path, report: Report) -> None:
-    """Fetch a file of a repository on Hugging Face to `part`; its library goes on with what was fetched before."""
+    """Fetch a file of a repository on Hugging Face to `part`; its library resumes what was fetched before."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
     from tqdm import tqdm

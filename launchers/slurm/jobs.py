@@ -1,4 +1,5 @@
-"""SLURM jobs: submits a command line, alone or as arrays; asks about jobs and cancels them; and describes the own job.
+"""SLURM jobs: submits a command line, alone or as arrays; asks about jobs and cancels them; and describes the job of
+this process.
 
 Preemption, `scontrol requeue` and `scancel` send SIGTERM to all processes of a job, and SIGKILL after the site's
 KillWait (30 s by default); about two minutes before the time limit only the worker gets `sbatch.WARNING`. SLURM
@@ -151,8 +152,8 @@ def _arrays(tasks: int | None, most: int) -> Iterator[int | None]:
 def states(jobs: Sequence[str]) -> dict[str, str]:
     """Return job or task id ("123", "123_4") → SLURM's word for its state, for information only.
 
-    One call of squeue; jobs that it has forgotten are looked up in the accounts if the site keeps them, and otherwise
-    left out.
+    One call of squeue; jobs that it has forgotten are looked up in SLURM's accounting if the site keeps it, and
+    otherwise left out.
     """
     lines = _squeue(jobs, "--array", "--states=all", "--format=%i|%T")
     found = dict(line.split("|") for line in lines)

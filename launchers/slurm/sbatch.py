@@ -58,7 +58,7 @@ def check_options(settings: LauncherSettings) -> None:
 def check_words(values: Mapping[str, object], quoted: bool = False) -> None:
     """Raise ConfigError for a value that would not stay on its line of the script.
 
-    `values`: by what they are. `quoted`: they may hold quotes.
+    `values`: description → value. `quoted`: they may hold quotes.
     """
     for name, value in values.items():
         if found := (_STRAY if quoted else _QUOTES).search(str(value)):

@@ -1,6 +1,4 @@
-"""Describes this site's SLURM: its partitions, its limits, whether it keeps accounts. Two commands, some
-milliseconds.
-"""
+"""Describes this site's SLURM: its partitions and limits, and whether it keeps accounts. Cost: two commands."""
 
 from __future__ import annotations
 

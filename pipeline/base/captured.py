@@ -1,6 +1,6 @@
 """Captures warnings together with the work that raised them, for the accounting of a corpus.
 
-A worker's standard error is rarely read, the accounting of a corpus is.
+A worker's standard error is rarely read; the accounting of a corpus is.
 """
 
 from __future__ import annotations

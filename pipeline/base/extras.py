@@ -31,7 +31,9 @@ FOR = {
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
-    """Return what to tell a user whose installation lacks the package of an error; None if it is of no extra."""
+    """Return what to tell a user whose installation lacks the package of an error; None if that package belongs to no
+    extra.
+    """
     package = (error.name or "").partition(".")[0]
     extra = next((extra for extra, packages in PACKAGES.items() if package in packages), None)
     return extra and how_to_install([extra], [package])

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_json(value: Any) -> str:
-    """Convert to JSON; days and moments as ISO 8601, null for numbers that JSON has no word for."""
+    """Convert to JSON: days and moments become ISO 8601, and numbers that JSON cannot express become null."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
 

@@ -171,9 +171,10 @@ def export(
     webdataset: tar files that the package webdataset streams. One sample per document,
     or piece of one: the matrix of its embeddings (.npy), and all else (.json).
 
-    hub: plain Parquet as a dataset of the Hugging Face Hub, with a card (README.md):
-    licences, languages, features, inputs, filters, models, quality and plots. With
-    --push it is uploaded; if that breaks off, the same command goes on.
+    hub: plain Parquet as a dataset of the Hugging Face Hub, with a card
+    (README.md): licences, languages, features, inputs, filters, models, quality and
+    plots. With --push it is uploaded; if that is interrupted, the same command
+    resumes it.
 
     lcm: for Meta's large_concept_model. Parquet with one row per document:
     text_sentences and text_sentences_sonar_emb (FP16, bit for bit), a hive

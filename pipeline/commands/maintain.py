@@ -104,12 +104,12 @@ def gc(
     """Count or delete files that the newest run does not need: how many, how many bytes, and why.
 
     A corpus keeps results of older settings, so that going back to them costs
-    nothing, and a killed fit may leave its file: these can be deleted. Files that
-    a model was trained on stay. So do files that an export was made from, that an
-    interrupted fine-tuning of a decoder goes on from, or that another run of the
+    nothing, and a killed fit may leave its file: these can be deleted. Files that a
+    model was trained on stay. So do files that an export was made from, that an
+    interrupted fine-tuning of a decoder resumes from, or that another run of the
     last 30 days needs, such as the whole corpus after a trial with fewer documents;
-    --older-views deletes these as well. --delete asks first; without a
-    terminal, give --yes. Refused while a run is under way.
+    --older-views deletes these as well. --delete asks first; without a terminal,
+    give --yes. Refused while a run is under way.
 
     Examples:
 

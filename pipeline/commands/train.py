@@ -1,4 +1,4 @@
-"""Commands that train Large Concept Models on a corpus, and look at what came out."""
+"""Commands that train Large Concept Models on a corpus and examine the results."""
 
 from __future__ import annotations
 
@@ -402,10 +402,10 @@ def compare_objectives(
     """Train many objectives on one corpus, evaluate all on the same sentences, and say which claims hold.
 
     Every row of the file is trained with every seed, on this machine, and evaluated
-    on the same held-out documents, wrapped alike. Run it again to continue:
-    trainings resume from their checkpoints, and evaluations are kept. Results are
-    written after each row and seed, as results.json, results.md (tables of figures
-    and of claims) and results.svg, with two standard errors.
+    on the same held-out documents, wrapped in the same way. Run it again to
+    continue: trainings resume from their checkpoints, and evaluations are kept.
+    Results are written after each row and seed, as results.json, results.md (tables
+    of figures and of claims) and results.svg, with two standard errors.
 
     The corpus must have been run. With `minutes`, all rows train equally long: a
     short training of each row measures its speed and so sets its number of steps.
@@ -427,7 +427,8 @@ def ablate(
         typer.Argument(metavar="ABLATION.YAML", help="selections to compare, and the corpus, like conf/ablation.yaml"),
     ],
 ) -> None:
-    """Train the same small model on several selections of a corpus, and say which of them pay.
+    """Train the same small model on several selections of a corpus, and say which
+    of them pay off.
 
     Every row of the file is a `select` of its own, another section `train` (such as
     weights by fragility), or another corpus of the same encoder (other segmenting).

@@ -197,7 +197,7 @@ def _no_credentials(value: Any, places: dict[tuple[str, ...], str], where: tuple
 
 
 def _leave_out_nulls(data: dict[str, Any], node: Any) -> None:
-    """Remove sections that are `null` by that word, as `--set train=null` does; an empty one is all its defaults."""
+    """Remove sections that are written as `null`, as `--set train=null` does; an empty section has all its defaults."""
     for key, value in node.value:
         written = isinstance(value, yaml.ScalarNode) and value.value != ""
         if written and key.value in MAY_BE_EMPTY and data.get(key.value, key) is None:

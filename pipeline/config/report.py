@@ -29,10 +29,10 @@ _FIRST = "position == 0 and subdocument == 0"  # one row of each document
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a corpus. `section`: without which it does not exist.
+    """One number of a corpus. `section`: the section of corpus.yaml that it needs.
 
-    Of rows: the `mean` of a column, or the share of those for which a condition holds (`share`) or does not hold or is
-    unknown (`fails`), among the rows of which `of` holds. Other measures are of the receipts and of fits.
+    A measure of rows is the `mean` of a column, or the share of rows for which a condition holds (`share`), or does not
+    hold or is unknown (`fails`), among the rows that satisfy `of`. Other measures come from receipts and fits.
     """
 
     about: str
@@ -45,7 +45,7 @@ class Measure:
 
     @property
     def of_rows(self) -> bool:
-        """Whether it is measured of rows, and so by language and by source too."""
+        """Whether the measure is computed from rows, and so by language and by source too."""
         return any((self.mean, self.share, self.fails))
 
 
@@ -111,21 +111,21 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What a measure is compared with. `text`: as it is shown."""
+    """What a measure is compared with. `text`: the limit as it is shown."""
 
     sign: str
     value: float
     text: str
 
     def holds(self, value: float) -> bool:
-        """Return whether a value satisfies it; NaN satisfies nothing."""
+        """Return whether a value satisfies the limit; NaN satisfies none."""
         return bool(SIGNS[self.sign](value, self.value))
 
 
 def measure_of(name: str) -> tuple[str, str | None]:
     """Split a name of `expect`: `autobleu_mean_by_language` → (`autobleu_mean`, `lang`).
 
-    Raises `ValueError` for a name that there is not.
+    Raises `ValueError` for an unknown name.
     """
     if name in MEASURES:
         return name, None
@@ -145,7 +145,7 @@ def measure_of(name: str) -> tuple[str, str | None]:
 
 
 def limit_of(name: str, value: Any) -> Limit:
-    """Parse what is expected of a measure, such as `>= 40` or `< 2 %`. Raises `ValueError`, in words."""
+    """Parse what is expected of a measure, such as `>= 40` or `< 2 %`. Raises `ValueError` that says what is wrong."""
     unit = MEASURES[measure_of(name)[0]].unit
     found = _LIMIT.fullmatch(value.strip()) if isinstance(value, str) else None
     example = {"share": '"< 0.02" or "< 2 %"', "count": '">= 1000"', "number": '">= 40"'}[unit]

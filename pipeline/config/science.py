@@ -211,7 +211,7 @@ class AblationSettings(_ComparisonSettings):
         return f"ablate-{row}-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]}"
 
     def science(self) -> ScienceSettings:
-        """Return the comparison that it is: every row an objective of its own."""
+        """Return the same settings as a comparison of objectives, in which every row is an objective of its own."""
         rows = {ALL: Objective()} | {row: Objective(train=one.train) for row, one in self.selections.items()}
         shared = {name: getattr(self, name) for name in _ComparisonSettings.model_fields}
         return ScienceSettings(**shared, objectives=rows)
@@ -224,8 +224,8 @@ Kind = TypeVar("Kind", bound=_ComparisonSettings)
 class Science:
     """The settings, and the configuration of the corpus with the section train of every row.
 
-    trained_on: the corpora, with their selections, of rows that are trained on another one than the others. names: of
-    the trainings of rows, without the seed, where these are not the rows' own.
+    trained_on: the corpora, with their selections, of rows that are trained on another one than the others. names: row
+    → name of its trainings, without the seed, where that is not the row's own name.
     """
 
     settings: ScienceSettings

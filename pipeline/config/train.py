@@ -310,7 +310,9 @@ class TrainSettings(Settings):
         return self.lanes or LANES
 
     def with_lanes(self, processes: int) -> TrainSettings:
-        """Return the settings of a training that begins with so many processes, each of which reads its own files."""
+        """Return the settings of a training that begins with this number of processes, each of which reads its own
+        files.
+        """
         return self if self.lanes else self.model_copy(update={"lanes": -(-LANES // processes) * processes})
 
     def pinned(self) -> dict[str, Any]:

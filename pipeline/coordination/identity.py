@@ -53,7 +53,9 @@ def identity(config: RunConfig) -> Identity:
 
 
 def differences(ours: Identity, theirs: Identity) -> list[str]:
-    """Describe how another machine differs, one line each: `torch is 2.8.0 instead of 2.9.1`. Empty if it does not."""
+    """Describe how another machine differs, one line each: `torch is 2.8.0 instead of 2.9.1`. Empty if it does not
+    differ.
+    """
     names = {**ours, **theirs}
     return [
         f"{name} is {theirs.get(name, 'missing')} instead of {ours.get(name, 'missing')}"

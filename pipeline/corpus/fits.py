@@ -321,7 +321,9 @@ def is_checkpoint(path: str) -> bool:
 
 
 def check_checkpoint(store: Store, path: str) -> None:
-    """Read the checkpoint of a fine-tuning. Raises `CorpusError` if it is damaged or another one than its name says."""
+    """Read the checkpoint of a fine-tuning. Raises `CorpusError` if it is damaged, or is not the one that its name
+    says.
+    """
     from stages.artifact import from_sealed  # torch
     from stages.decoder.finetune import CHECKPOINT
 

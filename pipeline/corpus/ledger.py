@@ -7,7 +7,7 @@ that all its parts have), the counters (`pipeline/corpus/counters.py`), and the 
 only when details of a part are needed. Receipts stay the record: a lost ledger is folded again, and `pipeline verify`
 checks that both are equal.
 
-Cost: 60 bytes per chunk in memory, some seconds to add up a million chunks; 2 to 15 kB per chunk on disk.
+Cost: 60 bytes per chunk in memory, a few seconds to add up a million chunks; 2 to 15 kB per chunk on disk.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def columns_of(vouched: Collection[str], types: Mapping[str, ColumnType]) -> dic
     """Return columns by name, of a part whose receipts vouch for these ("family.column").
 
     Columns of rows come first, then those of documents, then the place. A name that sentences and their documents share
-    (`lang`) is the sentence's. types: of columns that inputs keep; columns without a type here are text.
+    (`lang`) is the sentence's. types: the types of columns that inputs keep; columns without a type here are text.
     """
     found: dict[str, Column] = {}
     keep = {name: types.get(name, TEXT).arrow for name in kept_names(vouched)}

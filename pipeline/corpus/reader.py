@@ -294,7 +294,8 @@ class Corpus:
     ) -> pa.Table:
         """Return the k sentences nearest to a query, best first.
 
-        The search is exact: every embedding is read, with one row group in memory. With an index only likely rows are.
+        The search is exact: every embedding is read, with one row group in memory. With an index, only likely rows are
+        read.
 
         Args:
             query: a sentence, which the corpus's own encoder encodes; the number of a row of the corpus, or (part,

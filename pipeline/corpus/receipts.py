@@ -63,7 +63,7 @@ class Receipt(_Record):
 
     @model_serializer(mode="wrap")
     def _only_what_says_something(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `replaces` out where it is empty, as earlier versions do: ledgers hold what receipts hold, verbatim."""
+        """Leave `replaces` out where it is empty, as earlier versions did: ledgers hold receipts verbatim."""
         found: dict[str, Any] = dump(self)
         if not self.replaces:
             del found["replaces"]

@@ -33,7 +33,7 @@ _WHERE_NOT_WHAT = {"path", "name", "limit"}  # moving the data changes nothing; 
 class Recipes:
     """The recipe (a JSON value) of segmenting each input and of each row-wise stage, in order, and what is left out.
 
-    first_only: the inputs of which files that share a chunk keep one document of each id.
+    first_only: the inputs whose files, if they share a chunk, keep one document of each id.
     """
 
     segment: dict[str, dict[str, Any]]
@@ -56,7 +56,7 @@ class Recipes:
     def chunk_fingerprint(self, chunk: Chunk, purged: Collection[str] | None = None) -> str:
         """Return the fingerprint of a chunk's segmentation: of its recipe, its bytes, and what was purged of it.
 
-        purged: the ids, if not those of the tombstones.
+        purged: the purged ids, if they are not those of the tombstones.
         """
         recipe = fingerprint(self.segment[chunk.input])
         of_chunk = [recipe, chunk.id, chunk.start, chunk.end, chunk.take, chunk.stamp]
@@ -209,7 +209,8 @@ def with_comparison(config: RunConfig, chunks: Sequence[Chunk]) -> RunConfig:
 def compared_digest(config: RunConfig, ordered: ChunkTable) -> tuple[list[str], str]:
     """Return a key of what each chunk's ids depend on, and a digest of all of them in order.
 
-    The digest for `duplicate_ids: error` is another one, because its record says that there are none in a chunk either.
+    The digest for `duplicate_ids: error` is another one, because its record also says that no id occurs twice within a
+    chunk.
     """
     recipes = {str(one.name): fingerprint(reading_recipe(config, one)) for one in config.input}
     keys = [

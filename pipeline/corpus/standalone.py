@@ -59,8 +59,8 @@ def text_models(corpus: Corpus) -> TextModels:
 class StandaloneRecord(BaseModel):
     """The content of text.json.
 
-    kind, objective, parameters, steps: of the model. corpus: the name of the one that it learned. sampling: options
-    that its training set.
+    kind, objective, parameters, steps: of the model. corpus: the name of the corpus that it learned from. sampling:
+    options that its training set.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

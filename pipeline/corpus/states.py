@@ -313,8 +313,8 @@ def total_of(chunks: Sequence[ChunkState]) -> Counters:
 
 
 def problems_in(chunks: Sequence[ChunkState]) -> list[str]:
-    """Say where the receipts of chunks do not agree with each other; those in ledgers agree, or they were not
-    folded.
+    """Say where the receipts of chunks do not agree with each other; those in ledgers agree, since otherwise they would
+    not have been folded.
     """
     return list(chunks.problems) if isinstance(chunks, States) else [text for one in chunks for text in one.problems()]
 

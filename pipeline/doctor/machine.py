@@ -34,7 +34,7 @@ def python() -> Check:
 
 
 def libraries() -> Iterator[Check]:
-    """Check the required libraries, then the extras; without that which computes, no run works on this machine."""
+    """Check the required libraries, then the extras; without the one that computes, no run works on this machine."""
     needed = requirements()
     missing = [name for name in needed[""] if not installed(name)]
     broken = [f"{name} ({why})" for name in NATIVE if installed(name) and (why := _import_error(name))]

@@ -61,7 +61,7 @@ class FileState:
 
 
 def files_of(card: ModelCard) -> list[FileState]:
-    """Return the state of each file, by a look at the disk."""
+    """Return the state of each file on disk."""
     guess = {"encoder": 4 * card.encoder_parameters, "decoder": 4 * card.decoder_parameters, "tokenizer": 5_000_000}
     states = []
     for role in ROLES:

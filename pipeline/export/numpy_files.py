@@ -6,8 +6,8 @@
     vectors = np.load("data/train/embeddings.npy", mmap_mode="r")
 
 A split is one file, so a row is found by its number alone; float16 is bit for bit what the corpus holds. Numbers that
-JSON has no word for (NaN) become null, days and moments ISO 8601. Cost: one more pass over the columns of the
-condition, since a .npy begins with its number of rows. Memory: a row group of the corpus.
+JSON cannot express (NaN) become null, days and moments ISO 8601. Cost: one more pass over the columns of the condition,
+since a .npy begins with its number of rows. Memory: a row group of the corpus.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _SplitWriter:
         self._lines.write("".join(f"{to_json(row)}\n" for row in rows).encode())
 
     def finish(self, written: Written) -> None:
-        """Count the files. Raises `CorpusError` if the first one says another number of rows than it has."""
+        """Count the files. Raises `CorpusError` if the .npy file states another number of rows than it has."""
         if self._rows != self._expected:
             raise CorpusError(
                 f"{self._expected} sentences were counted, but {self._rows} read: the corpus changed during the "

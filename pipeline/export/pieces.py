@@ -19,7 +19,7 @@ from stages.arrow import embedding_matrix
 
 @dataclass
 class Written:
-    """What an export wrote. `next_step`: what its user does with it."""
+    """What an export wrote. `next_step`: what to do with it next."""
 
     sentences: int = 0
     pieces: int = 0

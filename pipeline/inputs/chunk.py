@@ -16,11 +16,10 @@ class Chunk:
     """A range of one file, or several small files. The id depends only on input name, (first) path and start.
 
     `start`, `end`: bytes of plain JSONL; row groups of Parquet; 0 and −1 for whole files (text, compressed, and Parquet
-    whose footer could not be read when planning). `bytes`: stored bytes of the range.
-    `take`: no more than so many records (from `limit`); None for all.
-    Of format "packed", `url` and `stamp` are those of all files, and `path` is for people.
-    `stamp`: changes with the file; of format "unreadable", why it cannot be read.
-    `current`: the stamp that the file has now, where it held the same when it was segmented with another one, `stamp`.
+    whose footer could not be read when planning). `bytes`: stored bytes of the range. `take`: the most records that are
+    read (from `limit`); None for all. Of format "packed", `url` and `stamp` are those of all files, and `path` is for
+    people. `stamp`: changes with the file; of format "unreadable", why it cannot be read. `current`: the stamp that the
+    file has now, if it was segmented under another one, `stamp`, and its content is the same.
     """
 
     id: str

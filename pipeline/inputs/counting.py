@@ -6,12 +6,12 @@ this count; otherwise documents were lost. Counting runs at the speed of the dis
 
 A compressed file may be several chunks (`members.py`), of which each reads on to the end of its last line.
 
-Broken files: of a compressed stream that breaks, the complete lines before the break count, and the break counts as
-one document (the reader rejects it as "unreadable"), whether or not it left a piece of a line. Parquet pages are not
+Broken files: of a compressed stream that breaks, the complete lines before the break count, and the break counts as one
+document (the reader rejects it as "unreadable"), whether or not it left a piece of a line. Parquet pages are not
 opened: the rows of a broken row group count, and the reader rejects as many. A Parquet file without a readable footer
-counts as one, and so does each chunk of a file that begins like something else than its name says.
+counts as one, and so does each chunk of a file whose beginning does not match its name.
 
-Who asks for it gets a digest of what is read as well (`Content`): lines are read once for both, and of text and
+A caller that asks for it also gets a digest of what is read (`Content`): lines are read once for both, and of text and
 Parquet, which are counted without it, the bytes are read for that.
 """
 
@@ -102,7 +102,7 @@ def _count_range(chunk: Chunk, content: Content | None) -> Counted:
     documents = 1 if chunk.start == 0 < chunk.end else 0
     at, counted_in = first, 0
     for block in raw_blocks(chunk, first, None if content else last) if chunk.end > chunk.start else ():
-        inside = max(0, last - at)  # so many bytes of the block, after which lines of the range can begin
+        inside = max(0, last - at)  # bytes of the block after which lines of the range can begin
         documents += block.count(b"\n", 0, inside)
         at += len(block)
         if content and _ends_in(block, inside, documents > 0, content):
@@ -203,7 +203,7 @@ class Content:
     `count_documents` shows it the stored bytes that the chunk's documents depend on, and nothing else, so that what is
     appended to a file leaves the digests of the chunks before it as they were: of plain JSONL the lines that begin in
     the chunk, whole; of Parquet the pages of the columns that are read; of other files all bytes; with `take`, the
-    blocks that hold so many records. `columns`: those that documents are made of, in formats that have columns.
+    blocks that hold that many records. `columns`: those that documents are made of, in formats that have columns.
     """
 
     def __init__(self, columns: Sequence[str] = ()) -> None:

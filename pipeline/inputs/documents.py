@@ -40,7 +40,7 @@ class BadRecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document. `source`: input name and relative path. `kept`: values of columns asked for; None where missing.
+    """One document.
 
     `source`: input name and relative path. `record`: where the document stands, as in `Rejected`. `lang_confidence`: 0
     to 1; None if the language was stated. `kept`: the metadata columns; None where null or missing.

@@ -1,12 +1,12 @@
 """Implements `pipeline gc`: finds what the newest run does not need: results of older settings, leftovers of killed
 attempts.
 
-A corpus keeps the results of older settings, so that going back costs nothing; this deletes them. Files are kept if the
-view of the newest run names them (its receipts, their files, its fits, training indexes that name no others), if a view
-of the last 30 days or of an export does, if they are the index of a model, or if an interrupted fine-tuning of a
-decoder goes on from them. Files that people put beside them are not touched. What a killed process had written of any
-other file is deleted a day later, since another process may be writing it now. Cost: one listing per folder (by pieces,
-if there are many parts), and every receipt of the view.
+A corpus keeps the results of older settings, so that going back costs nothing; this command deletes them. Files are
+kept if the view of the newest run names them (its receipts, their files, its fits, training indexes that name no
+others), if a view of the last 30 days or of an export does, if they are the index of a model, or if an interrupted
+fine-tuning of a decoder resumes from them. Files that people put beside them are not touched. What a killed process had
+written of any other file is deleted a day later, since another process may be writing it now. Cost: one listing per
+folder (by pieces, if there are many parts), and every receipt of the view.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every file of a corpus against the receipt that vouches for it: bytes, schema, rows, contents, finite values; and
 ledgers against the receipts that they were folded from, row by row.
 
-Cost: each file is read once and hashed twice (file and columns), some hundred MB/s a core; memory: the files of as many
-parts as there are threads.
+Cost: each file is read once and hashed twice (file and columns), a few hundred MB/s per core; memory: the files of as
+many parts as there are threads.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
 def check_ledgers(states: States, numbers: npt.NDArray[np.int64] | None = None) -> Iterator[Finding]:
     """Compare every row that the view uses with one made again from receipts; a difference spoils the row's file.
 
-    `numbers`: of the chunks whose rows are compared, if not all; receipts that are missing are told in any case. Cost:
-    one small read per receipt.
+    `numbers`: of the chunks whose rows are compared, if not all; missing receipts are reported in any case. Cost: one
+    small read per receipt.
     """
     store = states.store
     rows = states.rows if numbers is None else states.rows[numbers]

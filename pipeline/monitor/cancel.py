@@ -1,8 +1,8 @@
 """Implements `pipeline cancel`: asks everyone who works on a corpus to stop, waits for that, and frees the corpus.
 
-Workers notice at their next heartbeat, wherever they are: a file in the run's folder says it, so nothing has to reach
-them. Jobs of a cluster are cancelled as well; first the one that decides what comes next, so that it queues nothing
-more.
+Workers notice at their next heartbeat, wherever they are: a file in the run's folder tells them, so nothing has to
+reach them. Jobs of a cluster are cancelled as well; first the one that decides what comes next, so that it queues
+nothing more.
 """
 
 from __future__ import annotations

@@ -78,12 +78,12 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """Whether nobody works on it any more."""
+        """Whether nobody works on the run any more."""
         return bool(self.lost) or not self.holder
 
     @property
     def done(self) -> bool:
-        """Whether it ended well."""
+        """Whether the run ended well."""
         return bool(self.summary and self.summary.get("done"))
 
     @property

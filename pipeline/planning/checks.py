@@ -55,7 +55,7 @@ MORE = Callable[[RunConfig], None]  # raises `ConfigError`, `CardError` or `Pipe
 class Checked:
     """A configuration without known mistakes.
 
-    `chunks`: those of its inputs, in the order of the run; `notices`: what is no mistake and may still surprise.
+    `chunks`: those of its inputs, in the order of the run; `notices`: what is not a mistake but may surprise.
     """
 
     config: RunConfig

@@ -21,7 +21,9 @@ from pipeline.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A time that a chunk was segmented. `row`: of the ledgers, where it is from there; else `content` is known."""
+    """An earlier segmentation of a chunk. `row`: its row in the ledgers, if it comes from there; otherwise `content` is
+    known.
+    """
 
     chunk: str
     fingerprint: str
@@ -34,7 +36,8 @@ class Earlier:
     row: int = -1
 
     def content_in(self, state: States) -> str:
-        """Return what its receipt says that it was read from; empty if an earlier version wrote the receipt.
+        """Return a digest of what the chunk was read from, as its receipt says; empty if an earlier version wrote the
+        receipt.
 
         Asked in the order of rows, it reads ledgers once.
         """

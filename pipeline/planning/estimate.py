@@ -58,9 +58,10 @@ class StageEstimate:
 class Estimate:
     """What a plan brings.
 
-    sentences: that segmenting will yield; error: of these, relative; tokens: in them, with language tag and `</s>`
-    (None: unknown, since the model's tokenizer is not on this machine); documents: examined; warnings: languages that
-    the cap in tokens cuts, and fits that the pilot gives too little.
+    sentences: how many segmenting will yield; error: the relative error of that number; tokens: how many they have,
+    language tag and `</s>` included (None: unknown, since the model's tokenizer is not on this machine); documents: how
+    many were examined; warnings: languages that the cap in tokens cuts, and fits that get too few sentences from the
+    pilot.
     """
 
     sentences: float
@@ -134,7 +135,9 @@ def _of_input(
 
 
 def _stage(plan: Plan, stage: str, new: float, tokens: float | None) -> StageEstimate:
-    """Return the estimate of a stage; new: sentences that segmenting will yield; tokens: of one on average."""
+    """Return the estimate of a stage; new: the sentences that segmenting will yield; tokens: those of an average
+    sentence.
+    """
     todo = plan.work[stage]
     rows = new + (todo.sentences_left if stage != SEGMENT else 0)
     rate, source = todo.rate or _older_rate(plan, stage), HERE

@@ -35,14 +35,12 @@ def sentences_of(chunks: Sequence[Chunk]) -> int:
 
 
 def pilot_rows(config: RunConfig, sentences: float) -> float:
-    """Return about how many sentences the pilot of a corpus of so many has."""
+    """Return about how many sentences the pilot has, in a corpus of this many."""
     return min(float(config.fit.rows), sentences)
 
 
 def scored_rows(config: RunConfig, sentences: float) -> float:
-    """Return about how many sentences of the pilot are scored before the predictor is fitted, in a corpus of so
-    many.
-    """
+    """Return about how many sentences of the pilot are scored for the predictor, in a corpus of this many."""
     assert config.fragility
     sample = config.frozen.rates.get("fragility", config.fragility.sample)
     rate = min(1.0, sample.rows / max(1.0, sentences)) if isinstance(sample, Rows) else sample
@@ -64,9 +62,9 @@ def check_scored(config: RunConfig, chunks: Sequence[Chunk]) -> None:
 
 
 def doubts(config: RunConfig, sentences: float) -> Iterator[str]:
-    """Yield warnings of fits that the pilot of a corpus of so many sentences gives less than they ask for.
+    """Yield warnings of fits that get fewer sentences from the pilot than they ask for, in a corpus of this many.
 
-    Fits that exist, or come from a file, and corpora that have no more sentences are not told of.
+    Nothing is said of fits that exist or come from a file, nor of corpora that have no more sentences.
     """
     pilot = pilot_rows(config, sentences)
     if config.rvq and not config.rvq.file and "rvq" not in config.frozen.fits and pilot < sentences:

@@ -1,6 +1,6 @@
 """Rates of stages that were measured on this machine, kept in the user's cache for plans of other corpora.
 
-A run keeps what it measured when it ends, and `pipeline plan --calibrate` measures in some seconds. A rate is for a
+A run keeps what it measured when it ends, and `pipeline plan --calibrate` measures in a few seconds. A rate is for a
 machine (its processor or GPU, and the cores that a process may use), a stage, its models by digest, and the settings
 that its cost depends on. Rates are counted in tokens, since the sentences of another corpus have other lengths. A file
 that is damaged, not sealed or of another machine counts as absent: a plan then says that the rate comes from the card.
@@ -52,7 +52,9 @@ class MachineRate:
     created: float
 
     def per_second(self, tokens: float | None) -> float:
-        """Return sentences per second, for sentences of so many tokens on average; None: of the same length."""
+        """Return sentences per second, for sentences with this many tokens on average; None: for sentences of the same
+        length.
+        """
         return self.sentences / self.seconds if not tokens else self.tokens / tokens / self.seconds
 
 

@@ -36,7 +36,7 @@ class Requests:
         )
 
     def times(self, count: float) -> Requests:
-        """Return so many times these requests."""
+        """Return these requests, multiplied by a number."""
         kinds = (self.puts, self.gets, self.heads, self.lists, self.deletes)
         return Requests(*(count * each for each in kinds))
 
@@ -75,12 +75,12 @@ def of_a_part(stages: int, files: Iterable[float]) -> Requests:
 
 
 def puts_of(stored: float) -> int:
-    """Return the requests that write a file of so many bytes."""
+    """Return the requests that write a file of this size."""
     return 1 if stored < MULTIPART_BYTES else 2 + math.ceil(stored / PIECE_BYTES)
 
 
 def month_dollars(stored: float) -> float:
-    """Return what it costs on S3 to store so many bytes for a month."""
+    """Return what it costs on S3 to store this many bytes for a month."""
     dollars, left = 0.0, stored
     for most, each in MONTH_DOLLARS:
         dollars += each * min(left, most)

@@ -1,4 +1,4 @@
-"""Chunks whose files have another time or version than when they were segmented, and hold the same.
+"""Chunks whose files have another time or version than when they were segmented, but the same content.
 
 Such files were touched, copied, or loaded from somewhere again. Each is read once, and what its chunks hold is compared
 with what their receipts say; where it is the same, they keep the stamp that they were segmented with, so that nothing

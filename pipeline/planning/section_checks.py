@@ -35,7 +35,7 @@ Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
 
 @dataclass(frozen=True)
 class KeptSample:
-    """Kept columns by the first records: their types, and which are null there.
+    """Kept columns according to the first records: their types, and which are null there.
 
     undeclared: those whose type further records may change.
     """

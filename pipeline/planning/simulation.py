@@ -165,7 +165,7 @@ class Simulation:
         return math.ceil(self.chunks / FILE_CHUNKS)
 
     def claims(self, tasks: int) -> int:
-        """Return the number of shards of chunks that so many tasks claim in the main pass."""
+        """Return the number of shards that this many tasks claim in the main pass."""
         return len(shards_of(self.chunks, self.config.launcher.chunks_per_claim, tasks))
 
     @property
@@ -188,7 +188,7 @@ class Simulation:
         return math.ceil(gpus / (self.config.launcher.gpus_per_node or 1))
 
     def starts(self, hours: float) -> int:
-        """Return how often a task that works for so many hours starts, because it is stopped at its time limit."""
+        """Return how often a task starts to work for a number of hours, because it is stopped at its time limit."""
         return max(1, math.ceil(hours * 3600 / seconds_of(self.config.launcher.time)))
 
     @property
@@ -203,13 +203,13 @@ class Simulation:
         return of_a_part(sum(one.stage != SEGMENT for one in self.stages), files)
 
     def requests(self, tasks: int, hours: float = 0.0) -> Requests:
-        """Return the requests of so many tasks that do all the work, for so many hours each."""
+        """Return the requests of tasks that share all the work, each for the given hours."""
         found = self.part_requests.times(self.parts) + A_CHUNK.times(self.chunks)
         found += A_SHARD.times(self.claims(tasks)) + A_TASK.times(tasks)
         return found + A_BEAT.times(tasks * hours * 3600 * BEATS / self.config.launcher.lease_seconds)
 
     def makespan(self, tasks: int, hours: float) -> float:
-        """Return the hours until the last of so many tasks ends, if each would have so many hours of even work.
+        """Return the hours until the last task ends, if evenly shared work took each of them the given hours.
 
         Nodes differ in speed, by about a tenth (`SPREAD`), and each takes shards as it is free; the pilot's barrier and
         the queue of the cluster are not counted.

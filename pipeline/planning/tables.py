@@ -66,7 +66,7 @@ def show_aliases(console: Console, plan: Plan) -> None:
 
 
 def show_same(console: Console, plan: Plan) -> None:
-    """Say how many files were read because their times or versions are others, and hold what they held."""
+    """Say how many files were read because their times or versions differ, and turned out to be unchanged."""
     if plan.same_files:
         have, they_are = ("has", "it is") if plan.same_files == 1 else ("have", "they are")
         console.print(

@@ -29,7 +29,7 @@ REPEATS = ((1, 1), (2, 2), (3, 10), (11, 100), (101, None))  # how often a sente
 
 @dataclass(frozen=True)
 class LanguageDifference:
-    """The sentences of a source that are stated in one language. detected: by language, of those that differ."""
+    """The sentences of a source that are stated in one language. detected: language → how many of those that differ."""
 
     source: str
     stated: str
@@ -44,11 +44,11 @@ class LanguageDifference:
 
     @property
     def is_much(self) -> bool:
-        """Whether so many differ that somebody should look."""
+        """Whether enough sentences differ that somebody should look."""
         return self.identified >= FEW and self.share > SHARE
 
     def said(self) -> str:
-        """Say it in a sentence."""
+        """Describe the difference in a sentence."""
         mostly = f", mostly {self.detected[0][0]}" if self.detected else ""
         of = f"{counted(self.identified, 'sentence')} stated as {self.stated}"
         return f"{plain(self.source, 200)}: {self.share:.1%} of {of} are in another language{mostly}"

@@ -61,7 +61,7 @@ class Expectation:
         return format_measure(self.measure, self.value)
 
     def said(self) -> str:
-        """Say it on one line: `autobleu_mean is 54.1 (expected: >= 40)`."""
+        """Describe the expectation and its value on one line: `autobleu_mean is 54.1 (expected: >= 40)`."""
         of = f" in {plain(self.group, 100)}" if self.group else ""
         more = f"; {self.failing} of {self.groups} fail" if self.failing > 1 else ""
         what = f"is {self.shown}{of}" if self.value is not None else f"was not measured: {self.why}"
@@ -289,7 +289,7 @@ def of_summary(kept: Any) -> list[Expectation]:
 
 
 def show_expectations(console: Console, found: list[Expectation]) -> None:
-    """Print a line each; those that do not hold also with -q."""
+    """Print a line for each expectation; those that do not hold also with -q."""
     for one in found:
         text = Text(f"{'✓' if one.holds else '✗'} {one.said()}", "green" if one.holds else "red")
         (_printed(console) if one.holds else lambda line: warn(console, line, soft_wrap=True))(text)

@@ -1,8 +1,8 @@
-"""Measures on this machine how fast stages are, in some seconds: `pipeline plan --calibrate`.
+"""Measures on this machine how fast stages are, in a few seconds: `pipeline plan --calibrate`.
 
-Some of the corpus's own documents are segmented, encoded and decoded, a few seconds each, and nothing of that is
-stored but the rates (`planning/rates.py`). Stages that need a fit, or nothing but arithmetic on embeddings, are left to
-a run; so is a model whose files are not on this machine, which would have to be fetched first.
+Some of the corpus's own documents are segmented, encoded and decoded, a few seconds each, and only the rates are stored
+(`planning/rates.py`). Stages that need a fit, or nothing but arithmetic on embeddings, are left to a run; so is a model
+whose files are not on this machine, which would have to be fetched first.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class ChunkAccounting:
         return True
 
     def quarantine_later(self, document: Document, first: str) -> None:
-        """Put a document into quarantine because an earlier one of another chunk has its id. `first`: that one's
-        source.
+        """Put a document into quarantine because an earlier one of another chunk has its id. `first`: the source of
+        that document.
         """
         what = f"an earlier document of {first} has the id {short(document.doc_id)} too; the first one is kept"
         self.quarantine(document, DUPLICATE, what)

@@ -3,8 +3,8 @@
 A part is made again when documents of its chunk were purged, added or changed, or are cut into sentences in another
 way. Its receipt names the version that it replaces, whose files are still there. A document whose rows are the same in
 every column that a stage reads keeps its results: they are read from files that match their digests, and no network
-computes them. What receipts count of rows (norms, BLEU, errors) is counted anew from all rows of the part. Cost: the
-earlier files are read, which is little beside computing.
+computes them. What receipts count of rows (norms, BLEU, errors) is counted again from all rows of the part. Cost: the
+earlier files are read, which costs little compared with computing.
 """
 
 from __future__ import annotations

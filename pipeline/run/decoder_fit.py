@@ -1,4 +1,4 @@
-"""Fine-tunes a decoder on sentences of the pilot: reads them, goes on from a checkpoint, and describes the result by a
+"""Fine-tunes a decoder on sentences of the pilot: reads them, resumes from a checkpoint, and describes the result by a
 model card.
 
 The checkpoint, `fits/decoder.<fp8>-checkpoint.safetensors`, is replaced as a whole, and deleted when the fit is done.

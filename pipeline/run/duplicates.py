@@ -2,7 +2,7 @@
 `near` and `semantic`.
 
 Every part has hashes, or keys of MinHash, already. They are distributed by range to files of a temporary folder, and
-each range is compared alone; what is found is distributed by part in the same way. So memory holds some million hashes
+each range is compared alone; what is found is distributed by part in the same way. So memory holds a few million hashes
 (more beyond 800 million sentences). A part counts each hash once, so that a sentence that is everywhere does not fill a
 range. The result depends on the parts and their order alone. Parts whose receipt exists are not written again. One
 process does it with every launcher. Cost: see `benchmarks/duplicates.py`; 20 bytes per distinct key of a part in the
@@ -216,7 +216,7 @@ def _linked(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]
 
 
 def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]:
-    """Yield the sentences that are similar to others with the same first code, some codes at a time."""
+    """Yield the sentences that are similar to others with the same first code, a few codes at a time."""
     assert isinstance(work.settings, SemanticSettings)
     spread: _Distributed | None = None
     for number, part in work.scan(unit.column, "status", "codes"):

@@ -3,7 +3,7 @@
 `runs/<run>/phase-<n>/` holds `order.json`; `work.parquet`, with a row group per shard; `claims/` with leases and
 `.done` records; `workers/`, what each worker does now; and `events/`. A shard is what a worker claims at a time: it has
 fewer chunks towards the end, so that all workers end at about the same time. A worker reads from receipts what is done
-of its shard, so no file here says it. Cost: a row of 200 bytes per chunk; two small files and some heartbeats per
+of its shard, so no file here records it. Cost: a row of 200 bytes per chunk; two small files and some heartbeats per
 shard.
 """
 

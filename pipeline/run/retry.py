@@ -97,8 +97,8 @@ def _reasons(receipts: Sequence[ChunkReceipt]) -> Counter[str]:
 
 
 def _forget(store: Store, receipt: ChunkReceipt) -> None:
-    """Delete the receipt of a chunk and those of its parts; also of versions before that differ in purged documents
-    only, from whose rows the chunk would be written again.
+    """Delete the receipt of a chunk and those of its parts; and those of earlier versions that differ only in purged
+    documents, from whose rows the chunk would be written again.
     """
     for path in store.find("chunks", prefix=f"{receipt.chunk[:2]}/{receipt.chunk}."):
         with contextlib.suppress(DamagedError):

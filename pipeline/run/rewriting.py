@@ -1,13 +1,13 @@
 """Writes a chunk again without its purged documents, from the rows that are there: nothing is read or segmented again.
 
-Where nothing but purged documents distinguishes a chunk from its version before, the parts of that version have every
+Where nothing but purged documents distinguishes a chunk from its earlier version, the parts of that version have every
 row that is left. Files of a part that holds purged documents are read and must match their digests; these documents are
-left out, the others are numbered anew, and the accounting moves the purged ones from *kept* or *quarantined* to
-*dropped*. Other parts get a receipt that names the files they have. The rows are those that segmenting the input again
-would give. It is segmented instead where that cannot be told from what is there: a file is missing or damaged, more
-records were quarantined than are listed, a count in a receipt does not say which documents it counted, or a purged
-document may be why a kept column has its type. Cost: reading the documents of the chunk and the schema of Parquet
-input, and reading and writing documents and sentences of the parts that held one.
+left out, the others are renumbered, and the accounting moves the purged ones from *kept* or *quarantined* to *dropped*.
+Other parts get a receipt that names the files they have. The rows are those that segmenting the input again would give.
+It is segmented instead where that cannot be told from what is there: a file is missing or damaged, more records were
+quarantined than are listed, a count in a receipt does not say which documents it counted, or a purged document may be
+why a kept column has its type. Cost: reading the documents of the chunk and the schema of Parquet input, and reading
+and writing documents and sentences of the parts that held one.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _COUNTED_HERE = {
     "split_documents",
     COPIED,
     REPEATED,
-}  # counts of a part's receipt that are made anew
+}  # counts of a part's receipt that are made again
 
 
 @dataclass(frozen=True)
 class PartBefore:
-    """A part of the version before. `touched`: whether it holds purged documents."""
+    """A part of the earlier version. `touched`: whether it holds purged documents."""
 
     number: int
     receipt: Receipt

@@ -217,8 +217,8 @@ def _check_consent(console: Console, change: ViewChange | None, options: RunOpti
 
 
 def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[RunConfig, Plan, str]:
-    """Return the same with the launcher that `auto` stands for, which the run's record then names, and why in
-    brackets.
+    """Return the configuration with the launcher that `auto` stands for, which the run's record then names, and the
+    reason in brackets.
     """
     if config.launcher.kind != "auto":
         return config, plan, ""

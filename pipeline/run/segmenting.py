@@ -2,9 +2,9 @@
 
 Documents are streamed in batches; a part closes at the end of the document that reaches `part_sentences`. Segmenting a
 chunk is deterministic, so after a crash it is repeated from the chunk's start, and the existing parts are recognised by
-their receipts. A chunk that differs from its version before in nothing but purged documents is written from the rows
-of that version (`rewriting.py`). Memory: one part, and one batch of documents; a large document takes 9 to 15 times its
-bytes (50 MB: 0.5 to 0.7 GB).
+their receipts. A chunk that differs from its earlier version only in purged documents is written from the rows of that
+version (`rewriting.py`). Memory: one part, and one batch of documents; a large document takes 9 to 15 times its bytes
+(50 MB: 0.5 to 0.7 GB).
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class ChunkSegmenter:
     def _rewritten(
         self, chunk: Chunk, chunk_fingerprint: str, before: ChunkReceipt, columns: KeptColumns
     ) -> Iterator[Segmentation | ChunkReceipt]:
-        """Yield what `run` does, from the rows of the version before; no chunk's receipt if that cannot be done."""
+        """Yield what `run` does, from the rows of the earlier version; without the chunk's receipt if that cannot be
+        done.
+        """
         started = time.perf_counter()
         parts: list[Receipt] = []
         try:

@@ -191,7 +191,7 @@ def carry_marks(store: Store, run: str, phase: int, shard_of: Callable[[str], in
 
 class _Attempts:
     """Marks of what is being worked on, in the folder of the run or of a shard. A mark that a worker finds when it
-    begins there is of one that died.
+    begins was left by a worker that died.
 
     So a part that kills its worker is set aside, and not tried for ever.
     """
@@ -203,7 +203,7 @@ class _Attempts:
         self._deaths = Counter(path.rpartition("/")[2].rpartition("-")[0] for path in self._store.listing(self._folder))
 
     def died_in(self, name: str) -> int:
-        """Return how many workers had died in it when this one began."""
+        """Return how many workers had died in an item when this one began it."""
         return self._deaths[name]
 
     @contextmanager

@@ -2,7 +2,7 @@
 
     selection = Selection(corpus, SelectSettings(where="autobleu >= 30 and chars >= 10"))
     for part in corpus.parts:
-        chosen = selection.part(part)       # runs of rows, as numpy arrays
+        chosen = selection.part(part)       # row ranges, as numpy arrays
 
 Nothing is copied or written: the same corpus and settings give the same rows again, and `selection.digest` names them.
 A sentence whose embedding is not finite is never used. Every sentence that is not used is counted once, under the first

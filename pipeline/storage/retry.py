@@ -84,7 +84,7 @@ current = RetryPolicy()
 
 
 def be_patient(seconds: float, *, from_start: bool = False) -> None:
-    """Wait so many seconds for a store that is away, in this process from now on.
+    """Wait this many seconds for a store that is away, in this process from now on.
 
     `from_start`: also for the first answer of a store, whose address is known to be right.
     """

@@ -8,7 +8,7 @@ carelessly, in the letters of another script with its punctuation, and in a made
 et al., 2024, corrupt case and punctuation alike). Sentences are then joined by single spaces (Chinese, Japanese and
 Thai: by nothing), so that nothing but the text itself shows where they end.
 
-Cost: spaCy's rules once over the corpus, then about 3 MB/s a core for writing and tokenising.
+Cost: spaCy's rules once over the corpus, then about 3 MB/s per core for writing and tokenising.
 """
 
 from __future__ import annotations

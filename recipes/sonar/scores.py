@@ -53,7 +53,7 @@ class HeldOutText:
 
 @dataclass(frozen=True)
 class KindScore:
-    """One kind of text. loss: nats a token. bleu: AutoBLEU; bleu_long: of sentences of 100 characters and more."""
+    """One kind of text. loss: nats per token. bleu: AutoBLEU; bleu_long: of sentences of 100 characters and more."""
 
     sentences: int
     loss: float

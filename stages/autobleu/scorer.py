@@ -111,8 +111,8 @@ class Autobleu:
 def _scored(
     decoded: list[str], texts: list[str], langs: list[str], times: Indices
 ) -> tuple[npt.NDArray[np.float32], dict[str, float]]:
-    """Return the BLEU of decodings, and the counts of sentences that occur so many `times`, with the statistics of
-    corpus BLEU by language.
+    """Return the BLEU of decodings, and the counts of sentences, each of which occurs `times` times, with the
+    statistics of corpus BLEU by language.
     """
     of_langs = np.asarray(langs, dtype=object)
     score = np.zeros(len(texts), np.float32)

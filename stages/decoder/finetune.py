@@ -2,8 +2,8 @@
 corpus, and the loss is the cross-entropy of each sentence's tokens given its embedding.
 
 Every draw follows from the seed and the number of the step, so a checkpoint holds weights, the optimizer and three
-numbers, and who goes on from it gets the same bits on the same CPU. Cost: 6 · parameters FLOP a token; memory: 16 bytes
-a parameter, the embeddings in float16, and the activations of a step.
+numbers, and a training that resumes from it gets the same bits on the same CPU. Cost: 6 · parameters FLOP per token;
+memory: 16 bytes per parameter, the embeddings in float16, and the activations of a step.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class FineTuning:
         return sealed_bytes(CHECKPOINT, tensors, {"made_of": self.made_of, "at": vars(self.at)})
 
     def resume(self, data: bytes) -> bool:
-        """Go on from a checkpoint. Returns False for one of other rows or settings, and nothing is changed.
+        """Resume from a checkpoint. Returns False, and changes nothing, for a checkpoint of other rows or settings.
 
         Raises ValueError for a file that is no checkpoint, or in which anything has changed since it was written.
         """
@@ -182,7 +182,7 @@ class FineTuning:
         return as_stored(self.network, "the fine-tuned decoder")
 
     def numbers(self) -> dict[str, float | list[float]]:
-        """Return what the training was: steps, tokens, and the mean loss, nats a token, of every `MEASURED_STEPS`."""
+        """Describe the training: steps, tokens, and the mean loss of every `MEASURED_STEPS`, in nats per token."""
         losses = self.at.mean + ([float(np.mean(self.at.recent))] if self.at.recent else [])
         return {"steps": float(self.at.step), "tokens": float(self.at.tokens), "loss": losses}
 

@@ -1,4 +1,4 @@
-"""Hashes of sentences and documents, 64 bits each: 2 million sentences of 100 characters per second of a core.
+"""Hashes of sentences and documents, 64 bits each: 2 million sentences of 100 characters per second and core.
 
 A hash is a sum of mixed words (8 bytes of text, or the hash of a sentence) and their places, so the words of all rows
 are hashed at once, without a loop. Two different texts share a hash with a probability of 2⁻⁶⁴: among ten billion

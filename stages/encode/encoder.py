@@ -1,7 +1,7 @@
 """Encode: sentences → FP16 SONAR embeddings, LCM 2.1.
 
 Each distinct (text, language) of a part is encoded once, in batches without padding; results go into one preallocated
-tensor and are copied to the host once. Cost: 2 · parameters FLOP a token.
+tensor and are copied to the host once. Cost: 2 · parameters FLOP per token.
 """
 
 from __future__ import annotations

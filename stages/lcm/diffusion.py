@@ -1,6 +1,6 @@
 """The noise schedules, the forward process, and the weights of timesteps in the loss, LCM 2.3.2.
 
-A timestep is an integer from 1 (the least noise) to T (noise alone); 0 is the clean embedding. Costs two products a
+A timestep is an integer from 1 (the least noise) to T (noise alone); 0 is the clean embedding. Costs two products per
 value.
 """
 

@@ -41,7 +41,7 @@ def gradient_diversity(model: Lcm, batch: Batch) -> float:
 
 
 def documents_of_batch(batch: Batch, count: int = 1) -> Iterator[Batch]:
-    """Return the documents of a batch, so many in a batch of their own."""
+    """Return the documents of a batch in smaller batches, each of this many documents."""
     ends = batch.lengths.cumsum(0).tolist()
     for first in range(0, len(ends), count):
         last = min(first + count, len(ends))

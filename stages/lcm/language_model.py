@@ -1,8 +1,8 @@
 """Mutual information of a sentence and the text before it, by a causal language model. LCM 2.4.1.
 
-Cost: one pass of the model over each context with its sentence (2 · parameters FLOP a token, about 300 tokens for ten
-sentences), and one over the sentence. Sentences of like length are computed together, padded at the end, which no
-token before it sees; logits are made for the tokens of sentences only.
+Cost: one pass of the model over each context with its sentence (2 · parameters FLOP per token, about 300 tokens for ten
+sentences), and one over the sentence. Sentences of like length are computed together, padded at the end, which no token
+before it sees; logits are made for the tokens of sentences only.
 
 `conf/language/` has the cards of the models that ship.
 """
@@ -111,7 +111,7 @@ class LanguageModel:
         """Return (log p(s | the last ten sentences of its context) − log p(s)) / |s|: positive where the context helps.
 
         A newline stands before the sentence, and one between sentences of the context. The paper's formula has the
-        sign turned round, its tables have not.
+        opposite sign; its tables do not.
         """
         given = self._ids([NEWLINE.join(context[-CONTEXT:]) for context in contexts])
         targets = self._ids(sentences)

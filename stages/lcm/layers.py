@@ -1,6 +1,6 @@
 """Layers of Large Concept Models, on packed documents: (positions, dim) tensors without padding.
 
-Nothing has biases but the projections at both ends, timestep embeddings and AdaLN. Norms are computed in float32,
+Nothing has biases except the projections at both ends, timestep embeddings and AdaLN. Norms are computed in float32,
 whatever autocast does.
 """
 

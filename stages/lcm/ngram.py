@@ -7,7 +7,7 @@ which gets no gradient (eq. 9, 10). Losses: ½ L_0 + α / (2N − 2) Σ_n L_n (e
 (1 − λ) h_t + λ / (N − 1) Σ_n [MLP^n(h_{t−n}) + Δʳ_n x_{t−n}] (eq. 13), which needs x_{t−n} … x_{t−1}.
 
 Vectors here are flat, (positions, width): the sequences of a batch follow each other, and none looks into another one.
-Cost: 2 · width² weights a head, and its logits or distances.
+Cost: 2 · width² weights per head, and its logits or distances.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A batch is one flat (sentences, …) tensor in which documents follow each other. Only attention needs blocks: documents
 are laid first-fit, the longest first, into rows of one width, and a mask keeps them apart. The layout is computed on
 the host in numpy (1 ms for 8192 sentences in 300 documents), in training by the loader's threads, and moved to the
-device once a batch, where the mask is made. Rows are filled to more than 90 % where lengths vary.
+device once per batch, where the mask is made. Rows are filled to more than 90 % where lengths vary.
 
 Few shapes: the width is a power of two, and the number of rows has four significant bits (…, 64, 72, 80, …), so that
 compiled code and memory are reused; the extra rows cost attention at most an eighth, and nothing elsewhere.
@@ -100,7 +100,7 @@ class Packing:
 
 
 def layout_of(lengths: Tensor, alone: bool = False) -> Layout:
-    """Return the layout of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document a
+    """Return the layout of documents of `lengths` (documents,) int64 sentences on the host; `alone`: one document per
     row.
     """
     counts: Indices = lengths.numpy()

@@ -1,6 +1,6 @@
 """Draws from a diffusion model by DDIM (Song et al. 2021) on trailing timesteps, LCM 2.3.2, and units from logits.
 
-DDIM costs `sampling.steps` calls of the model, and a few operations a value between them.
+DDIM costs `sampling.steps` calls of the model, and a few operations per value between them.
 """
 
 from __future__ import annotations

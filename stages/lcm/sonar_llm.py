@@ -5,8 +5,8 @@ The prediction of each sentence goes, denormalised, into SONAR's decoder in the 
 decoder into the prediction; the decoder learns nothing and is not part of the model's weights, which are Base-LCM's.
 
 Cost: a forward and a backward pass of the decoder for each target, many times that of the model itself; with
-`targets_per_document` only for so many targets of a document, drawn again each step, whose losses count for the others.
-Memory besides Base-LCM's: see `stages/sonar/likelihood.py`; bounded, whatever the batch.
+`targets_per_document` only for that many targets of a document, drawn again each step, whose losses count for the
+others. Memory besides Base-LCM's: see `stages/sonar/likelihood.py`; bounded, whatever the batch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 REP-4 and OVL-3 are measured as the paper's tables are, by n-grams of characters, n = 1 … 4; its text describes n-grams
 of words, which are here too, under the names of the literature.
 
-Words are runs of letters and digits, in lower case; where a script does not part words by spaces, each character is
+Words are runs of letters and digits, in lower case; where a script does not separate words by spaces, each character is
 one. For English this is what the package `rouge_score` does without stemming. Cost: ROUGE-L takes words · words / 64
 operations of a machine word.
 """
@@ -56,8 +56,8 @@ def ovl_3(output: str, source: str) -> float | None:
 
 
 def seq_rep_4(output: str) -> float | None:
-    """Return seq-rep-4 of Welleck et al. (2019), in percent: word 4-grams that stood in the output before, of all of
-    them.
+    """Return seq-rep-4 of Welleck et al. (2019), in percent: the share of word 4-grams that occurred earlier in the
+    output.
 
     None for an output of fewer than four words.
     """

@@ -176,7 +176,7 @@ def _goes_on(one: WrittenText, max_sentences: int) -> bool:
 
 
 def _window(sentences: list[list[int]], most: int, room: int) -> tuple[list[int], int]:
-    """Return the last sentences that have at most so many tokens, as one text, and how many are left out."""
+    """Return the last sentences that together have at most this many tokens, as one text, and how many are left out."""
     kept, length = 0, 0
     for sentence in reversed(sentences[-most:]):
         if length + len(sentence) > room:

@@ -1,4 +1,5 @@
-"""Two-Tower diffusion LCM, LCM 2.3.4: a contextualizer reads the sentences before, a denoiser makes the next of noise.
+"""Two-Tower diffusion LCM, LCM 2.3.4: a contextualizer reads the sentences before, a denoiser makes the next one from
+noise.
 
 In training all sentences of a document are denoised at once, each with a timestep of its own. When sampling, the
 contextualizer runs once, the keys and values of its outputs are computed once, and the denoiser runs `steps` times over

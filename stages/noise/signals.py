@@ -1,4 +1,4 @@
-"""Signals of noise by Arrow's regular expressions (RE2) and NumPy, on the CPU: about 0.03 ms a sentence.
+"""Signals of noise by Arrow's regular expressions (RE2) and NumPy, on the CPU: about 0.03 ms per sentence.
 
 Shares are of a sentence's characters without white space, except `uppercase_share` and `other_script_share`, which are
 of its letters. A document's paragraphs stand for the lines of Gopher's and FineWeb's rules, and its words for theirs;

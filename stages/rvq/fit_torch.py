@@ -5,7 +5,7 @@ k-means runs in ever more of these dimensions, each time from the centroids that
 in all dimensions from random points: half of the cost or less, at a somewhat larger error.
 
 A pass costs 2 · points · units · dimensions operations; the dimensions of the progressive passes add up to about twice
-those of a single pass. While there are few dimensions, EARLY points a unit are enough. A unit that no point chooses
+those of a single pass. While there are few dimensions, EARLY points per unit are enough. A unit that no point chooses
 moves next to the fullest one, and shares its points in the next pass.
 """
 

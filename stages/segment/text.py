@@ -1,8 +1,8 @@
 """Documents as arrays over all of their characters, so that no step of segmenting loops over characters in Python.
 
 Characters that are not white space and no control characters ("ink") are numbered through all documents. A boundary is
-the number of the ink character that it follows. Lengths are those of the written text, where each run of white space
-is one space. Cost: 0.03 µs and about 30 bytes of memory a character.
+the number of the ink character that it follows. Lengths are those of the written text, where each run of white space is
+one space. Cost: 0.03 µs and about 30 bytes of memory per character.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def as_stored(network: nn.Module, what: str) -> dict[str, Tensor]:
 
 
 def rows_are_independent(dtype: torch.dtype) -> bool:
-    """Return whether this process's CPU matmul gives a row the same bits in a batch of any size; takes some
+    """Return whether this process's CPU matmul gives a row the same bits in a batch of any size; takes a few
     milliseconds.
     """
     rows = torch.linspace(-1, 1, 512 * 1024).sin().view(512, 1024).to(dtype)

@@ -1,8 +1,8 @@
 """Embeddings of many sentences → token ids, batch after batch on a device.
 
-Sentences of like limits are decoded together, longest first. Greedy decoding takes one pass of the decoder a token,
-beam search `beam` of them; a batch holds the cache of `batch_rows` hypotheses at its longest limit: 19 MB a
-row of the published decoder at 128 tokens per sentence.
+Sentences of like limits are decoded together, longest first. Greedy decoding takes one pass of the decoder per token,
+beam search `beam` of them; a batch holds the cache of `batch_rows` hypotheses at its longest limit: 19 MB per row of
+the published decoder at 128 tokens per sentence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Embeddings → token sequences: beam search with a KV cache, and greedy decoding of a single batch (`greedy.py`).
 
 Bookkeeping lies in tensors on the device, for all rows at once; rows that are finished leave the batch. Greedy decoding
-costs one pass of the decoder a token, beam search `beam` of them and one copy of the cache. Memory: the cache of
+costs one pass of the decoder per token, beam search `beam` of them and one copy of the cache. Memory: the cache of
 `rows · beam` hypotheses at the longest limit, and in beam search `LOGITS` logits with their logarithms.
 """
 

@@ -72,7 +72,7 @@ class Greedy:
         """Choose the most likely next token of each row, until it is `</s>` or the row's limit is reached.
 
         embeddings: (rows, dim); prefixes: (rows, 2) int64, `</s> [language]`; max_new_tokens: (rows,) int64, each ≥ 1,
-        best given on the CPU. Returns each row's new ids; the last is `</s>` unless the limit came first.
+        preferably on the CPU. Returns each row's new ids; the last is `</s>` unless the limit came first.
         """
         if len(embeddings) == 0:
             return []

@@ -2,9 +2,9 @@
 
 The decoder is given `</s> [language] s₁ … sₙ` and must say s₁ … sₙ `</s>`: n + 1 tokens per sentence, the language is
 not one of them. A gradient reaches the embeddings and nothing else: it is computed with the losses, a group of
-sentences at a time, so that no more is kept of a group than dim numbers per sentence. Cost: 2 · parameters FLOP a token
-without the gradient, 4 · parameters with it. Memory: the activations of one group, 3 MB per token of the published
-decoder with gradient, and `LOGITS` logits, twice.
+sentences at a time, so that no more is kept of a group than dim numbers per sentence. Cost: 2 · parameters FLOP per
+token without the gradient, 4 · parameters with it. Memory: the activations of one group, 3 MB per token of the
+published decoder with gradient, and `LOGITS` logits, twice.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _of_group(decoder: SonarTextDecoder, embeddings: Tensor, inputs: Tensor, jud
 
 
 def _groups(lengths: Indices, tokens: int) -> list[Indices]:
-    """Group rows of like lengths together, the longest first, at most so many tokens per group or one row."""
+    """Group rows of like lengths together, the longest first, with at most this many tokens per group, or one row."""
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     found, start = [], 0
     while start < len(order):

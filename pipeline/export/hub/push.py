@@ -1,9 +1,8 @@
-"""Uploads a dataset folder to the Hugging Face Hub, by huggingface_hub.
+"""Uploads a dataset folder to the Hugging Face Hub, with huggingface_hub.
 
-What can fail is asked before anything is written: whether there is a token, whether the Hub answers, whether the name
-is free. An upload that broke off goes on by the same command: files that arrived are not sent again. At the end every
-file of the repository is compared with the folder. HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME work as
-everywhere.
+What can fail is checked before anything is written: whether there is a token, whether the Hub answers, whether the name
+is free. The same command resumes an interrupted upload: files that arrived are not sent again. At the end every file of
+the repository is compared with the folder. HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME work as usual.
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ class Push:
         self._refuse_foreign(self._files())
 
     def upload(self, console: Console) -> None:
-        """Upload the folder, and compare what the Hub has then. Raises `HubError`, after which the same command goes
-        on.
+        """Upload the folder, and compare what the Hub has then. Raises `HubError`, after which the same command resumes
+        the upload.
         """
         with self._errors(f"{self.folder} is complete; the same command goes on with the upload"):
             if self._files() is None:

@@ -1,6 +1,6 @@
-"""Implements `pipeline browse`: a local page over a corpus, to filter, sort, look at, and take rows away.
+"""Implements `pipeline browse`: a local page over a corpus, to filter, sort, examine and download rows.
 
-The server reads what a page needs and nothing before: the first rows of millions are there at once, and a filter or an
+The server reads what a page needs and nothing in advance: the first rows of millions appear at once, and a filter or an
 order says how far it is while it reads (`find.py`). The page is plain HTML, CSS and JavaScript of ours; its policy lets
 no other script run and no text become markup, and all text of documents goes into text nodes (`guard.py`, `shown.py`).
 The corpus is the one that the newest run had made when the command began, and nothing is ever written.

@@ -4,10 +4,10 @@
     finder.find(Question(where="autobleu < 20"), start=0, count=50, watch=Watch())
 
 Without condition and order, only the row groups of the page are read. With a condition, its columns are read from the
-start until the page is full; how many rows of each row group satisfy it is kept, and later pages go on from there. With
-an order, that column and those of the condition are read to the end, once: the values and places of the first 5000 rows
-are kept, and more when a page lies behind them. Memory: some bytes per row group, and the rows of orders that are kept,
-100 000 at most.
+start until the page is full; how many rows of each row group satisfy it is kept, and later pages continue from there.
+With an order, that column and those of the condition are read to the end, once: the values and places of the first 5000
+rows are kept, and more when a page lies behind them. Memory: a few bytes per row group, and the rows of orders that are
+kept, 100 000 at most.
 """
 
 from __future__ import annotations

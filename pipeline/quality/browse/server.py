@@ -1,8 +1,8 @@
 """The server of the page: a Starlette application behind `Guard`.
 
-Every answer but the page's own files is lines of JSON: `{"read": …, "found": …}` a few times a second while work goes
-on, then `{"done": …}` or `{"error": …}`. The work runs in a thread; when the browser breaks off, because it asks for
-another page or its window is closed, the work ends at its next row group.
+Every answer except the page's own files consists of lines of JSON: `{"read": …, "found": …}` a few times a second while
+work goes on, then `{"done": …}` or `{"error": …}`. The work runs in a thread; when the browser disconnects, because it
+asks for another page or its window is closed, the work ends at its next row group.
 """
 
 from __future__ import annotations

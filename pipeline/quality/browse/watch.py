@@ -1,4 +1,4 @@
-"""What the page learns of work that takes long: how many rows were looked at, and how the work is told to stop."""
+"""What the page learns about work that takes long: how many rows were looked at, and how the work is told to stop."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Watch:
             raise GivenUpError
 
     def give_up(self) -> None:
-        """Let the work end at its next look."""
+        """Let the work end at its next check."""
         self._given_up.set()
 
     @contextmanager
     def holding(self, lock: threading.Lock) -> Iterator[None]:
-        """Hold a lock; whoever gives up waits for it no longer."""
+        """Hold a lock; a caller that gives up stops waiting for it."""
         while not lock.acquire(timeout=0.1):
             self.check()
         try:

@@ -51,7 +51,7 @@ class HeldOutSample:
         return len(self.texts)
 
     def describe(self) -> str:
-        """Say how much it is, and of what."""
+        """Describe the size of the sample, and what it is taken from."""
         count = len(set(self.documents.tolist()))
         of = "validation and test" if self.split == HELD_OUT else self.split
         return f"{counted(len(self), 'sentence')} in {counted(count, 'document')} of {of}"

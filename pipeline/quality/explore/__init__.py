@@ -1,6 +1,6 @@
-"""Implements `pipeline report --interactive`: one HTML file to look around in a sample of a corpus, offline.
+"""Implements `pipeline report --interactive`: one HTML file to explore a sample of a corpus, offline.
 
-The page is drawn by `explore.js`, some hundred lines on canvases without a library: Vega-Lite and Plotly weigh 0.8 to
+The page is drawn by `explore.js`, a few hundred lines on canvases without a library: Vega-Lite and Plotly weigh 0.8 to
 4 MB and build functions from text, which the page's Content-Security-Policy forbids. That policy allows one script and
 one style by their SHA-256, nothing from elsewhere, and no string to become markup or code
 (`require-trusted-types-for`). What the page shows is JSON in a script element that is not executed, with `<` escaped;

@@ -30,7 +30,7 @@ SAME = 1e-9  # relative: sums of the same rows
 def run_of(corpus: Corpus, name: str) -> str | None:
     """Return the folder of a run of this corpus by its name, or the beginning of that; None if there is none.
 
-    Raises `ConfigError` if several begin so.
+    Raises `ConfigError` if several begin with it.
     """
     begin = name.removeprefix(f"{layout.RUNS}/")
     found = [one for one in corpus.store.folders(layout.RUNS) if begin and one.startswith(begin)]

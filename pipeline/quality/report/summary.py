@@ -159,7 +159,7 @@ def fits_section(fits: Sequence[FitSummary], drift: Sequence[Drift]) -> Section 
         levels, before, after = (fit.numbers.get(name) for name in ("noise_levels", "nats_before", "nats"))
         if isinstance(levels, Sequence) and isinstance(before, Sequence) and isinstance(after, Sequence):
             lines = [[f"{one:g}" for one in levels], *([decimal(x, 3) for x in of] for of in (before, after))]
-            told = f"{fit.name}: nats a token on held-out sentences, by variance of the noise"
+            told = f"{fit.name}: nats per token on held-out sentences, by variance of the noise"
             by_noise: list[list[Cell]] = [list(row) for row in zip(*lines, strict=True)]
             blocks.append(Table(("noise", "first decoder", "fine-tuned"), by_noise, told, text=0))
     if drift:

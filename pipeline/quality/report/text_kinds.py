@@ -1,6 +1,6 @@
 """Kinds of text that SONAR encodes badly: links, references, identifiers, numbers, code, other scripts (LCM 2.5.2).
 
-They are recognised by patterns, so they are indications. Cost: 10 µs a sentence.
+They are recognised by patterns, so they are indications. Cost: 10 µs per sentence.
 """
 
 from __future__ import annotations

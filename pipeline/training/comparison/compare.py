@@ -1,7 +1,9 @@
-"""What `pipeline compare-objectives` does: train every row with every seed, judge all by the same sentences, and write.
+"""What `pipeline compare-objectives` does: train every row with every seed, evaluate all on the same sentences, and
+write the results.
 
-Whoever runs it again goes on where it stopped: trainings from their checkpoints, and what was judged is not judged
-again unless the training, or how it is judged, is another. The three files are written after each row and seed.
+Running it again continues where it stopped: trainings resume from their checkpoints, and what was evaluated is not
+evaluated again unless the training, or the way of evaluating, is another. The three files are written after each row
+and seed.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Results(BaseModel):
         return Measurement(mean=statistics.mean(one.mean for one in values), error=error)
 
     def of_seeds(self, metric: str, row: str) -> list[Measurement]:
-        """Return what was measured with each seed; one of a baseline."""
+        """Return what was measured with each seed; a single value for a baseline."""
         found = [self.baselines[row]] if row in self.baselines else list(self.rows.get(row, {}).values())
         return [one.figures[metric] for one in found if metric in one.figures]
 
@@ -234,7 +234,7 @@ def said(results: Results, metric: str, row: str) -> str:
 
 
 def about(results: Results) -> str:
-    """Say on what was measured."""
+    """Say what the figures were measured on."""
     return ". ".join(f"{key}: {value}" for key, value in results.about.items())
 
 

@@ -1,9 +1,9 @@
 """How a metric falls with the parameters of a model: y = a·N^−α + b through rows of a comparison (SONAR-LLM, Fig. 3).
 
 For each α the best a ≥ 0 and b follow by least squares, so that only α is searched, from `LOWEST` to `HIGHEST`. Three
-widths determine three numbers: such a fit goes through its points and cannot be wrong, only uncertain. How uncertain
-is asked by fitting again what other documents and seeds might have given: each document's part in the means gets a
-random factor, the same one for all widths, and each mean a random error as large as that over its seeds.
+widths determine three numbers: such a fit goes through its points and cannot be wrong, only uncertain. How uncertain is
+found by fitting again what other documents and seeds might have given: each document's part in the means gets a random
+factor, the same one for all widths, and each mean a random error as large as that over its seeds.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Files of a corpus are never rewritten, so an index stays valid until `gc` or `purge` deletes what it names. A row range
 is a document, or an unbroken stretch of one that lost sentences: 22 bytes in files that are mapped, not held in memory
-(`row_range_files.py`). In memory are the parts, and some 40 bytes for each shuffle block of about 32 000 rows. Cost of
+(`row_range_files.py`). In memory are the parts, and about 40 bytes for each shuffle block of about 32 000 rows. Cost of
 making one: a pass over the columns that the selection reads, and the encoder for the two end-of-text sentences.
 """
 

@@ -1,15 +1,14 @@
 """Batches of packed documents for training and evaluation, streamed from the files that indexes name.
 
-    loader = Loader([Source(index)], split="train", max_sentences=128, micro_concepts=8192, seed=0)
-    for number, batch in loader: ...        # for ever; `Loader(…, start=number + 1)` goes on behind it
+    loader = Loader([TrainingSource(index)], split="train", max_sentences=128, micro_concepts=8192, seed=0)
+    for number, batch in loader: ...        # for ever; `Loader(…, start=number + 1)` continues after it
 
 The sequence depends on the indexes, the split and the seed, not on the number of processes: process `rank` of `world`
-gets those micro-batches whose number leaves that rest. It reads only its own streams where `world` divides their
-number.
+gets the micro-batches with number % world == rank. It reads only its own streams where `world` divides their number.
 Validation is one pass in the order of the corpus, which reads every row group that holds a document of the split.
 
-Cost: `benchmarks/loader.py` measures it; most is decompression. Memory:
-2 · dim bytes for each sentence of the open buffers: streams / world (at least 1) + 1 of them, of `buffer_sentences`.
+Cost: `benchmarks/loader.py` measures it; most is decompression. Memory: 2 · dim bytes for each sentence of the open
+buffers: streams / world (at least 1) + 1 of them, of `buffer_sentences`.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class Trained:
 
     @property
     def tokenizer(self) -> ModelCard:
-        """Return the card of the tokenizer of a token language model. Raises `ConfigError` if it is not here, or
-        another by now.
+        """Return the card of the tokenizer of a token language model. Raises `ConfigError` if it is missing, or has
+        changed since.
         """
         assert self.about.pinned.tokenizer is not None
         return tokenizer_card(self.about.pinned.tokenizer)
@@ -301,7 +301,7 @@ def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
 
 @contextlib.contextmanager
 def _noted(console: Console, options: EvaluateOptions) -> Iterator[None]:
-    """Leave a model out with which something is wrong, if nobody asked for it by name."""
+    """Leave out a model that something is wrong with, unless it was asked for by name."""
     try:
         yield
     except PipelineError as error:
@@ -400,7 +400,7 @@ def pool_of(held: HeldOut, seed: int) -> Tensor:
 
 
 def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
-    """Return the metrics that a list like `l2,ca` names. Raises `ConfigError` for one that there is not."""
+    """Return the metrics that a list like `l2,ca` names. Raises `ConfigError` for an unknown one."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     names += ["mi"] if language_model and "mi" not in names else []
     unknown = [name for name in names if name not in METRICS]

@@ -1,4 +1,4 @@
-"""What `pipeline generate` does: continue a text, or held-out documents, sentence by sentence, and say it in words.
+"""What `pipeline generate` does: continue a text, or held-out documents, sentence by sentence, and decode it into text.
 
 Text → sentences → embeddings → the model's next ones → text of any language that the decoder speaks. Cost: a pass of
 the model over the window for every sentence (40 with diffusion), and decoding it once.
@@ -128,7 +128,7 @@ def read_prompt(place: str) -> str:
 def _of_documents(
     console: Console, index: Index, split: str, trained: Trained, words: TextCodec, options: GenerateOptions
 ) -> list[list[str]]:
-    """Continue the first documents of a split that are long enough, and compare with how they really go on."""
+    """Continue the first documents of a split that are long enough, and compare with their real continuations."""
     given = options.prompt_sentences
     held = beginnings(index, split, documents=options.documents, least=given + 1, most=given + options.sentences)
     starts = held.starts.tolist()

@@ -72,7 +72,7 @@ class HeldOut:
         return self.langs[int(self.document[place])]
 
     def context(self, place: int, sentences: int) -> tuple[str, ...]:
-        """Return the texts of at most so many sentences before one, in its document."""
+        """Return the texts of the sentences before one in its document, at most this many."""
         start = int(self.starts[self.document[place]])
         return self.texts[max(start, place - sentences) : place]
 

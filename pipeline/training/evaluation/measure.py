@@ -1,4 +1,4 @@
-"""The metrics of the LCM paper's Table 3 for one predictor: how good each next sentence is that it says.
+"""The metrics of the LCM paper's Table 3 for one predictor: how good each sentence is that it predicts.
 
 Cost: predicting all sentences once; for `l2_r` and `mi` decoding them, for `l2_r` encoding them again, for `mi` two
 passes of the language model, over about 300 tokens per sentence; for `nll` and `bpc` one pass of the decoder over the
@@ -39,7 +39,7 @@ DECODED = frozenset(("l2_r", "mi", "rouge_l"))  # those that need the text of wh
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A mean over sentences, its standard error (documents are what was drawn), and of how many sentences it is.
+    """A mean over sentences, its standard error (documents are what was drawn), and the number of sentences.
 
     documents: how much each moves the mean (`metrics.influences`), so that means over the same ones can be compared.
     groups: the same of the sentences of each group of documents, where these are grouped.

@@ -27,7 +27,7 @@ OPTIONS = tuple(name for name in SamplingSettings.model_fields if name not in OF
 def sweeps_of(texts: Sequence[str], fixed: Mapping[str, Any] | None = None) -> dict[str, tuple[float, ...]]:
     """Parse `guidance=1,2,3`, one text for each option. fixed: options that have one value for all.
 
-    Raises `ConfigError` for an option that there is not, or values that it cannot have.
+    Raises `ConfigError` for an unknown option, or for values that it cannot have.
     """
     found: dict[str, tuple[float, ...]] = {}
     for text in texts:

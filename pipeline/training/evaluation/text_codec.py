@@ -1,6 +1,6 @@
 """Texts ⇄ embeddings, by the encoder that made a corpus and the decoder that goes with it, on one device.
 
-Cost: both networks are loaded when they are first needed; then 2 · parameters FLOP a token.
+Cost: both networks are loaded when they are first needed; then 2 · parameters FLOP per token.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ class Tracker(Protocol):
         """Log what comes at the end."""
 
     def end(self, how: str) -> None:
-        """End. `how`: done: the training is; stopped: it goes on later; lost: this tracker has not got everything."""
+        """End. `how`: `done`: the training is finished; `stopped`: it continues later; `lost`: this tracker lacks a
+        part of it.
+        """
 
 
 def about(store: Store, run: str, started: Started) -> About:

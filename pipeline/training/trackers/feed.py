@@ -1,7 +1,7 @@
 """Hands the lines of the log to trackers, each from a thread of its own; the training only appends to a list.
 
-Whoever is slow gets more lines at a time, so nothing is dropped and no queue grows. A tracker that raises, or leaves a
-message unanswered for `PATIENCE` seconds, is given up and said once; metrics.jsonl has everything that it lacks.
+A slow tracker gets more lines at a time, so nothing is dropped and no queue grows. A tracker that raises, or leaves a
+message unanswered for `PATIENCE` seconds, is given up, which is said once; metrics.jsonl has everything that it lacks.
 Cost: a process of 100 to 200 MB for each tracker, whose library takes about 3 s of CPU time to start.
 """
 

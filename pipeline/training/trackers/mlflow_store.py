@@ -82,7 +82,7 @@ class MlflowStore:
             self._client.log_text(self._run, text, name)
 
     def end(self, how: str) -> None:
-        """Say how it ended."""
+        """Record how the training ended."""
         if how != "lost":
             self._client.set_terminated(self._run, "FINISHED" if how == "done" else "KILLED")
 

@@ -5,7 +5,7 @@ may be longer than the limits.
 
 With gains of at most 0, choosing one more node never helps by itself. So, in a block of nodes that can all be reached
 from its beginning, the best predecessor of a node is in the block before, or is a node of its own block that was itself
-reached from there: two running maxima solve a block. Cost: some array operations per block, which is about one piece.
+reached from there: two running maxima solve a block. Cost: a few array operations per block, which is about one piece.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ limits, by an exact dynamic programme. Places that the model says nothing of, bu
 script without spaces makes acceptable, are worse than any word of the model; where nothing is acceptable either, cuts
 lie between grapheme clusters, and inside a cluster only if it alone is over the limit.
 
-Tokens of a piece are those of its words, for the tokenizers of SONAR never join words: the programme knows them
-exactly at white space, and inside of words as the word's share. Where that share was wrong, the sentence is solved
-again with a lower limit. Cost: some passes over the characters of long sentences, and per piece some operations on
-arrays.
+Tokens of a piece are those of its words, for the tokenizers of SONAR never join words: the programme knows them exactly
+at white space, and inside of words as the word's share. Where that share was wrong, the sentence is solved again with a
+lower limit. Cost: a few passes over the characters of long sentences, and a few operations on arrays per piece.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The network of SaT: XLM-R's encoder and one output for "a sentence ends with this token" (Frohmann et al., 2024).
 
 Parameters carry the names of the published checkpoints (`xlm-token`), so a state dict is read and written as it is.
-Cost: 2 · parameters without the table FLOP a token, and the attention.
+Cost: 2 · parameters without the table FLOP per token, and the attention.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ ones); the logits of a token are averaged over the windows that hold it. The win
 same stride the boundaries are too; but windows of all documents are computed together, the longest first, as many
 tokens at once as a batch may have, whatever their lengths, without padding.
 
-Cost: 2 · parameters FLOP a token and window. Windows that begin three quarters of a window after each other hold a
+Cost: 2 · parameters FLOP per token and window. Windows that begin three quarters of a window after each other hold a
 token 1.3 times; at wtpsplit's own stride of 64 it is eight times (510 tokens).
 """
 
