@@ -1,6 +1,7 @@
-"""Actors of a node's Ray that live as long as a SLURM task: networks and segmenters are loaded once, not at each claim.
+"""Actors of a node's Ray that live as long as a SLURM task: networks and segmenters are loaded once, not for each
+shard.
 
-Ray Data ends its actors with each execution, so each claim would import PyTorch and load weights again in all of them.
+Ray Data ends its actors with each execution, so each shard would import PyTorch and load weights again in all of them.
 Here a segmenter takes one chunk after the other, and a visitor some parts at a time; only descriptors and events go
 through Ray. An actor that dies is started again where it was, and what it had in flight is given out once more; marks
 say in what it died (`pipeline/run/tasks.py`). Where SaT segments, Ray Data does the work as before.

@@ -125,7 +125,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         spec = read_phase(store, here)
     else:
         spec = write_phase(store, here, step.plan, step.kind, refit)
-    console.print(f"phase {number}, {spec.kind}: {spec.chunks} chunks in {spec.ranges} claims", highlight=False)
+    console.print(f"phase {number}, {spec.kind}: {spec.chunks} chunks in {spec.ranges} shards", highlight=False)
     tasks = min(config.launcher.tasks, spec.ranges)
     array = jobs.submit(
         pipeline_command("worker", store.url, here, *patience_of(config)),
@@ -161,7 +161,7 @@ def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tupl
     lost = specs[-1].ranges - len(done)
     errors = sorted(set(last_errors(store, folders[-1])))
     if lost:
-        failures += [*errors, f"{lost} of {specs[-1].ranges} claims of phase {number - 1} were not finished"]
+        failures += [*errors, f"{lost} of {specs[-1].ranges} shards of phase {number - 1} were not finished"]
     if lost and errors and specs[-1].kind in ("fit", "compare"):  # it would fail again
         raise CorpusError("; ".join(errors))
     last = specs[-1].todo

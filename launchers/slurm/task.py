@@ -1,8 +1,8 @@
 """A task of an array: claims shards of a phase, one after the other, and brings their chunks up to date on this node.
 
-It keeps its claim by heartbeats; what it finished is in receipts. So it may be killed, preempted or restarted at any
-moment: another task, or the next phase, does the rest, and only the parts in flight are done twice. It stops claiming
-when its time is nearly over, and when it is asked to stop it releases its claim at once.
+It keeps its lease on a shard by heartbeats; what it finished is in receipts. So it may be killed, preempted or
+restarted at any moment: another task, or the next phase, does the rest, and only the parts in flight are done twice. It
+stops claiming when its time is nearly over, and when it is asked to stop it releases its shard at once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Task:
         self.seconds = self.config.launcher.lease_seconds
         self.name = jobs.this_task() or f"{socket.gethostname()}-{holder_info()['pid']}"
         self.out_of_time = False
-        self._lost = False  # the present claim was lost to another worker
+        self._lost = False  # the present shard was lost to another worker
         self._progress = 0  # chunks and parts finished since this process began
         self._state: dict[str, Any] = holder_info(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
@@ -174,7 +174,7 @@ class Task:
                 for event in events:
                     if self._lost:
                         self._let_go()
-                        self.console.print(f"claim {lease.name} was taken over by another worker; going on with others")
+                        self.console.print(f"shard {lease.name} was taken over by another worker; going on with others")
                         return
                     if event.away:
                         with contextlib.suppress(AwayError):
@@ -252,7 +252,7 @@ class Task:
             self.store.write(f"{self.folder}/events/{name}.jsonl", f"{events}\n".encode())
 
     def _let_go(self) -> None:
-        """Release the claim: the next worker need not wait, and no part is blamed for the stop."""
+        """Release the shard: the next worker need not wait, and no part is blamed for the stop."""
         self._tell()
         lease, self._lease = self._lease, None
         if lease:

@@ -52,5 +52,6 @@ def how_to_install(extras: list[str], packages: list[str]) -> str:
     return (
         f"The package{'' if one else 's'} {', '.join(packages)} {'is' if one else 'are'} not installed here; for "
         f"{' and '.join(FOR[extra] for extra in extras)}: pip install 'sonar-pipeline[{','.join(extras)}]' (in a "
-        f"checkout, pip install -e '.[{','.join(extras)}]'). Commands that only read a corpus work without."
+        f"checkout, pip install -e '.[{','.join(extras)}]'). Commands that only read a corpus do not "
+        f"need {'it' if one else 'them'}."
     )

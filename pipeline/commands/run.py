@@ -138,7 +138,7 @@ def plan(
     calibrating: Annotated[
         bool,
         typer.Option(
-            "--calibrate", help="first measure in some seconds how fast this machine is; later plans use that too"
+            "--calibrate", help="first measure in a few seconds how fast this machine is; later plans use that too"
         ),
     ] = False,
     as_json: AsJson = False,

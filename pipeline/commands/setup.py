@@ -108,7 +108,7 @@ def doctor(
     config: Annotated[
         Path | None, typer.Argument(metavar="CORPUS.YAML", help="a corpus.yaml to check against this machine")
     ] = None,
-    ray: Annotated[bool, typer.Option(help="also start Ray once, which takes some seconds")] = True,
+    ray: Annotated[bool, typer.Option(help="also start Ray once, which takes a few seconds")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Check whether this machine can run the pipeline, and say what to do where it cannot.

@@ -139,7 +139,7 @@ def measure_of(name: str) -> tuple[str, str | None]:
     near = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
-        f"{name} is no measure; {hint}there are: {', '.join(MEASURES)}; those of rows also with _by_language and "
+        f"{name} is not a measure; {hint}there are: {', '.join(MEASURES)}; those of rows also with _by_language and "
         "_by_source"
     )
 
@@ -156,7 +156,7 @@ def limit_of(name: str, value: Any) -> Limit:
     sign, written, percent = found.groups()
     limit = float(re.sub("[_ ]", "", written)) / (100 if percent else 1)
     if percent and unit != "share":
-        raise ValueError(f"{name} is {value!r}; it is no share, so leave out the %: for instance {example}")
+        raise ValueError(f"{name} is {value!r}; it is not a share, so leave out the %: for instance {example}")
     if unit == "share" and not 0 <= limit <= 1:
         raise ValueError(f"{name} is {value!r}; it is a share between 0 and 1: for instance {example}")
     if unit == "count" and limit < 0:

@@ -206,4 +206,4 @@ def slurm(ask: Callable[[LauncherSettings | None], str] | None, asked: LauncherS
     try:
         return Check("good", "SLURM", ask(asked))
     except PipelineError as error:
-        return Check("bad" if asked else "warn", "SLURM", str(error), "" if asked else "ask who runs this cluster")
+        return Check("bad" if asked else "warn", "SLURM", str(error), "" if asked else "ask whoever runs this cluster")

@@ -186,7 +186,7 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
         if why := self._lies_elsewhere(name):
             return info | {"size": 0, "type": "other", "why": why}
         if info["type"] == "other":
-            return info | {"why": "it is no regular file (a pipe, socket or device)"}
+            return info | {"why": "it is not a regular file (a pipe, socket or device)"}
         if info["type"] == "file" and not os.access(name, os.R_OK):
             return info | {"why": CLOSED}
         return info

@@ -47,7 +47,7 @@ _FIT = re.compile(
 )
 _RECENT = f"a run of the last {VIEW_DAYS} days, with other settings or inputs, needs them"
 _EXPORTED = "an export was made from them"
-_GOES_ON = "an interrupted fine-tuning of a decoder goes on from it"
+_GOES_ON = "an interrupted fine-tuning of a decoder resumes from it"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
             elif not is_checkpoint(path):
                 why[path] = "left by a killed write" if path in unfinished else _why(folder)
             elif _is_done(corpus.store, path):
-                why[path] = "the fine-tuning of a decoder that went on from it is done"
+                why[path] = "the fine-tuning of a decoder that resumed from it is done"
             elif older_views:
                 why[path] = _why(folder)
             else:

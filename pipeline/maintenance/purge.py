@@ -169,17 +169,17 @@ def read_ids(file: str) -> set[str]:
                 if file.endswith((".jsonl", ".ndjson")):
                     ids = [_id_of(file, number, line) for number, line in enumerate(ids, 1) if line.strip()]
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise ConfigError(f"--ids {file}: there is no such file; give a text file with one id a line") from error
+        raise ConfigError(f"--ids {file}: there is no such file; give a text file with one id per line") from error
     except (UnicodeDecodeError, pa.ArrowException, OSError) as error:
         raise ConfigError(
-            f"--ids {file} cannot be read ({error}); give a file of UTF-8 text with one id a line, or Parquet with a "
+            f"--ids {file} cannot be read ({error}); give a file of UTF-8 text with one id per line, or Parquet with a "
             "column doc_id"
         ) from error
     if None in ids:
         raise ConfigError(f"--ids {file}: doc_id of row {ids.index(None)} is null; leave that row out")
     found = {doc_id for doc_id in ids if doc_id}
     if not found:
-        raise ConfigError(f"--ids {file} lists no id; give UTF-8 text with one id a line")
+        raise ConfigError(f"--ids {file} lists no id; give UTF-8 text with one id per line")
     return found
 
 

@@ -203,7 +203,7 @@ def compare_with(console: Console, one: Corpus, other: Corpus) -> bool:
     if len(result.wrong) > SHOWN:
         console.print(f"and {counted(len(result.wrong) - SHOWN, 'difference')} more")
     for name, parts in sorted(result.differing.items()):
-        console.print(f"{name}: other bytes in {counted(parts, 'part')}", markup=False, highlight=False)
+        console.print(f"{name}: different bytes in {counted(parts, 'part')}", markup=False, highlight=False)
     if not result.differing and not result.wrong:
         console.print(f"The same bytes in all {counted(result.parts, 'part')}.", highlight=False)
     elif not result.wrong:

@@ -176,7 +176,7 @@ def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
         rows.append(
             (
                 "",
-                f"claims: {phase.done} of {phase.claims} done, {phase.held} held, {phase.lost} lost, {phase.free} free",
+                f"shards: {phase.done} of {phase.claims} done, {phase.held} held, {phase.lost} lost, {phase.free} free",
             )
         )
     about = "about " * (phase.chunks_done < phase.chunks)
@@ -198,9 +198,9 @@ def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
 
 def _workers(phase: PhaseState, most: int) -> list[RenderableType]:
     if not phase.workers:
-        return [Text(f"{counted(phase.resting, 'worker')} without a claim")] if phase.resting else []
+        return [Text(f"{counted(phase.resting, 'worker')} without a shard")] if phase.resting else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("worker", "host", "claim", "for", "parts", "sentences", "/s", "heartbeat"):
+    for column in ("worker", "host", "shard", "for", "parts", "sentences", "/s", "heartbeat"):
         table.add_column(column, justify="left" if column in ("worker", "host") else "right", no_wrap=True)
     for one in phase.workers[:most]:
         style = "red" if one.lost else "yellow" if one.quiet or one.slow else ""
@@ -210,7 +210,7 @@ def _workers(phase: PhaseState, most: int) -> list[RenderableType]:
         )  # fmt: skip
         table.add_row(*(Text(plain(cell, 60), style) for cell in cells))
     more = [f"{len(phase.workers) - most} more workers"] * (len(phase.workers) > most)
-    more += [f"{counted(phase.resting, 'worker')} without a claim"] * bool(phase.resting)
+    more += [f"{counted(phase.resting, 'worker')} without a shard"] * bool(phase.resting)
     return [table, *([Text(f"… and {', '.join(more)}", "dim")] if more else [])]
 
 
@@ -218,11 +218,11 @@ def _troubles(state: RunState) -> list[Text]:
     found: list[Text] = []
     workers = state.phases[-1].workers if state.phases else []
     for one in [one for one in workers if one.lost][:SHOWN]:
-        found.append(Text(f"lost: claim {int(one.claim)}, {one.name} is dead or cut off; another one takes it", "red"))
+        found.append(Text(f"lost: shard {int(one.claim)}, {one.name} is dead or cut off; another one takes it", "red"))
     for one in [one for one in workers if one.quiet and not one.lost][:SHOWN]:
         found.append(Text(f"silent: {one.name} sent no heartbeat for {duration(one.silent)}", "yellow"))
     for one in [one for one in workers if one.slow and not one.quiet][:SHOWN]:
-        what = f"straggler: claim {int(one.claim)} of {one.name} takes {one.slow:.1f} times as long as usual"
+        what = f"straggler: shard {int(one.claim)} of {one.name} takes {one.slow:.1f} times as long as usual"
         found.append(Text(what, "yellow"))
     if state.failures:
         failed = sum(phase.failed for phase in state.phases)

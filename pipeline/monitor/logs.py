@@ -1,6 +1,6 @@
 """Implements `pipeline logs`: what happened in a run, whoever did it, and the logs of its jobs, in one place.
 
-Events are in one file per claim (or one per half minute, for a run that one process drives); the newest files are read
+Events are in one file per shard (or one per half minute, for a run that one process drives); the newest files are read
 first, and only as many as it takes to fill the screen, unless a filter has to check all.
 """
 

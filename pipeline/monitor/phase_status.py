@@ -1,4 +1,4 @@
-"""The state of a phase as seen from outside: its claims, its workers and their pace, and its failures.
+"""The state of a phase as seen from outside: its shards, its workers and their pace, and its failures.
 
 Times of a worker are compared with its own clock, heartbeats with the store's, so clocks need not agree.
 """
@@ -16,15 +16,15 @@ from pipeline.planning.requests import shards_of
 from pipeline.run.phases import ShardResult, WorkerReport, failures_of, read_phase, read_result, read_worker
 from pipeline.storage.store import Store
 
-SLOW = 3.0  # a claim that takes this many times the median is a straggler
-ENOUGH = 3  # finished claims that are needed for a median
+SLOW = 3.0  # a shard that takes this many times the median is a straggler
+ENOUGH = 3  # finished shards that are needed for a median
 
 
 @dataclass
 class WorkerState:
-    """A worker with a claim. `seconds`: in this claim; `parts`, `sentences`: since it started.
+    """A worker with a shard, `claim`. `seconds`: in this shard; `parts`, `sentences`: since it started.
 
-    `silent`: seconds since its last heartbeat; `slow`: how many times longer than usual its claim takes, if much
+    `silent`: seconds since its last heartbeat; `slow`: how many times longer than usual its shard takes, if much
     longer.
     """
 
@@ -67,11 +67,11 @@ class PhaseState:
     failures: list[str] = field(default_factory=list)  # in words, the newest last
     failed: int = 0
     workers: list[WorkerState] = field(default_factory=list)
-    resting: int = 0  # workers without a claim
+    resting: int = 0  # workers without a shard
 
     @property
     def free(self) -> int:
-        """The number of claims that nobody has taken, or that were released."""
+        """The number of shards that nobody has taken, or that were released."""
         return self.claims - self.done - self.held - self.lost
 
     @property
@@ -150,7 +150,7 @@ class PhaseReader:
                 self._workers[path] = (found[path], said)
 
     def _see_workers(self, state: PhaseState, leases: Leases, now: float) -> Counter[str]:
-        """Add the workers that hold a claim. Returns parts and sentences of claims that are not done."""
+        """Add the workers that hold a shard. Returns parts and sentences of shards that are not done."""
         in_claims: Counter[str] = Counter()
         usual = self._usual()
         finished: dict[str, list[ShardResult]] = {}
@@ -172,7 +172,7 @@ class PhaseReader:
     def _worker(
         self, said: WorkerReport, held: Held, when: float, now: float, finished: list[ShardResult]
     ) -> tuple[WorkerState, dict[str, int]]:
-        """Return a worker, and what it did in its present claim."""
+        """Return a worker, and what it did in its present shard."""
         silent = max(0.0, now - max(when, held.beat))
         seconds = (said.beat - (said.range_since or said.since)).total_seconds() + silent
         mine = [one for one in finished if one.ended >= said.since.timestamp()]  # it may have been restarted, and then
@@ -189,7 +189,7 @@ class PhaseReader:
         return worker, here
 
     def _usual(self) -> float | None:
-        """Return the usual seconds per chunk, from finished claims; None if those are too few."""
+        """Return the usual seconds per chunk, from finished shards; None if those are too few."""
         times = [one.seconds / self._sizes[int(name)] for name, one in self._done.items() if self._sizes[int(name)]]
         return statistics.median(times) if len(times) >= ENOUGH else None
 

@@ -1,9 +1,9 @@
-"""The state of a run: who holds the corpus, its phases, claims, workers, failures, and how it ended.
+"""The state of a run: who holds the corpus, its phases, shards, workers, failures, and how it ended.
 
-It is judged by claims, heartbeats and what workers committed, by the store's clock; what SLURM says of the jobs only
+It is judged by leases, heartbeats and what workers committed, by the store's clock; what SLURM says of the jobs only
 tells whether a run that nobody closed still has any. Cost of a poll: one small file of the run, and for the present
-phase one listing of its claims and one of its workers, whose small files are read if they changed; what is done of a
-claim is read once, and a finished phase is not read again. No receipt is read.
+phase one listing of its leases and one of its workers, whose small files are read if they changed; what is done of a
+shard is read once, and a finished phase is not read again. No receipt is read.
 """
 
 from __future__ import annotations

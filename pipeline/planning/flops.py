@@ -2,8 +2,8 @@
 
 They follow LCM 2.5.1 and Fig. 13. A text of n tokens has n / (tokens per sentence) sentences, of which a share is the
 prompt. An LCM encodes the prompt, reads it, predicts each sentence and decodes it; an LLM reads and predicts token by
-token, and keeps keys and values, as the LCM does. SONAR and an LLM are assumed to cut a text into equally many tokens.
-Every assumption is printed with the figures.
+token, and keeps keys and values, as the LCM does. SONAR and an LLM are assumed to cut a text into the same number of
+tokens. Every assumption is printed with the figures.
 """
 
 from __future__ import annotations

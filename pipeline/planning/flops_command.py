@@ -134,7 +134,7 @@ def _assumptions(sonar: ModelCard, cards: list[LcmCard], options: FlopsOptions) 
         f"encoder and decoder: {sonar.name}, with the logits of its {number(sonar.vocab_size)} tokens, greedy",
         *(f"{name}: {how}" for name, how in drawn.items()),
         "AdaLN's projections of a timestep are computed again for each sentence, as this package does",
-        "an LCM and an LLM cut a text into equally many tokens",
+        "an LCM and an LLM cut a text into the same number of tokens",
         f"training: documents of {options.sentences} sentences (or the model's context), texts of 2048 tokens",
         *(
             f"training of {card.name}: without the decoder's passes, a forward and a backward one for each target"

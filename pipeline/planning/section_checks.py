@@ -258,7 +258,7 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
             ("rvq", "units"),
             (
                 f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
-                f"({POINTS_PER_UNIT} sentences a unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
+                f"({POINTS_PER_UNIT} sentences per unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
             ),
         )
 

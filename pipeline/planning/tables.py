@@ -116,7 +116,7 @@ def _estimated(estimate: Estimate) -> str:
     if rates:
         lines.append(f"Times are for one worker. Rates: {rates}.")
     if sources[CARD]:
-        lines.append("A rate from the card may be far off; --calibrate measures it in some seconds.")
+        lines.append("A rate from the card may be far off; --calibrate measures it in a few seconds.")
     return "\n".join(lines)
 
 
@@ -231,9 +231,9 @@ def _objects(console: Console, found: Simulation) -> None:
         ["receipts", large(found.receipts), f"{len(found.stages)} stages per part, one per chunk"],
         ["ledger rows", large(found.chunks), f"one per finished chunk, in {found.ledgers} files or more"],
         [
-            "claims",
+            "shards",
             large(found.claims(launcher.tasks)),
-            f"of {launcher.tasks} tasks (launcher.tasks): {launcher.chunks_per_claim} chunks each, fewer in the end",
+            f"of {launcher.tasks} tasks (launcher.tasks): {launcher.chunks_per_claim} chunks each, fewer at the end",
         ],
     ]
     _table(console, "Things", ("", "number", ""), rows, texts=2)

@@ -25,5 +25,5 @@ def tracker_problems(settings: TrainSettings, output: str) -> Iterator[str]:
     if "wandb" in needed and remote and offline and not os.environ.get("WANDB_DIR"):
         yield (
             "train.trackers: wandb writes its runs into the folder of a training when it is offline, and "
-            f"{output} is no folder of this machine; set WANDB_DIR to a folder"
+            f"{output} is not a folder of this machine; set WANDB_DIR to a folder"
         )

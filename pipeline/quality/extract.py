@@ -201,7 +201,7 @@ def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> No
         if name not in corpus.catalogue:
             raise ConfigError(f"--columns: {no_column(name, corpus.catalogue)}")
         if _is_vector(corpus.catalogue[name], ending):
-            raise ConfigError(f"--to {target}: {name} holds a vector a row, which only .parquet takes; leave it out")
+            raise ConfigError(f"--to {target}: {name} holds a vector per row, which only .parquet takes; leave it out")
     if len(set(names)) < len(names):
         raise ConfigError(f"--columns {','.join(names)}: a column is repeated; name each once")
 

@@ -122,7 +122,7 @@ def refuse(folder: str, changed: Sequence[str]) -> None:
     if changed:
         raise ConfigError(
             f"{folder} was begun with other settings: {'; '.join(changed)}. Restore them to go on with it; give "
-            "train.name another name for a second run beside it, or start it over with --fresh"
+            "train.name another name for a second training beside it, or start it over with --fresh"
         )
 
 

@@ -231,7 +231,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     waiting = unfinished(corpus)
     if waiting:
         console.print(
-            f"{counted(waiting, 'chunk')} not segmented yet: the model is trained without (pipeline run finishes them)",
+            f"{counted(waiting, 'chunk')} not segmented yet: the model is trained without them (finish: pipeline run)",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     own, *others = _indexed(config, settings, corpus)

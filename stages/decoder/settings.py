@@ -33,7 +33,7 @@ class DecoderSettings(FitSettings):
         0.3, ge=0, le=1, description="share of the dequantised embeddings that are of their first codebooks only"
     )
     least_codebooks: float = meaning(
-        2 / 3, gt=0, le=1, description="these are at least so large a share of all codebooks; 2/3 in the LCM paper"
+        2 / 3, gt=0, le=1, description="these are at least this share of all codebooks; 2/3 in the LCM paper"
     )
     exact: float = meaning(0.0, ge=0, le=1, description="share of the sentences that keep their exact embedding")
     rows: int = meaning(
@@ -43,13 +43,15 @@ class DecoderSettings(FitSettings):
         "truncated ones, are left out",
     )
     steps: int = meaning(1000, ge=1, description="optimizer steps")
-    batch_tokens: int = meaning(4096, ge=64, description="tokens of a step at most, padding counted")
-    learning_rate: float = meaning(5e-4, gt=0, description="of AdamW at its highest; then it falls to 0 as a cosine")
+    batch_tokens: int = meaning(4096, ge=64, description="tokens per step at most, padding counted")
+    learning_rate: float = meaning(
+        5e-4, gt=0, description="highest learning rate of AdamW; it then falls to 0 as a cosine"
+    )
     warmup: int = meaning(50, ge=0, description="steps in which the learning rate rises")
     precision: Literal["auto", "float32", "bfloat16"] = meaning(
         "auto", description="number format of the matmuls; auto: bfloat16 where GPU or CPU multiplies it, else float32"
     )
-    seed: int = meaning(0, ge=0, lt=1 << 63, description="of the order of sentences and of all that is drawn")
+    seed: int = meaning(0, ge=0, lt=1 << 63, description="seed of the order of sentences and of every random draw")
     checkpoint_seconds: float = execution(
         120.0, gt=0, description="seconds between two checkpoints, from which an interrupted fit goes on"
     )

@@ -32,7 +32,7 @@ class FragilitySettings(DecodingSettings):
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         min_length=1,
         max_length=100,
-        description="variances of the noise, each a decoding a sentence; 0 is none, 1 leaves nothing of the sentence",
+        description="variances of the noise: each costs a decoding per sentence; 0 is none, 1 leaves nothing",
     )
     external: str = meaning(
         "minilm",

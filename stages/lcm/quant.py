@@ -145,7 +145,7 @@ class QuantLcm(GenerativeLcm):
             )
         if batch.codes.shape[1] != self.codebooks:
             raise ValueError(
-                f"{batch.codes.shape[1]} codes a sentence, but {self.codebooks} codebooks: take both from one fit"
+                f"{batch.codes.shape[1]} codes per sentence, but {self.codebooks} codebooks: take both from one fit"
             )
         return batch.codes
 

@@ -52,8 +52,8 @@ def fit_codebooks(
     rows, units = len(embeddings), settings.units
     if rows < units:
         raise ValueError(
-            f"{rows} rows are fewer than the {units} units of a codebook; lower rvq.units to at most {rows} (39 rows a "
-            f"unit and more make good ones: {max(2, rows // 39)}), or raise rvq.rows and fit.rows"
+            f"{rows} rows are fewer than the {units} units of a codebook; lower rvq.units to at most {rows} (39 rows "
+            f"per unit and more make good ones: {max(2, rows // 39)}), or raise rvq.rows and fit.rows"
         )
     bad = sum(int((~np.isfinite(part).all(axis=1)).sum()) for part in np.array_split(embeddings, 1 + rows // 65536))
     if bad:

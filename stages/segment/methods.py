@@ -60,7 +60,7 @@ class FoundByRules:
 
 
 spacy_rules = functools.cache(SpacyRules)
-"""A language's rules, which take a third of a second to load, once a process."""
+"""A language's rules, which take a third of a second to load, once per process."""
 
 
 class SpacyMethod:

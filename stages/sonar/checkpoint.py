@@ -147,7 +147,7 @@ def _fill(
         )
     if not_finite:
         raise CardError(
-            f"{weights.path}, a file of card {card.name}, holds values that are no numbers, or too large for {dtype}, "
+            f"{weights.path}, a file of card {card.name}, holds values that are not numbers, or too large for {dtype}, "
             f"in {', '.join(not_finite[:3])}{' and others' if len(not_finite) > 3 else ''}: no sentence would get an "
             "embedding; give a file that is whole, or another precision"
         )

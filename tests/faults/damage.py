@@ -274,7 +274,7 @@ class Damaged:
         self.again(kind, damage)
         well, shown = ask("train", "--set", "train.name=anew")
         if note("train anew", well):
-            less = unfinished and "not segmented yet: the model is trained without" in shown
+            less = unfinished and "not segmented yet: the model is trained without them" in shown
             same = less or self._weights("anew") == self.anew
             seen.unchecked = kind in ROWS and not same
             expect(same or seen.unchecked, "train anew: other weights")

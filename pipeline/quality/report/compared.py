@@ -35,7 +35,9 @@ def run_of(corpus: Corpus, name: str) -> str | None:
     begin = name.removeprefix(f"{layout.RUNS}/")
     found = [one for one in corpus.store.folders(layout.RUNS) if begin and one.startswith(begin)]
     if len(found) > 1:
-        raise ConfigError(f"--compare {name}: {len(found)} runs begin so: {', '.join(found[:5])}; write more of it")
+        raise ConfigError(
+            f"--compare {name}: {len(found)} runs begin with that: {', '.join(found[:5])}; write more of it"
+        )
     return f"{layout.RUNS}/{found[0]}" if found else None
 
 

@@ -118,7 +118,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
     for one in fits:
         held_out = one.held_out("cosine") or one.held_out("bleu")
         if held_out and one.name == "predictor":
-            what = f"Predicted fragility correlates with the measured by {held_out[0]:.2f} (Pearson, held out)."
+            what = f"Predicted fragility correlates with measured fragility by {held_out[0]:.2f} (Pearson, held out)."
             notes.append(Note(what, "good" if held_out[0] >= TRUSTED else "look"))
     moved = [f"{one.fit} ({one.measure})" for one in drift if one.drifted]
     if drift:

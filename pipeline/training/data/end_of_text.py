@@ -59,8 +59,8 @@ def _encoded(config: dict[str, Any], recipe: dict[str, Any]) -> npt.NDArray[np.f
         artifacts = settings.artifacts()
         if artifacts != recipe["artifacts"]:
             raise ConfigError(
-                f"{END_OF_TEXT!r} needs the encoder of the corpus, but the files of {settings.model} are others than "
-                "those that encoded it: bring those back, or run the corpus again with these"
+                f"{END_OF_TEXT!r} needs the encoder of the corpus, but the files of {settings.model} differ from "
+                "those that encoded it: restore those, or run the corpus again with these"
             )
         stage = build_stage(settings, {})
         stage.setup("cpu")

@@ -56,7 +56,7 @@ def _value(text: str, option: str, one: str) -> float:
     except ValidationError as error:
         raise ConfigError(f"--sweep {text}: {option} {one}: {error.errors()[0]['msg']}") from None
     except ValueError:
-        raise ConfigError(f"--sweep {text}: {one!r} is no number; give numbers, with commas between them") from None
+        raise ConfigError(f"--sweep {text}: {one!r} is not a number; give numbers, with commas between them") from None
     return number
 
 

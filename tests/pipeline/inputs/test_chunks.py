@@ -89,7 +89,7 @@ def test_what_cannot_be_opened_is_listed_as_unreadable(tmp_path: Path) -> None:
         "dangling.jsonl": "No such file",
         "self.jsonl": "symbolic links",
         "around": "lies in",
-        "pipe.jsonl": "no regular file",
+        "pipe.jsonl": "not a regular file",
         "a\\xff.jsonl": "not UTF-8; rename",
         "a::b.jsonl": "rename it",
     }

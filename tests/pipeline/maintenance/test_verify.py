@@ -140,7 +140,7 @@ def test_two_corpora_are_compared(corpus: Path, finished: Path, make_config: Mak
     other = "float32" if compute_dtype("auto", "cpu") == torch.bfloat16 else "bfloat16"
     run(corpus / "corpus.yaml", f"encode.precision={other}", f"output={tmp_path / 'other'}")
     fine, shown = compared(finished / "out", tmp_path / "other")
-    assert not fine and "the least cosine is 0.99" in shown and "embeddings.embedding: other bytes in" in shown
+    assert not fine and "the least cosine is 0.99" in shown and "embeddings.embedding: different bytes in" in shown
     run(make_config(**SECTIONS))
     fine, shown = compared(finished / "out", tmp_path / "out")
     assert not fine and "lacks" in shown

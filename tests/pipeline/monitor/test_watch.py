@@ -120,4 +120,4 @@ def test_a_run_on_slurm_is_followed_to_its_end(make_config: MakeConfig) -> None:
     launcher = SLURM | {"time": "5", "cpus_per_task": 1, "memory": "2G"}
     shown = pipeline("run", make_config(launcher=launcher, autobleu=None, scaler={}), "--wait")
     assert shown.returncode == 0 and "is done" in shown.stdout, shown
-    assert "claims: " in shown.stdout and "sentences" in shown.stdout
+    assert "shards: " in shown.stdout and "sentences" in shown.stdout

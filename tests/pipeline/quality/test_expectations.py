@@ -133,12 +133,12 @@ def test_definitions_are_conditions(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "limit", "expected"),
     [
-        ("autobleu_maen", ">= 40", "autobleu_maen is no measure; did you mean autobleu_mean"),
+        ("autobleu_maen", ">= 40", "autobleu_maen is not a measure; did you mean autobleu_mean"),
         ("documents_by_language", ">= 40", "documents is one number of the whole corpus; write documents"),
         ("autobleu_mean", 40, "autobleu_mean is 40; allowed: one of <= >= == < > and a number, in quotes"),
         ("autobleu_mean", "=> 40", "autobleu_mean is '=> 40'; allowed"),
         ("autobleu_mean", ">= forty", "allowed"),
-        ("autobleu_mean", ">= 40 %", "it is no share, so leave out the %"),
+        ("autobleu_mean", ">= 40 %", "it is not a share, so leave out the %"),
         ("language_mismatch", "< 2", 'it is a share between 0 and 1: for instance "< 0.02"'),
         ("documents", ">= -1", "never negative"),
     ],

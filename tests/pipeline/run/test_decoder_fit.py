@@ -108,7 +108,7 @@ def test_an_interrupted_fit_goes_on_with_the_same_bits(
     without = make_config(**SECTIONS | {"decoder": None})
     run(without)  # so that the newest run does not know it
     garbage = find_garbage(Corpus(str(tmp_path / "out")))
-    assert not garbage.why and garbage.kept == {"an interrupted fine-tuning of a decoder goes on from it": 1}
+    assert not garbage.why and garbage.kept == {"an interrupted fine-tuning of a decoder resumes from it": 1}
     older = find_garbage(Corpus(str(tmp_path / "out")), older_views=True)
     assert list(older.why) == [f"fits/{checkpoint.name}"]
     path = make_config(**SECTIONS)

@@ -56,4 +56,4 @@ def test_a_training_says_what_is_not_segmented_yet(made_corpus: Path, tmp_path: 
     found = pipeline("verify", path, "--repair")
     assert "pipeline run makes what they stand for again" in said(found) and "cannot be made" not in said(found)
     shown = trained(path, "less", steps=1)
-    assert "1 chunk not segmented yet: the model is trained without" in shown, shown
+    assert "1 chunk not segmented yet: the model is trained without them" in shown, shown

@@ -74,7 +74,7 @@ def test_another_corpus_by_the_command(folder: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_there(folder: Path) -> None:
     corpus = Corpus(str(folder / "one/out"))
-    with pytest.raises(ConfigError, match="2 runs begin so"):
+    with pytest.raises(ConfigError, match="2 runs begin with that"):
         compare_corpora(corpus, "20", 10**9)
     with pytest.raises(CorpusError, match=r"nonsense is not a corpus .*; runs of .* are: "):
         compare_corpora(corpus, "nonsense", 10**9)

@@ -150,7 +150,7 @@ def test_every_section_is_well_formed_and_asks_for_nothing(full: Gathered) -> No
     for anchor in ("accounting", "lengths", "embeddings", "autobleu", "fragility", "prediction", "codes", "examples"):
         assert anchor in page.ids
     assert {"select", "fits", "throughput", "provenance"} <= set(page.ids)
-    assert "correlates with the measured by 0.41 (Pearson" in plain(page.text)
+    assert "correlates with measured fragility by 0.41 (Pearson" in plain(page.text)
     assert "0.410 on the 9 held out" in plain(page.text)
     assert "Later data has drifted from the fits: scaler" in plain(page.text)
 
