@@ -15,7 +15,7 @@ from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import install_sigterm_handler
 from pipeline.base.messages import JsonLines
-from pipeline.commands import browse, inspect, maintain, monitor, run, setup, train
+from pipeline.commands import browse, compare, inspect, maintain, monitor, run, setup, train
 from pipeline.commands.options import Command, LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
 
 app = typer.Typer(
@@ -64,8 +64,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         inspect.export,
         inspect.files,
         inspect.sql,
-        inspect.compare_segmenters,
-        inspect.compare_decoders,
+        compare.compare_segmenters,
+        compare.compare_decoders,
     ),
     "Train and evaluate": (
         train.index,
@@ -73,8 +73,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         train.evaluate,
         train.generate,
         train.export_model,
-        train.compare_objectives,
-        train.ablate,
+        compare.compare_objectives,
+        compare.ablate,
     ),
     "Maintain a corpus": (maintain.verify, maintain.gc, maintain.quarantine, maintain.purge),
     "Set up": (setup.init, setup.models, setup.doctor, setup.schema, setup.flops),

@@ -121,6 +121,25 @@ class Recounts(Protocol):
         """
 
 
+class HostStage:
+    """A stage that `prepare` does as a whole, on the CPU; as it stands here, it loads nothing and counts nothing."""
+
+    def setup(self, device: str) -> None:
+        """Do nothing: there is no model."""
+
+    def compute(self, prepared: Computed) -> Computed:
+        """Return what `prepare` found: there is nothing to do on the device."""
+        return prepared
+
+    def finish(self, computed: Computed) -> Computed:
+        """Return the columns."""
+        return computed
+
+    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
+        """Return no counts, as `prepare` does."""
+        return {}
+
+
 def whole(stage: Stage, part: pa.Table) -> Computed:
     """Run all of a stage, step by step, on one part."""
     result = stage.finish(stage.compute(stage.prepare(part)))

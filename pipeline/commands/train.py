@@ -383,72 +383,12 @@ def export_model(
 
       pipeline generate --model models/two-tower --prompt story.txt
     """
-    from pipeline.training.evaluation.evaluate import places_of
     from pipeline.training.evaluation.export_model import export_model as export
+    from pipeline.training.evaluation.trained import places_of
 
     corpus = open_corpus(place)
     [where] = places_of(corpus, (model,))
     export(out, corpus, where, to, licence, name)
-
-
-def compare_objectives(
-    science: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCIENCE.YAML", help="which objectives to compare, on which corpus, like conf/science.yaml"
-        ),
-    ],
-) -> None:
-    """Train many objectives on one corpus, evaluate all on the same sentences, and say which claims hold.
-
-    Every row of the file is trained with every seed, on this machine, and evaluated
-    on the same held-out documents, wrapped in the same way. Run it again to
-    continue: trainings resume from their checkpoints, and evaluations are kept.
-    Results are written after each row and seed, as results.json, results.md (tables
-    of figures and of claims) and results.svg, with two standard errors.
-
-    The corpus must have been run. With `minutes`, all rows train equally long: a
-    short training of each row measures its speed and so sets its number of steps.
-
-    Examples:
-
-      pipeline compare-objectives conf/science.yaml
-    """
-    from launchers.devices import devices
-    from pipeline.config.science import load_science
-    from pipeline.training.comparison.compare import compare_objectives as compare
-
-    compare(out, load_science(science), lambda: devices()[0])
-
-
-def ablate(
-    ablation: Annotated[
-        Path,
-        typer.Argument(metavar="ABLATION.YAML", help="selections to compare, and the corpus, like conf/ablation.yaml"),
-    ],
-) -> None:
-    """Train the same small model on several selections of a corpus, and say which
-    of them pay off.
-
-    Every row of the file is a `select` of its own, another section `train` (such as
-    weights by fragility), or another corpus of the same encoder (other segmenting).
-    All are trained with every seed, for as many steps, on this machine, and
-    evaluated on the same held-out documents. Run it again to continue. Results are
-    written after each row and seed, as results.json, results.md and results.svg: the
-    figures, and by how much each row is better or worse than the row of all
-    sentences, with two standard errors.
-
-    The corpus must have been run, with the columns that the selections name.
-
-    Examples:
-
-      pipeline ablate conf/ablation.yaml
-    """
-    from launchers.devices import devices
-    from pipeline.config.science import load_ablation
-    from pipeline.training.comparison.compare import ablate as compare
-
-    compare(out, load_ablation(ablation), lambda: devices()[0])
 
 
 def _sampling(**options: float | None) -> dict[str, float]:

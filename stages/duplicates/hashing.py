@@ -7,15 +7,13 @@ distinct sentences, about three do. It is no protection against texts that are m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.duplicates.settings import HashSettings, Normalise
-from stages.stage import Computed
+from stages.stage import Computed, HostStage
 
 SLICE = 8192  # sentences at once, which stay in the processor's cache
 STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -23,14 +21,11 @@ Hashes = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
 
-class Hash:
+class Hash(HostStage):
     """The stage `hashes`; see `HashSettings`."""
 
     def __init__(self, settings: HashSettings) -> None:
         self.settings = settings
-
-    def setup(self, device: str) -> None:
-        """Do nothing: there is no model."""
 
     def prepare(self, part: pa.Table) -> Computed:
         """Hash the sentences and documents of a part."""
@@ -40,18 +35,6 @@ class Hash:
         edges = np.append(starts, len(doc))
         documents = np.repeat(folded(sentences, edges), np.diff(edges))
         return Computed({"hashes": pa.table({"sentence_hash": sentences, "doc_hash": documents})})
-
-    def compute(self, prepared: Computed) -> Computed:
-        """Return what `prepare` found: there is nothing to do on the device."""
-        return prepared
-
-    def finish(self, computed: Computed) -> Computed:
-        """Return the columns."""
-        return computed
-
-    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
-        """Return no counts, as `prepare` does."""
-        return {}
 
 
 def hash_texts(text: pa.ChunkedArray, normalise: Normalise) -> Hashes:

@@ -9,8 +9,6 @@ Two documents of similarity s have a key in common with a probability of 1 − (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,7 +16,7 @@ import pyarrow as pa
 from stages.arrow import scattered
 from stages.duplicates.hashing import SLICE, STEP, Hashes, Ints, bytes_of, folded, hash_spans, mixed, normalised, steps
 from stages.duplicates.settings import MinhashSettings, NearSettings
-from stages.stage import Computed
+from stages.stage import Computed, HostStage
 
 _EMPTY = np.uint32(2**32 - 1)
 _SHINGLES = 1 << 18  # shingles of documents that are sketched together
@@ -26,14 +24,11 @@ _SEPARATORS = np.zeros(256, np.bool_)  # ASCII bytes that are in no word
 _SEPARATORS[:128] = [not chr(code).isalnum() for code in range(128)]
 
 
-class Minhash:
+class Minhash(HostStage):
     """The stage `minhash`; see `MinhashSettings`."""
 
     def __init__(self, settings: MinhashSettings) -> None:
         self.settings = settings
-
-    def setup(self, device: str) -> None:
-        """Do nothing: there is no model."""
 
     def prepare(self, part: pa.Table) -> Computed:
         """Make the keys of a part's documents, which stand in their first rows."""
@@ -41,18 +36,6 @@ class Minhash:
         keys = document_keys(part["sentences.text"].combine_chunks(), starts, self.settings)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(keys.reshape(-1)), keys.shape[1]).cast(_KEYS)
         return Computed({"minhash": pa.table({"minhash": scattered(lists, starts, part.num_rows)})})
-
-    def compute(self, prepared: Computed) -> Computed:
-        """Return what `prepare` found: there is nothing to do on the device."""
-        return prepared
-
-    def finish(self, computed: Computed) -> Computed:
-        """Return the columns."""
-        return computed
-
-    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
-        """Return no counts, as `prepare` does."""
-        return {}
 
 
 _KEYS = pa.list_(pa.field("element", pa.uint64()))

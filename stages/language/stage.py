@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from stages.language.identifier import SONAR_CODES, identifier
 from stages.language.settings import LanguageSettings
-from stages.stage import Computed
+from stages.stage import Computed, HostStage
 
 SHARE = 0.02  # of the judged sentences of a language in a part: more that differ are warned of
 FEW = 50  # judged sentences of a language: of fewer nothing is said
@@ -29,7 +29,7 @@ _ALIKE = (
 _KNOWN = frozenset(code for codes in SONAR_CODES.values() for code in codes)
 
 
-class Language:
+class Language(HostStage):
     """The language stage; see `LanguageSettings`."""
 
     def __init__(self, settings: LanguageSettings) -> None:
@@ -65,14 +65,6 @@ class Language:
         found = families["language"]
         columns = part["sentences.text"], part["sentences.lang"], found["lang_detected"]
         return _counts(self._judged(*(one.combine_chunks() for one in columns)), found["lang_differs"])
-
-    def compute(self, prepared: Computed) -> Computed:
-        """Return what `prepare` found: there is nothing to do on the device."""
-        return prepared
-
-    def finish(self, computed: Computed) -> Computed:
-        """Return the columns."""
-        return computed
 
 
 def _counts(judged: pa.Array, differs: pa.Array | pa.ChunkedArray) -> dict[str, float]:

@@ -8,15 +8,13 @@ the n-gram stood earlier in the document.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.noise.settings import DUPLICATE_NGRAMS, TOP_NGRAMS, NoiseSettings
-from stages.stage import Computed
+from stages.stage import Computed, HostStage
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -42,14 +40,11 @@ _SCRIPTS = {  # names of RE2 for those of ISO 15924
 _SEVERAL = {"Jpan": r"\p{Han}\p{Hiragana}\p{Katakana}ー", "Hang": r"\p{Hangul}\p{Han}"}
 
 
-class Noise:
+class Noise(HostStage):
     """The noise stage; see `NoiseSettings`."""
 
     def __init__(self, settings: NoiseSettings) -> None:
         self.settings = settings
-
-    def setup(self, device: str) -> None:
-        """Do nothing: there is no model."""
 
     def prepare(self, part: pa.Table) -> Computed:
         """Compute all signals of the part."""
@@ -58,18 +53,6 @@ class Noise:
         paragraph = part["sentences.paragraph"].to_numpy().astype(np.int64)
         columns = _sentences(text, langs) | _documents(text, doc, paragraph)
         return Computed({"noise": pa.table({name: pa.array(one, pa.float32()) for name, one in columns.items()})})
-
-    def compute(self, prepared: Computed) -> Computed:
-        """Return what `prepare` found: there is nothing to do on the device."""
-        return prepared
-
-    def finish(self, computed: Computed) -> Computed:
-        """Return the columns."""
-        return computed
-
-    def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
-        """Return no counts, as `prepare` does."""
-        return {}
 
 
 def _count(text: pa.Array, pattern: str) -> Floats:

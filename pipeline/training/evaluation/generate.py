@@ -27,10 +27,10 @@ from pipeline.storage.replacing import replacing_file
 from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
-from pipeline.training.evaluation.evaluate import Trained, check_options, load_trained, places_of
 from pipeline.training.evaluation.export_model import codec_of, place_of
 from pipeline.training.evaluation.held_out import beginnings
 from pipeline.training.evaluation.text_codec import TextCodec
+from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
 from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4

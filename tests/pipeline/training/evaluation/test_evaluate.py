@@ -24,8 +24,7 @@ from pipeline.corpus.fits import fitted_scaler
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.evaluation import evaluate as evaluation
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, pool_of
-from pipeline.training.evaluation.generate import GenerateOptions as GenerateWishes
-from pipeline.training.evaluation.generate import generate
+from pipeline.training.evaluation.generate import GenerateOptions, generate
 from pipeline.training.evaluation.held_out import HeldOut, held_out
 from pipeline.training.evaluation.measure import MetricValue
 from pipeline.training.evaluation.sweep import sweeps_of
@@ -320,7 +319,7 @@ def test_a_text_is_continued_in_another_language(corpus: Corpus, tmp_path: Path)
 
 
 def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> None:
-    options = GenerateWishes("two-tower", split="test", documents=3, prompt_sentences=4, sentences=3)
+    options = GenerateOptions("two-tower", split="test", documents=3, prompt_sentences=4, sentences=3)
     shown = io.StringIO()
     texts = generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
     said = shown.getvalue()

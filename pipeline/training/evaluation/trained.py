@@ -1,0 +1,130 @@
+"""Trained models that are evaluated or write: where they are, and the settings by which they are sampled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline.base.errors import ConfigError
+from pipeline.config.train import OF_GENERATION, TrainSettings
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.standalone import TEXT, standalone
+from pipeline.training.data.index import Index
+from pipeline.training.evaluation.table import SweptValue
+from pipeline.training.model_file import ModelHeader, load_model, located
+from pipeline.training.record import RECORD, read_started
+from pipeline.training.status import training_statuses
+from pipeline.training.tokens import tokenizer_card
+from stages.lcm.card import options_of, trained_lcms
+from stages.lcm.model import Lcm, Sampling, paper_sampling
+from stages.sonar.card import ModelCard
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with the settings by which it is sampled. `place`: its folder, …/train/NAME."""
+
+    place: str
+    model: Lcm
+    about: ModelHeader
+    sampling: Sampling
+    generation: dict[str, Any] = field(default_factory=dict)  # thresholds, and whether sentences are encoded again
+    swept: SweptValue | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its training."""
+        return self.place.rstrip("/").rpartition("/")[2]
+
+    @property
+    def tokenizer(self) -> ModelCard:
+        """Return the card of the tokenizer of a token language model. Raises `ConfigError` if it is missing, or has
+        changed since.
+        """
+        assert self.about.pinned.tokenizer is not None
+        return tokenizer_card(self.about.pinned.tokenizer)
+
+
+def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
+    """Return the folders of models: names of trainings of the corpus, of models that ship, or paths; without any, all
+    trainings that hold a model.
+    """
+    here = [one.run.rpartition("/")[2] for one in training_statuses(corpus.store) if one.holds_model]
+    base = corpus.store.url.rstrip("/")
+    shipped = trained_lcms()
+    return [
+        one if "/" in one else shipped[one] if one in shipped and one not in here else f"{base}/train/{one}"
+        for one in dict.fromkeys(asked or here)
+    ]
+
+
+def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> None:
+    """Raise `ConfigError` for options of sampling that change nothing for any of the models."""
+    given = {name: f"--{name.replace('_', '-')}" for name in asked or {}}
+    kinds = sorted({one.model.card.kind for one in trained})
+    read = {name for one in trained for name in options_of(one.model.card)}
+    read |= set() if kinds == ["token-lm"] else set(OF_GENERATION)
+    for name, option in given.items():
+        if trained and name not in read:
+            raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
+    drawing = [one for one in trained if "top_k" in options_of(one.model.card) and one.sampling.top_k != 1]
+    for name in ("temperature", "top_p"):
+        if name in given and trained and not drawing:
+            raise ConfigError(f"{given[name]} changes nothing while only the likeliest is taken: add --top-k 3")
+
+
+def load_trained(
+    place: str,
+    index: Index | None,
+    device: str,
+    generating: bool,
+    asked: dict[str, Any] | None = None,
+    of_file: TrainSettings | None = None,
+) -> Trained:
+    """Load a model with the settings by which it is sampled.
+
+    Where `asked` says nothing, the section `train.sampling` of its training decides; then the paper's values for its
+    kind.
+
+    Args:
+        place: the training or the folder of the model.
+        index: the index of the corpus, whose encoder the model must have been trained with; None if there is no corpus.
+        device: where it computes: `cpu`, `cuda:0`, `mps`.
+        generating: whether it will generate texts, for which the paper has other values.
+        asked: settings of sampling by name, from the command line.
+        of_file: the section `train` of a file, whose settings of sampling count for the training that it names.
+
+    Returns:
+        The model with its settings.
+
+    Raises:
+        ConfigError: for a model that was trained on embeddings of another encoder.
+    """
+    model, about = load_model(place, device)
+    if index and (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
+        raise ConfigError(
+            f"{place} was trained on embeddings of {about.pinned.dim} dimensions by the encoder "
+            f"{about.pinned.encoder[:8]}; those of {index.url} have {index.dim}, by {index.about.model} "
+            f"({index.about.encoder[:8]}): name a model that was trained with the same encoder"
+        )
+    chosen = {**_sampling_of(place, of_file), **(asked or {})}
+    generation = {"end_cosine": 0.9, "previous_cosine": 0.9, "reencode": False}
+    if model.card.objective == "sonar-llm":
+        generation = {"end_cosine": 0.98, "previous_cosine": 1.0, "reencode": True}
+    generation |= {name: chosen.pop(name) for name in OF_GENERATION if name in chosen}
+    for name in ("end_cosine", "previous_cosine"):
+        if generation[name] >= 1:
+            generation[name] = math.inf  # the cosine of equal vectors may exceed 1 by rounding
+    return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **chosen), generation)
+
+
+def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:
+    """Return what the section `train.sampling` of a model's training sets."""
+    store, run = located(place)
+    if of_file is None or of_file.folder != run:
+        if store.exists(f"{run}/{TEXT}"):
+            return standalone(place).sampling
+        of_file = read_started(store, run).settings if store.exists(f"{run}/{RECORD}") else None
+    return of_file.sampling.given() if of_file and of_file.sampling else {}
