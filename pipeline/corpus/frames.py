@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.part_reader import PartBatch
 
 Row = dict[str, Any]

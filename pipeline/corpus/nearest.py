@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.frames import RowSource
 from pipeline.corpus.part_reader import PART, ROW, PartReader
 from stages.arrow import embedding_matrix

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.inputs.column_types import TEXT, ColumnType, types_in

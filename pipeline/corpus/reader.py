@@ -27,7 +27,8 @@ import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted
-from pipeline.conditions.expression import Condition, parse
+from pipeline.conditions.condition import Condition
+from pipeline.conditions.expression import parse
 from pipeline.corpus import frames
 from pipeline.corpus.counters import by_detail
 from pipeline.corpus.fingerprint import fingerprint

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.frames import Row, RowSource
 from stages.arrow import embedding_matrix
 

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.base.errors import ConfigError
+from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, number
 from pipeline.conditions.expression import parse
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.config.stages import FITS
+from pipeline.config.train import TrainSettings
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, sentences_in
-from pipeline.planning.tracker_checks import tracker_problems
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from stages.cards import CardError
@@ -308,3 +309,22 @@ def _output(config: RunConfig) -> Iterator[Problem]:
                 return
             yield ("output",), f"output {config.output} {found}; give another"
             return
+
+
+def tracker_problems(settings: TrainSettings, output: str) -> Iterator[str]:
+    """Yield what keeps the trackers of a training from working here. `output`: the folder or URL of the corpus."""
+    needed = [name for name in settings.trackers if name != "tensorboard"]
+    if lacking := missing_extras(needed):
+        yield f"train.trackers: {lacking}"
+    remote = is_remote(output)
+    if "mlflow" in needed and remote and not os.environ.get("MLFLOW_TRACKING_URI"):
+        yield (
+            f"train.trackers: mlflow keeps its runs in the folder of a training, and {output} is not a folder of "
+            "this machine; set MLFLOW_TRACKING_URI to a server, or to sqlite:////PATH/mlflow.db"
+        )
+    offline = os.environ.get("WANDB_MODE") in ("offline", "dryrun")
+    if "wandb" in needed and remote and offline and not os.environ.get("WANDB_DIR"):
+        yield (
+            "train.trackers: wandb writes its runs into the folder of a training when it is offline, and "
+            f"{output} is not a folder of this machine; set WANDB_DIR to a folder"
+        )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.formats import counted, plain
-from pipeline.conditions.expression import Clause, Condition
+from pipeline.conditions.condition import Clause, Condition
 from pipeline.corpus.reader import Corpus
 from stages.noise.settings import DOCUMENT_COLUMNS, PRESETS, SENTENCE_COLUMNS
 

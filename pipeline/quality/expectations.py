@@ -24,7 +24,8 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, number, plain
 from pipeline.base.messages import warn
-from pipeline.conditions.expression import Condition, ExpressionError
+from pipeline.conditions.condition import Condition
+from pipeline.conditions.expression import ExpressionError
 from pipeline.config.load import load_config
 from pipeline.config.report import MEASURES, Limit, ReportSettings, measure_of
 from pipeline.corpus.accounting import Accounting, compute_accounting

@@ -28,7 +28,7 @@ import zstandard
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.plain_json import to_json
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.part_reader import Column, no_column
 from pipeline.corpus.reader import Corpus

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import number, plain, size
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.reader import Corpus

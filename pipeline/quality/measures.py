@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.accounting import Accounting
 from pipeline.corpus.reader import Corpus
 from stages.autobleu.bleu import STATISTICS, corpus_bleu

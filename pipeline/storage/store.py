@@ -33,8 +33,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, MissingError, StorageError
 from pipeline.storage import retry
+from pipeline.storage.local_files import mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
 
 _REMEDIES = {
@@ -106,8 +107,8 @@ class Store:
         no file.
         """
         full = self._full(path)
-        if self.local and not stat.S_ISREG(mode := _mode_of(full)):
-            raise _not_a_file(f"{self.url}/{path}", mode)
+        if self.local and not stat.S_ISREG(mode := mode_of(full)):
+            raise not_a_file(f"{self.url}/{path}", mode)
         return full
 
     @_asks
@@ -215,7 +216,7 @@ class Store:
                     file.flush()
                     os.fsync(file.fileno())
                 yield temporary
-                _sync_folder(target.parent)
+                sync_folder(target.parent)
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
@@ -233,7 +234,7 @@ class Store:
         """
         full = self._full(path)
         if self.local and Path(full).is_dir() and not Path(full).is_symlink():
-            raise _not_a_file(f"{self.url}/{path}", stat.S_IFDIR)
+            raise not_a_file(f"{self.url}/{path}", stat.S_IFDIR)
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(full)
 
@@ -338,7 +339,7 @@ class Store:
         """Return the files below a folder: path → the store's description (empty on local disks)."""
         full, cut = self._full(folder), len(self._root) + 1
         if self.local:
-            return {path[cut:]: None for path in _walk(full, prefix)}
+            return {path[cut:]: None for path in walk(full, prefix)}
         self._fs.invalidate_cache()
         try:
             found: dict[str, Any] = self._fs.find(full, prefix=prefix, detail=True)
@@ -376,25 +377,6 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
 
-def _walk(folder: str, prefix: str) -> Iterator[str]:
-    """Yield files below a local folder whose path in it begins with a prefix; folders without the prefix are not
-    opened.
-
-    The folder itself may be a link (to another disk); links to folders below it are not followed.
-    """
-    try:
-        entries = list(os.scandir(folder))
-    except FileNotFoundError:
-        return
-    name, slash, rest = prefix.partition("/")
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name == name if slash else entry.name.startswith(name):
-                yield from _walk(entry.path, rest)
-        elif not slash and entry.name.startswith(name) and not entry.is_dir():
-            yield entry.path
-
-
 def _time_of(info: dict[str, Any]) -> float:
     """Return the modification time in a store's description of a file, which each store names in its own way."""
     names = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -402,44 +384,6 @@ def _time_of(info: dict[str, Any]) -> float:
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     return float(when.timestamp()) if isinstance(when, datetime) else float(when)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-_KINDS = {
-    stat.S_IFDIR: "folder",
-    stat.S_IFIFO: "pipe",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-    stat.S_IFLNK: "link in a circle",
-}
-
-
-def _mode_of(full: str) -> int:
-    """Return the mode of what a path leads to. Raises `FileNotFoundError`, also for a link to nothing."""
-    try:
-        return Path(full).stat().st_mode
-    except NotADirectoryError:
-        raise FileNotFoundError(full) from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return stat.S_IFLNK
-        raise
-
-
-def _not_a_file(where: str, mode: int) -> DamagedError:
-    kind = stat.S_IFMT(mode)
-    remedy = "move it away" if kind == stat.S_IFDIR else "delete it"
-    return DamagedError(
-        where, f"it is a {_KINDS.get(kind, 'device')}, not a file", f"{remedy}, and run pipeline verify --repair"
-    )
 
 
 _SHOWN = 120  # characters of a path in a message

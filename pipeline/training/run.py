@@ -25,7 +25,7 @@ from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
-from pipeline.planning.tracker_checks import tracker_problems
+from pipeline.planning.section_checks import tracker_problems
 from pipeline.select.command import unfinished
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import number
 from pipeline.base.parallel import in_parallel
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.part_reader import PART, ROW, Column, PartReader, no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.browse.watch import Watch

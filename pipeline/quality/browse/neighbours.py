@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.nearest import Candidates, find_nearest
 from pipeline.corpus.part_reader import PartBatch, PartReader
 from pipeline.corpus.reader import Corpus

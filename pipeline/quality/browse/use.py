@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from pipeline.conditions.expression import Condition
+from pipeline.conditions.condition import Condition
 from pipeline.corpus.reader import Corpus
 
 

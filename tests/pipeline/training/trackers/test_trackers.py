@@ -19,7 +19,7 @@ from pipeline.base.extras import PACKAGES
 from pipeline.config.load import load_config
 from pipeline.config.train import TrainSettings
 from pipeline.planning.checks import load_checked
-from pipeline.planning.tracker_checks import tracker_problems
+from pipeline.planning.section_checks import tracker_problems
 from pipeline.storage.store import Store
 from pipeline.training.evaluation.evaluate import evaluate_trained
 from pipeline.training.status import read_metrics
@@ -82,7 +82,7 @@ def test_a_store_needs_a_place_for_runs(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("MLFLOW_TRACKING_URI", "WANDB_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr("pipeline.planning.tracker_checks.missing_extras", lambda needed: None)
+    monkeypatch.setattr("pipeline.planning.section_checks.missing_extras", lambda needed: None)
     asked = TrainSettings(trackers=("wandb", "mlflow"))
     mlflow, wandb = tracker_problems(asked, "s3://bucket/corpus")
     assert "set MLFLOW_TRACKING_URI" in mlflow and "set WANDB_DIR" in wandb
