@@ -100,7 +100,7 @@ def write_duplicates(store: Store, name: str, table: pa.Table) -> str:
     return path
 
 
-def run_of_ids(keys: list[str], table: pa.Table) -> memoryview:
+def sorted_run_of_ids(keys: list[str], table: pa.Table) -> memoryview:
     """Return the bytes of a sorted run: the ids of the chunks with these keys, sorted by hash."""
     table = table.sort_by("hash").replace_schema_metadata({_KEYS: json.dumps(keys)})
     sink = pa.BufferOutputStream()
@@ -110,13 +110,13 @@ def run_of_ids(keys: list[str], table: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def runs_of_ids(store: Store) -> list[str]:
+def sorted_runs_of_ids(store: Store) -> list[str]:
     """Return the paths of the sorted runs, the oldest first."""
     return sorted(path for path in store.find(FOLDER) if path.endswith(".parquet") and _RECORD not in path)
 
 
 @contextlib.contextmanager
-def opened_run(store: Store, path: str) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+def opened_sorted_run(store: Store, path: str) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
     """Open a sorted run, and return it with the keys of its chunks.
 
     Raises `DamagedError` if the file is damaged, also when it is read later inside the `with` block.
@@ -137,7 +137,7 @@ def check_ids(store: Store, path: str) -> None:
     if _RECORD in path:
         read_duplicates(store, path)
     else:
-        with opened_run(store, path) as (opened, _):
+        with opened_sorted_run(store, path) as (opened, _):
             opened.read(use_threads=False)
 
 

@@ -32,10 +32,10 @@ from pipeline.corpus.document_ids import (
     RUN_SCHEMA,
     SCHEMA,
     find_record,
-    opened_run,
-    run_of_ids,
-    runs_of_ids,
+    opened_sorted_run,
     sorted_rows,
+    sorted_run_of_ids,
+    sorted_runs_of_ids,
     with_duplicates,
     write_duplicates,
 )
@@ -82,12 +82,12 @@ def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell)
     record = find_record(store, digest)
     if record.endswith(f"-{digest}.parquet"):
         return with_duplicates(config, record)
-    runs = _runs(store)
+    runs = _sorted_runs(store)
     known = {key for run in runs for key in run.chunks}
     new = [number for number, key in enumerate(keys) if key not in known]
     if new:
         tell(f"ids: reading those of {counted(len(new), 'chunk')}")
-        runs += list(_write_runs(store, config, ((keys[number], ordered[number]) for number in new)))
+        runs += list(_write_sorted_runs(store, config, ((keys[number], ordered[number]) for number in new)))
     found = _compare(store, runs, {key: number for number, key in enumerate(keys)}, len(keys))
     if config.duplicate_ids == "error":
         _check_none(config, found, ordered)
@@ -133,15 +133,15 @@ def _sources(config: RunConfig, chunk: Chunk, doc_id: str, count: int) -> list[s
     return [item.source for item in itertools.islice(found, 2)]
 
 
-def _runs(store: Store) -> list[_SortedRun]:
+def _sorted_runs(store: Store) -> list[_SortedRun]:
     found = []
-    for path in runs_of_ids(store):
-        with opened_run(store, path) as (opened, keys):
+    for path in sorted_runs_of_ids(store):
+        with opened_sorted_run(store, path) as (opened, keys):
             found.append(_SortedRun(path, keys, opened.metadata.num_rows))
     return found
 
 
-def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chunk]]) -> Iterator[_SortedRun]:
+def _write_sorted_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chunk]]) -> Iterator[_SortedRun]:
     """Read the ids of chunks; what has been read is kept when a run is stopped."""
     keys: list[str] = []
     tables: list[pa.Table] = []
@@ -158,16 +158,16 @@ def _write_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[str, Chu
         )
         keys.append(key)
         if sum(map(len, tables)) >= RUN_IDS:
-            yield _write_run(store, keys, tables)
+            yield _write_sorted_run(store, keys, tables)
             keys, tables = [], []
     if keys:
-        yield _write_run(store, keys, tables)
+        yield _write_sorted_run(store, keys, tables)
 
 
-def _write_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _SortedRun:
+def _write_sorted_run(store: Store, keys: list[str], tables: list[pa.Table]) -> _SortedRun:
     table = pa.concat_tables(tables)
     path = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
-    store.write(path, run_of_ids(keys, table))
+    store.write(path, sorted_run_of_ids(keys, table))
     return _SortedRun(path, keys, table.num_rows)
 
 
@@ -217,7 +217,7 @@ def _compare(store: Store, runs: list[_SortedRun], ranks: dict[str, int], chunks
 
 def _range_of(store: Store, run: _SortedRun, ours: npt.NDArray[np.int64], low: int, high: int) -> pa.Table:
     """Return the ids of a sorted run with a hash in [low, high), of the chunks that are taken from it."""
-    with opened_run(store, run.path) as (opened, _):
+    with opened_sorted_run(store, run.path) as (opened, _):
         groups = []
         for number in range(opened.metadata.num_row_groups):
             statistics = opened.metadata.row_group(number).column(0).statistics

@@ -163,10 +163,10 @@ class Selection:
             found = np.bincount(doc[kept], minlength=len(rows))
             removed[WITH_DOCUMENT] = int(found[found < rows].sum())
             kept &= (found == rows)[doc]
-        chosen = _runs(kept, doc, joined=self.settings.broken == "drop-sentences")
-        run_doc, first_row, length, removed[TOO_SHORT] = _long_enough(*chosen, self.settings.min_sentences)
-        piece = _numbers(run_doc) if self.settings.broken == "split-documents" else np.zeros_like(run_doc)
-        left = np.bincount(run_doc, weights=length, minlength=len(rows)).astype(np.int64)
+        chosen = _row_ranges(kept, doc, joined=self.settings.broken == "drop-sentences")
+        range_doc, first_row, length, removed[TOO_SHORT] = _long_enough(*chosen, self.settings.min_sentences)
+        piece = _numbers(range_doc) if self.settings.broken == "split-documents" else np.zeros_like(range_doc)
+        left = np.bincount(range_doc, weights=length, minlength=len(rows)).astype(np.int64)
         whole, dropped = (left == rows) & (rows > 0), left == 0
         counts = Counts(
             sentences=reader.rows,
@@ -177,7 +177,7 @@ class Selection:
             shortened=int((~whole & ~dropped).sum()),
             dropped=int(dropped.sum()),
         )
-        result = PartSelection(reader.part, run_doc, piece, first_row, length, counts)
+        result = PartSelection(reader.part, range_doc, piece, first_row, length, counts)
         counts.pieces = len(result.sequence_starts)
         counts.check(f"part {reader.part}")
         return result
@@ -229,7 +229,7 @@ class Selection:
         )
 
 
-def _runs(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints, Ints]:
+def _row_ranges(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints, Ints]:
     """Return row ranges of kept rows within documents: doc, first row, rows, and the number of their sequence.
 
     With `joined`, all row ranges of a document form one sequence.
@@ -237,9 +237,9 @@ def _runs(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints, Ints]
     new = _changes(doc)
     starts = np.flatnonzero(kept & (new | ~np.concatenate([[False], kept[:-1]])))
     ends = np.flatnonzero(kept & np.concatenate([new[1:] | ~kept[1:], [True]]))  # inclusive
-    run_doc = doc[starts]
-    sequence = np.cumsum(_changes(run_doc)) if joined else np.arange(1, len(starts) + 1)
-    return run_doc, starts, ends + 1 - starts, sequence - 1
+    range_doc = doc[starts]
+    sequence = np.cumsum(_changes(range_doc)) if joined else np.arange(1, len(starts) + 1)
+    return range_doc, starts, ends + 1 - starts, sequence - 1
 
 
 def _long_enough(doc: Ints, first: Ints, rows: Ints, sequence: Ints, least: int) -> tuple[Ints, Ints, Ints, int]:

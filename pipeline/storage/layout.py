@@ -250,7 +250,7 @@ def index_paths(digest: str) -> tuple[str, str]:
     return f"{INDEXES}/{digest[:12]}.parquet", f"{INDEXES}/{digest[:12]}.parts.parquet"
 
 
-def index_runs_path(digest: str, split: str, number: int) -> str:
+def index_row_ranges_path(digest: str, split: str, number: int) -> str:
     """Return the path of one file with row ranges of a split.
 
     Args:

@@ -112,7 +112,7 @@ class Index:
         codes = self.about.codes
         return None if codes is None else np.frombuffer(base64.b64decode(codes), np.uint16).reshape(2, -1)
 
-    def runs(self, split: str) -> RowRanges:
+    def row_ranges(self, split: str) -> RowRanges:
         """Return the row ranges of a split. Raises `CorpusError` if files of them are gone or damaged."""
         return RowRanges(Store(self.url), self.digest, split, self.about.runs[split])
 
@@ -153,8 +153,8 @@ def make_index(
     found = Answers(corpus, answers)
     splits = [SplitBuilder(RowRangeWriter(corpus.store, digest, name)) for name in SPLITS]
     for rows, by_split in zip(parts["rows"].to_pylist(), row_ranges_of(selection, found, counts, done), strict=True):
-        for split, runs in zip(splits, by_split, strict=True):
-            split.add(runs, rows)
+        for split, row_ranges in zip(splits, by_split, strict=True):
+            split.add(row_ranges, rows)
     counts.check(corpus.url)
     if not counts.kept:
         raise CorpusError(f"{corpus.url}: the selection keeps no sentence; see: pipeline select {corpus.url}")

@@ -181,8 +181,8 @@ class Loader:
         for one in sequences:
             number = bisect_right(self._firsts, one) - 1
             index = self.sources[number].index
-            run = self._sequences[number].runs_at([one - self._firsts[number]])[0]
-            part, row = int(run["part"]), int(run["first_row"])
+            row_range = self._sequences[number].row_ranges_at([one - self._firsts[number]])[0]
+            part, row = int(row_range["part"]), int(row_range["first_row"])
             if (number, part) not in tables:
                 with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
                     tables[number, part] = pq.read_table(handle, columns=["doc_id", "first_row"]).combine_chunks()

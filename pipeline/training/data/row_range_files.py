@@ -51,26 +51,26 @@ class RowRangeWriter:
     def __init__(self, store: Store, digest: str, split: str) -> None:
         self._store, self._digest, self._split = store, digest, split
         self._waiting: list[Records] = []
-        self._runs = 0  # row ranges that wait
+        self._waiting_ranges = 0  # row ranges that wait
         self.files: list[int] = []
         self.digests: list[str] = []
 
-    def add(self, runs: Records) -> None:
+    def add(self, row_ranges: Records) -> None:
         """Add the row ranges of one part."""
-        self._waiting.append(runs)
-        self._runs += len(runs)
-        if self._runs >= FILE_ROW_RANGES:
+        self._waiting.append(row_ranges)
+        self._waiting_ranges += len(row_ranges)
+        if self._waiting_ranges >= FILE_ROW_RANGES:
             self.close()
 
     def close(self) -> None:
         """Write what waits."""
-        runs = np.concatenate([*self._waiting, np.empty(0, ROW_RANGE)])
-        self._waiting, self._runs = [], 0
-        if len(runs):
-            path = layout.index_runs_path(self._digest, self._split, len(self.files))
-            data = runs.tobytes()
+        row_ranges = np.concatenate([*self._waiting, np.empty(0, ROW_RANGE)])
+        self._waiting, self._waiting_ranges = [], 0
+        if len(row_ranges):
+            path = layout.index_row_ranges_path(self._digest, self._split, len(self.files))
+            data = row_ranges.tobytes()
             self._store.write(path, data)
-            self.files.append(len(runs))
+            self.files.append(len(row_ranges))
             self.digests.append(content_digest(data))
 
 
@@ -89,8 +89,8 @@ def damaged_files(
     Yields:
         (path, what is wrong).
     """
-    for number, runs in enumerate(files):
-        path = layout.index_runs_path(digest, split, number)
+    for number, row_ranges in enumerate(files):
+        path = layout.index_row_ranges_path(digest, split, number)
         try:
             data = store.read(path)
         except MissingError:
@@ -99,8 +99,8 @@ def damaged_files(
         except DamagedError as error:  # no file at all
             yield path, f"{error.what}; {error.remedy}"
             continue
-        if len(data) != runs * ROW_RANGE.itemsize:
-            yield path, f"has {len(data)} bytes instead of {runs * ROW_RANGE.itemsize}"
+        if len(data) != row_ranges * ROW_RANGE.itemsize:
+            yield path, f"has {len(data)} bytes instead of {row_ranges * ROW_RANGE.itemsize}"
         elif digests and content_digest(data) != digests[number]:
             yield path, f"has another digest than {digests[number][:8]}…"
 
@@ -116,8 +116,10 @@ class RowRanges:
     """
 
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
-        paths = [layout.index_runs_path(digest, split, number) for number in range(len(files))]
-        handles = (_opened(store, path, runs * ROW_RANGE.itemsize) for path, runs in zip(paths, files, strict=True))
+        paths = [layout.index_row_ranges_path(digest, split, number) for number in range(len(files))]
+        handles = (
+            _opened(store, path, row_ranges * ROW_RANGE.itemsize) for path, row_ranges in zip(paths, files, strict=True)
+        )
         self._files = list(map(_mapped, handles)) if store.local else [_copied(store, handles)]
         self._first = np.cumsum([0, *map(len, self._files)]).tolist()
 

@@ -56,16 +56,16 @@ def row_ranges_of(
         chosen, documents, answer = one
         following = None if after is None else after[1]
         counts.add(chosen.counts)
-        runs = np.empty(len(chosen.rows), ROW_RANGE)
-        runs["part"] = number
-        runs["doc"] = chosen.doc
-        runs["first_row"] = chosen.first_row
-        runs["rows"] = chosen.rows
-        runs["answer"] = answer[chosen.doc]
-        runs["new"] = np.isin(np.arange(len(runs)), chosen.sequence_starts)
-        runs["ends"] = _ends(chosen, documents, following, selection.settings.broken)
+        row_ranges = np.empty(len(chosen.rows), ROW_RANGE)
+        row_ranges["part"] = number
+        row_ranges["doc"] = chosen.doc
+        row_ranges["first_row"] = chosen.first_row
+        row_ranges["rows"] = chosen.rows
+        row_ranges["answer"] = answer[chosen.doc]
+        row_ranges["new"] = np.isin(np.arange(len(row_ranges)), chosen.sequence_starts)
+        row_ranges["ends"] = _ends(chosen, documents, following, selection.settings.broken)
         split = _split_numbers(documents)[chosen.doc]
-        yield [runs[split == other] for other in range(len(SPLITS))]
+        yield [row_ranges[split == other] for other in range(len(SPLITS))]
         done(chosen.counts.sentences)
 
 
@@ -73,23 +73,27 @@ class SplitBuilder:
     """Builds one split of an index part by part. `size`: documents, sequences, sentences."""
 
     def __init__(self, writer: RowRangeWriter) -> None:
-        self._writer, self._runs = writer, 0
+        self._writer, self._written = writer, 0
         self._first: list[Ints] = []
         self._sentences: list[Ints] = []
         self.size = (0, 0, 0)
 
-    def add(self, runs: Records, rows: int) -> None:
+    def add(self, row_ranges: Records, rows: int) -> None:
         """Add the row ranges of one part, which has `rows` rows."""
-        if not len(runs):
+        if not len(row_ranges):
             return
-        first = _blocks(runs, rows)
-        self._first.append(first + self._runs)
-        self._sentences.append(np.add.reduceat(sentences_of(runs), first))
-        self._runs += len(runs)
-        more = np.count_nonzero(np.diff(runs["doc"], prepend=-1)), runs["new"].sum(), runs["rows"].sum()
+        first = _blocks(row_ranges, rows)
+        self._first.append(first + self._written)
+        self._sentences.append(np.add.reduceat(sentences_of(row_ranges), first))
+        self._written += len(row_ranges)
+        more = (
+            np.count_nonzero(np.diff(row_ranges["doc"], prepend=-1)),
+            row_ranges["new"].sum(),
+            row_ranges["rows"].sum(),
+        )
         documents, sequences, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
         self.size = documents, sequences, sentences
-        self._writer.add(runs)
+        self._writer.add(row_ranges)
 
     def close(self) -> list[int]:
         """Write all files, and return how many row ranges each holds."""
@@ -107,19 +111,19 @@ class SplitBuilder:
         return pa.table([np.full(len(first), split, np.int8), first, sentences], schema=SHUFFLE_BLOCKS)
 
 
-def _blocks(runs: Records, rows: int) -> Ints:
+def _blocks(row_ranges: Records, rows: int) -> Ints:
     """Return the first row range of every shuffle block that holds sequences, of one split of a part of `rows` rows."""
-    starts = np.flatnonzero(runs["new"])
+    starts = np.flatnonzero(row_ranges["new"])
     groups = -(-rows // layout.ROW_GROUP_ROWS)
     blocks = max(1, (groups + BLOCK_GROUPS // 2) // BLOCK_GROUPS)
-    block = runs["first_row"][starts] // layout.ROW_GROUP_ROWS * blocks // groups
+    block = row_ranges["first_row"][starts] // layout.ROW_GROUP_ROWS * blocks // groups
     first: Ints = starts[np.append(True, block[1:] != block[:-1])[: len(block)]]
     return first
 
 
-def sentences_of(runs: Records) -> Ints:
+def sentences_of(row_ranges: Records) -> Ints:
     """Return (row ranges,) the rows of each, and the sentence that closes its document."""
-    sentences: Ints = runs["rows"].astype(np.int64) + runs["ends"]
+    sentences: Ints = row_ranges["rows"].astype(np.int64) + row_ranges["ends"]
     return sentences
 
 

@@ -24,17 +24,17 @@ CLOSING_SENTENCE = -1  # the "part" of a closing sentence
 
 @dataclass(frozen=True, eq=False)
 class BlockSequences:
-    """The sequences of some shuffle blocks. `runs`: their row ranges; `number`: (row ranges,) of each in the split.
+    """The sequences of some shuffle blocks. `number`: (row ranges,) the number of each of `row_ranges` in the split.
 
     The number of a sequence is that of its first row range.
     """
 
-    runs: Records
+    row_ranges: Records
     number: Ints
 
     @cached_property
     def _starts(self) -> Ints:
-        return np.flatnonzero(self.runs["new"])
+        return np.flatnonzero(self.row_ranges["new"])
 
     @property
     def sequences(self) -> Ints:
@@ -44,13 +44,13 @@ class BlockSequences:
     @property
     def answers(self) -> npt.NDArray[np.int32]:
         """(sequences,) First row of the answer, −1: none."""
-        answers: npt.NDArray[np.int32] = self.runs["answer"][self._starts]
+        answers: npt.NDArray[np.int32] = self.row_ranges["answer"][self._starts]
         return answers
 
     @cached_property
     def lengths(self) -> Ints:
         """(sequences,) Sentences, the closing one included."""
-        lengths: Ints = np.add.reduceat(sentences_of(self.runs), self._starts)
+        lengths: Ints = np.add.reduceat(sentences_of(self.row_ranges), self._starts)
         return lengths
 
     def rows(self) -> tuple[npt.NDArray[np.int32], Ints]:
@@ -58,13 +58,13 @@ class BlockSequences:
 
         0 is "End of text.", 1 "End of response.".
         """
-        runs = self.runs
-        behind = np.flatnonzero(runs["ends"]) + 1  # the places of closing sentences
-        response = (runs["answer"][runs["ends"]] != NO_ANSWER).astype(np.int64)
-        rows = np.insert(runs["rows"].astype(np.int64), behind, 1)
-        part = np.insert(runs["part"], behind, np.int32(CLOSING_SENTENCE))
+        row_ranges = self.row_ranges
+        behind = np.flatnonzero(row_ranges["ends"]) + 1  # the places of closing sentences
+        response = (row_ranges["answer"][row_ranges["ends"]] != NO_ANSWER).astype(np.int64)
+        rows = np.insert(row_ranges["rows"].astype(np.int64), behind, 1)
+        part = np.insert(row_ranges["part"], behind, np.int32(CLOSING_SENTENCE))
         return np.repeat(part, rows), concatenated_ranges(
-            np.insert(runs["first_row"].astype(np.int64), behind, response), rows
+            np.insert(row_ranges["first_row"].astype(np.int64), behind, response), rows
         )
 
 
@@ -72,12 +72,12 @@ class BlockSequences:
 class Sequences:
     """The sequences in the order of the corpus.
 
-    `first_run`: (shuffle blocks + 1,) first row range of each; `block_lengths`: (shuffle blocks,) sentences, closing
-    ones included.
+    `first_row_range`: (shuffle blocks + 1,) the first row range of each; `block_lengths`: (shuffle blocks,) sentences,
+    closing ones included.
     """
 
-    runs: RowRanges
-    first_run: Ints
+    row_ranges: RowRanges
+    first_row_range: Ints
     block_lengths: Ints
 
     @classmethod
@@ -93,13 +93,15 @@ class Sequences:
                 f"{index.url}: nothing is selected in the split {split} ({index.said_of_splits()}); choose another, "
                 "or give it a share: the section split of corpus.yaml"
             )
-        runs = index.runs(split)
-        return cls(runs, np.append(blocks["first_run"].to_numpy(), len(runs)), blocks["sentences"].to_numpy())
+        row_ranges = index.row_ranges(split)
+        return cls(
+            row_ranges, np.append(blocks["first_run"].to_numpy(), len(row_ranges)), blocks["sentences"].to_numpy()
+        )
 
     @property
     def numbers(self) -> int:
         """The upper bound (exclusive) of all numbers of sequences."""
-        return int(self.first_run[-1])
+        return int(self.first_row_range[-1])
 
     @property
     def sentences(self) -> int:
@@ -113,13 +115,13 @@ class Sequences:
 
     def take(self, blocks: Ints) -> BlockSequences:
         """Return the sequences of some shuffle blocks."""
-        first, end = self.first_run[blocks], self.first_run[blocks + 1]
-        found = [self.runs.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
+        first, end = self.first_row_range[blocks], self.first_row_range[blocks + 1]
+        found = [self.row_ranges.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
         return BlockSequences(np.concatenate(found), concatenated_ranges(first, end - first))
 
-    def runs_at(self, numbers: Sequence[int]) -> Records:
+    def row_ranges_at(self, numbers: Sequence[int]) -> Records:
         """Return the first row ranges of the sequences with these numbers."""
-        return np.concatenate([np.empty(0, ROW_RANGE), *(self.runs.between(one, one + 1) for one in numbers)])
+        return np.concatenate([np.empty(0, ROW_RANGE), *(self.row_ranges.between(one, one + 1) for one in numbers)])
 
 
 def concatenated_ranges(starts: Ints, lengths: Ints) -> Ints:

@@ -199,8 +199,8 @@ def _closes(embedding: Tensor, index: Index) -> bool:
 
 def _described(index: Index, split: str, sequences: list[int], columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Return columns of the documents that sequences of a split are of, as text."""
-    runs = Sequences.of(index, split).runs_at(sequences)
-    part, doc = runs["part"], runs["doc"]
+    row_ranges = Sequences.of(index, split).row_ranges_at(sequences)
+    part, doc = row_ranges["part"], row_ranges["doc"]
     found = [np.empty(len(sequences), object) for _ in columns]
     store = Store(index.url)
     for number in sorted(set(part.tolist())):

@@ -64,11 +64,15 @@ def test_runs_are_in_files_that_end_with_a_part(corpus: Corpus, monkeypatch: pyt
         assert len(found.about.runs[split]) == 1 < len(again.about.runs[split]) or split != "train"
         sequences = [Sequences.of(one, split) for one in (found, again)]
         one, other = (of_them.take(np.arange(of_them.blocks)) for of_them in sequences)
-        assert one.runs.tobytes() == other.runs.tobytes() and len(one.runs) == sum(again.about.runs[split])
+        assert one.row_ranges.tobytes() == other.row_ranges.tobytes() and len(one.row_ranges) == sum(
+            again.about.runs[split]
+        )
         assert len(one.sequences) == found.about.splits[split][1]
-        assert sequences[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.runs["ends"].sum()
+        assert (
+            sequences[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.row_ranges["ends"].sum()
+        )
         size = sum(path.stat().st_size for path in Path(corpus.url).glob(f"train/index/{found.digest[:12]}.{split}-*"))
-        assert size == len(one.runs) * ROW_RANGE.itemsize == 22 * len(one.runs)
+        assert size == len(one.row_ranges) * ROW_RANGE.itemsize == 22 * len(one.row_ranges)
 
 
 def test_endings_are_those_of_the_encoder(corpus: Corpus) -> None:
@@ -101,7 +105,7 @@ def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:
 def test_indexes_that_nothing_can_use_are_garbage(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, 4, part_sentences=100)
     old = make_index(corpus, SelectSettings())
-    half = Path(corpus.url, layout.index_runs_path("1" * 32, "train", 0))
+    half = Path(corpus.url, layout.index_row_ranges_path("1" * 32, "train", 0))
     half.write_bytes(b"")
     assert garbage(corpus) == {}  # somebody may be making it
     os.utime(half, (time.time() - 90_000,) * 2)
@@ -114,7 +118,7 @@ def test_indexes_that_nothing_can_use_are_garbage(tmp_path: Path) -> None:
     assert {Path(path).name.split(".")[0] for path in found[layout.INDEXES]} == {old.digest[:12], "1" * 12}
     delete(changed, found)
     assert garbage(Corpus(corpus.url)) == {} and read_index(changed, new.digest).about == new.about
-    assert len(Sequences.of(new, "train").runs_at([0])) == 1
+    assert len(Sequences.of(new, "train").row_ranges_at([0])) == 1
 
 
 def test_answers_that_are_no_places(tmp_path: Path, corpus: Corpus) -> None:
@@ -136,7 +140,7 @@ def test_what_cannot_be_indexed(corpus: Corpus) -> None:
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(CorpusError, match=r"is damaged or of another version .*; delete .* and run the same"):
         read_index(corpus, found.digest)
-    runs = Path(corpus.url, layout.index_runs_path(found.digest, "train", 0))
+    runs = Path(corpus.url, layout.index_row_ranges_path(found.digest, "train", 0))
     runs.write_bytes(runs.read_bytes()[:-1])
     said = rf"{runs.name} has {runs.stat().st_size} bytes instead of .*; delete train/index/{path.name} and run"
     with pytest.raises(CorpusError, match=said):
