@@ -100,6 +100,8 @@ class _Feeder:
             return
         try:
             self._talk()
+        except BrokenPipeError:
+            self._lost("its process has ended")
         except (_LostError, OSError) as error:
             self._lost(str(error))
         finally:
