@@ -112,7 +112,7 @@ def test_a_worker_that_lost_its_claim_goes_on_with_others(
         silent.send_signal(signal.SIGCONT)
     shown, _ = silent.communicate(timeout=600)
     assert taken and silent.returncode == 0, shown
-    assert f"claim {held} was taken over by another worker; going on with others" in shown
+    assert f"shard {held} was taken over by another worker; going on with others" in shown
     taken.release()
     last = start_worker(store, folder)
     assert last.wait(600) == 0
