@@ -5,7 +5,7 @@ memory.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import Document, Rejected, not_utf8
 from pipeline.inputs.magic import looks_like
+from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import DUPLICATE_KEY, NotUtf8, RecordMaker, Unconvertible
 from pipeline.inputs.streams import head_of
@@ -129,6 +130,18 @@ def _duration(nanoseconds: int) -> dt.timedelta | str:
     if rest % 1000 == 0:
         return dt.timedelta(seconds=seconds, microseconds=rest // 1000)
     return f"{dt.timedelta(seconds=seconds)}.{rest:09}"
+
+
+def read_otherwise_before(chunk: Chunk, names: Iterable[str]) -> set[str]:
+    """Return the columns of a chunk's Parquet files whose values earlier versions read as other text: those with bytes
+    or nanoseconds in them.
+    """
+    found, wanted = set[str](), set(names)
+    for file in files_of(chunk):
+        if file.format == "parquet":
+            with open_parquet(file) as (opened, _):
+                found |= {one.name for one in opened.schema_arrow if _has_bytes_or_nanoseconds(one.type)} & wanted
+    return found
 
 
 def _has_bytes_or_nanoseconds(kind: pa.DataType) -> bool:

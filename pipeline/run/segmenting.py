@@ -10,6 +10,7 @@ version (`rewriting.py`). Memory: one part, and one batch of documents; a large 
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ from pipeline.corpus.recipes import SEGMENT, Recipes, first_only, segment_part_f
 from pipeline.inputs import Chunk, Content, Document, InputSettings, Rejected, count_documents, read_documents
 from pipeline.inputs.column_types import types_in
 from pipeline.inputs.records import needed_columns
+from pipeline.inputs.rows import read_otherwise_before
 from pipeline.run.chunk_accounting import PURGED, ChunkAccounting
 from pipeline.run.kept_columns import KeptColumns
 from pipeline.run.rewriting import PartBefore, PartLeft, chunk_left, part_left, rewriting, same_part, version_before
@@ -53,6 +55,8 @@ from stages.sonar.tokenizer import SonarTokenizer
 
 BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 2_000_000
+OFFSETS = ("sentences.start", "sentences.end")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -367,18 +371,32 @@ class ChunkSegmenter:
                 **facts,
             )
         if not ours:
-            _same(families, receipt, f"{chunk.path}: {path}", facts["device"])
+            _same(families, receipt, chunk, path, facts["device"])
         return receipt
 
 
-def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: str) -> None:
-    """Raise `CorpusError` if a part that was committed before comes out differently now, on this device."""
+def _same(families: dict[str, pa.Table], receipt: Receipt, chunk: Chunk, path: str, device: str) -> None:
+    """Raise `CorpusError` if a part that was committed before comes out differently now, on this device.
+
+    What an earlier version wrote in another way stays as it is: offsets inside letters that are composed, and kept
+    bytes and nanoseconds.
+    """
     digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
     if not types_in(receipt.counts, 1):  # of a version that kept everything as text
         kept = {f"documents.{name}" for name in kept_names(digests)}
         digests = {key: one for key, one in digests.items() if key not in kept}
     changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))
     if not changed:
+        return
+    where = f"{chunk.path}: {path}"
+    kept = {f"documents.{name}" for name in read_otherwise_before(chunk, kept_names(digests))}
+    if {*changed} <= {*OFFSETS, *kept}:
+        _log.warning(
+            "%s has %s as an earlier version wrote them, and keeps them; delete that file and run again to have them "
+            "as this version writes them",
+            where,
+            ", ".join(changed),
+        )
         return
     causes = []
     on_cpus = device.startswith("cpu") and receipt.device.startswith("cpu")

@@ -21,30 +21,44 @@ BEGINS, JOINS = 1, 2  # what a character that may change does
 
 @dataclass(frozen=True)
 class Normal:
-    """A text in NFC. `new`, `old`: (changes, 2) ranges of what was changed, here and in the original; both may be
-    empty.
+    """A text in NFC. `new`, `old`: (changes, 2) ranges of what was changed, here and in the `original_text`; both may
+    be empty.
     """
 
     text: str
     new: Indices
     old: Indices
+    original_text: str
 
     def original(self, places: Indices) -> Indices:
-        """Map boundaries between characters here to boundaries of the original; order is kept."""
+        """Map boundaries between characters here to boundaries of the original; order is kept.
+
+        Inside a change, a boundary is where the original has as much of the decomposed text: behind the accent of a
+        letter that was composed.
+        """
         if not len(self.new):
             return places
         change = np.searchsorted(self.new[:, 0], places, side="right") - 1
         known = np.maximum(change, 0)
         behind = places - self.new[known, 1]  # characters behind the change, or < 0: inside it
-        inside = np.minimum(self.old[known, 0] + places - self.new[known, 0], self.old[known, 1])
-        return np.where(change < 0, places, np.where(behind >= 0, self.old[known, 1] + behind, inside))
+        found: Indices = np.where(change < 0, places, self.old[known, 1] + behind)
+        for one in np.unique(change[(change >= 0) & (behind < 0)]).tolist():
+            inside = (change == one) & (behind < 0)
+            found[inside] = self._inside(one, places[inside])
+        return found
+
+    def _inside(self, change: int, places: Indices) -> Indices:
+        (new, new_end), (old, old_end) = self.new[change].tolist(), self.old[change].tolist()
+        here, there = _decomposed(self.text[new:new_end]), _decomposed(self.original_text[old:old_end])
+        found: Indices = old + np.minimum(np.searchsorted(there, here[places - new]), old_end - old)
+        return found
 
 
 def normalised(text: str) -> Normal:
     """Return a text in NFC, equal to what `unicodedata.normalize` returns."""
     nothing = np.empty((0, 2), np.int64)
     if unicodedata.is_normalized("NFC", text):
-        return Normal(text, nothing, nothing)
+        return Normal(text, nothing, nothing, text)
     parts: list[str] = []
     new: list[tuple[int, int]] = []
     old: list[tuple[int, int]] = []
@@ -65,7 +79,12 @@ def normalised(text: str) -> Normal:
         length += len(changed)
         kept = end
     parts.append(text[kept:])
-    return Normal("".join(parts), np.array(new, np.int64).reshape(-1, 2), np.array(old, np.int64).reshape(-1, 2))
+    return Normal("".join(parts), np.array(new, np.int64).reshape(-1, 2), np.array(old, np.int64).reshape(-1, 2), text)
+
+
+def _decomposed(text: str) -> Indices:
+    """Return how many characters of the decomposed text (NFD) precede each boundary between characters."""
+    return np.cumsum([0, *(len(unicodedata.normalize("NFD", one)) for one in text)])
 
 
 @cache

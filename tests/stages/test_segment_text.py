@@ -149,6 +149,8 @@ def test_text_in_nfc_is_the_text_itself() -> None:
         ("a\u0958b", "a\u0915\u093cb", [0, 1, 2, 2, 3]),  # excluded from composition: one becomes two
         ("क\u0958\u0958", "क\u0915\u093c\u0915\u093c", [0, 1, 2, 2, 3, 3]),
         ("q\u0344", "q\u0308\u0301", [0, 1, 2, 2]),
+        ("e\u0301\u0302\u0302x", "\u00e9\u0302\u0302x", [0, 2, 3, 4, 5]),  # cut behind the letter, not inside it
+        ("ae\u0323\u0302\u0302", "a\u1ec7\u0302", [0, 1, 4, 5]),
         ("\u2126 ok", "\u03a9 ok", [0, 1, 2, 3, 4]),
     ],
 )

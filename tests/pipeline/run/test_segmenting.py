@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pipeline.inputs.rows as rows
 import pipeline.run.chunk_accounting as quarantine
 import pipeline.run.segmenting as segmenting
 from pipeline.base.errors import CorpusError
@@ -20,6 +22,7 @@ from pipeline.corpus.receipts import ChunkReceipt, Receipt
 from pipeline.inputs import Chunk, Document, InputSettings, Rejected, SplitSettings, plan_chunks, read_documents
 from pipeline.run.segmenting import ChunkSegmenter, Segmentation
 from pipeline.storage.store import Store
+from stages.segment.normal import Normal
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 
 
@@ -31,6 +34,35 @@ def run(config: RunConfig) -> tuple[list[Segmentation], list[ChunkReceipt]]:
         [item for item in items if isinstance(item, Segmentation)],
         [item for item in items if isinstance(item, ChunkReceipt)],
     )
+
+
+def test_what_an_earlier_version_wrote_in_another_way_is_kept_and_said(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes in lists were `b'…'`; offsets behind a composed letter, in a cluster longer than the cap, one too low."""
+    (tmp_path / "in").mkdir()
+    texts = ["One sentence.", "e\u0301" + "\u0302" * 200]
+    table = pa.table({"text": texts, "tags": pa.array([[b"a"], [b"b"]], pa.list_(pa.binary()))})
+    pq.write_table(table, tmp_path / "in/a.parquet")
+    config = load_config(make_config(input=[{"path": "in", "lang": "eng_Latn", "keep": ["tags"]}]))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(rows, "_has_bytes_or_nanoseconds", lambda kind: False)
+        earlier.setattr(
+            Normal, "_inside", lambda self, change, places: self.old[change, 0] + places - self.new[change, 0]
+        )
+        (old,) = run(config)[0]
+    (receipt,) = (tmp_path / "out/chunks").rglob("*.json")
+    receipt.unlink()
+    assert run(config)[0] == [old]
+    told = "has documents.tags, sentences.end, sentences.start as an earlier version wrote them, and keeps them"
+    assert told in caplog.text
+    for path in [receipt, *(tmp_path / "out/receipts").rglob("*.json")]:
+        path.unlink()
+    run(config)
+    written = max((tmp_path / "out/sentences").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for one in pq.read_table(written).to_pylist():
+        text = unicodedata.normalize("NFC", texts[one["doc"]][one["start"] : one["end"]])
+        assert text == one["text"], one
 
 
 def only_file(tmp_path: Path, lines: list[str]) -> None:
