@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import yaml
 
 from pipeline.base.errors import ConfigError, PipelineError, visible
 from pipeline.base.formats import counted, size
-from pipeline.inputs import InputFile, InputSettings, SplitSettings, list_files
+from pipeline.inputs import InputFile, InputSettings, SplitSettings, count_documents, list_files
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import whole_file
 from pipeline.inputs.listing import COMPRESSIONS, FORMATS, table_hint
@@ -38,6 +38,7 @@ USUAL = 0.9  # with at least this share of ids or language codes, a column is as
 CERTAIN = 0.5  # confidence of the identification
 FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, so that it is not empty
 SHORT = 200  # characters of a value that is metadata, not text
+COUNTED_FILES, COUNTED_BYTES = 200, 32 << 20  # in which documents are counted
 PACKED = 3  # bytes of text per byte of a compressed file
 KEPT = 6  # columns suggested as metadata
 
@@ -54,7 +55,8 @@ class Draft:
     lang: str | dict[str, str] = "detect"
     keep: list[str] = field(default_factory=list)
     langs: Counter[str] = field(default_factory=Counter)
-    documents: float = 0.0  # in all, estimated from the sample
+    documents: float = 0.0  # in all
+    counted: bool = True  # or estimated
 
 
 @dataclass
@@ -157,7 +159,7 @@ def _entry(group: _Group) -> Draft:
         found.id = _id_column(seen, found.text)
         lang = _lang_column(seen)
         found.keep = _metadata(seen, {found.text, found.id, lang})
-        found.documents = seen.records if seen.whole else _documents(group, seen)
+        found.documents, found.counted = (seen.records, True) if seen.whole else _documents(group, seen, settings)
         if lang:
             found.lang = {"column": lang}
             found.langs = Counter(one for one in _strings(seen, lang) if one in _codes())
@@ -169,11 +171,27 @@ def _entry(group: _Group) -> Draft:
     return found
 
 
-def _documents(group: _Group, seen: RecordSample) -> float:
-    """Estimate the number of documents from the mean size of those in the sample, written as JSON."""
+def _documents(group: _Group, seen: RecordSample, settings: InputSettings) -> tuple[float, bool]:
+    """Return the number of documents, and whether all were counted.
+
+    Otherwise it is estimated: from those that were counted, in files from the first to the last and no more than
+    `COUNTED_BYTES`; where a compressed file is larger, from the mean size of those in the sample, written as JSON.
+    """
+    size = sum(one.size for one in group.files)
+    documents = read = 0
+    files = group.files[:: -(-len(group.files) // COUNTED_FILES)]
+    for file in files:
+        chunk = whole_file(settings, file)
+        within = file.format == "parquet" or file.size <= COUNTED_BYTES - read
+        if not within and (file.compression or read):
+            break
+        chunk = chunk if within else replace(chunk, end=COUNTED_BYTES, bytes=COUNTED_BYTES)
+        documents, read = documents + count_documents(chunk).documents, read + chunk.bytes
+    if documents:
+        return documents * size / read, read == size
     sizes = [len(json.dumps(one, ensure_ascii=False, default=str).encode(errors="replace")) for one in seen.values]
     packed = any(one.compression or one.format == "parquet" for one in group.files)
-    return sum(one.size for one in group.files) * (PACKED if packed else 1) * len(sizes) / max(1, sum(sizes))
+    return size * (PACKED if packed else 1) * len(sizes) / max(1, sum(sizes)), False
 
 
 def _strings(seen: RecordSample, column: str) -> list[str]:
@@ -268,6 +286,7 @@ def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: 
     small = set(load_card(SMALL_MODEL).languages)
     model = SMALL_MODEL if langs and small.issuperset(langs) else LARGE_MODEL
     documents = sum(one.documents for one in found)
+    about = "" if all(one.counted for one in found) else "About "
     held_out = 0.1 if documents < FEW_DOCUMENTS else 0.01
     told = ", ".join(f"{lang} {share:.0%}" for lang, share in langs.most_common(6))
     lines = [
@@ -288,7 +307,7 @@ def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: 
         lines += [f"# {hint}." for hint in {table_hint(file.lower()): None for file in others} if hint]
     lines += [
         "",
-        f"# About {documents:.0f} documents: {held_out:.0%} of them for validation and test each.",
+        f"# {about}{counted(documents, 'document')}: {held_out:.0%} of them for validation and test each.",
         f"split: {{validation: {held_out}, test: {held_out}, by: text}}     # copies of a text stay together",
         "segment: {method: sat-capped}     # documents → sentences, none over 200 characters or 128 tokens",
         *_model_lines(model, told, langs, small),

@@ -50,6 +50,17 @@ def test_a_folder_of_several_kinds_gives_a_file_that_runs(tmp_path: Path) -> Non
     assert done.returncode == 0 and "4 in = 4 kept" in done.stdout, said(done)
 
 
+def test_documents_of_small_files_are_counted(tmp_path: Path) -> None:
+    rows = [{"lang": "rus_Cyrl", "text": f"Это предложение {number}."} for number in range(120)]
+    Path("json").mkdir()
+    Path("json/a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))  # escapes: 6 bytes a letter
+    Path("json/b.jsonl").write_text(json.dumps(rows[0] | {"text": "Очень длинный текст. " * 5000}) + "\n")
+    assert "# 121 documents: 10% of them" in said(pipeline("init", "json", "--to", "-"))
+    Path("tables").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), "tables/a.parquet")
+    assert "# 120 documents: 10% of them" in said(pipeline("init", "tables", "--to", "-"))
+
+
 def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: Path) -> None:
     rows = [{"id": str(n), "text": ENGLISH, "tags": ["a"], "year": 2010 + n} for n in range(9)]
     pq.write_table(
