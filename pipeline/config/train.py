@@ -233,6 +233,9 @@ class TrainSettings(Settings):
     processes: int | None = execution(
         None, ge=1, description="processes on this machine, per SLURM node, or on Ray (default: one per GPU, or one)"
     )
+    oversubscribe: bool = execution(
+        False, description="start more processes than this machine has CPUs (from five on, and without GPUs)"
+    )
     timeout_seconds: int = execution(
         600, ge=10, description="a process that waits this long for another one takes it for lost, and fails"
     )

@@ -22,6 +22,28 @@ from pipeline.training.worker import progress, work
 SHUTDOWN_SECONDS = 300  # seconds for the present step and its checkpoint, when somebody asks to stop
 
 
+MOST_ANYWAY = 4  # processes that any machine runs, as a first try of several does
+
+
+def check_processes(processes: int | None, oversubscribe: bool = False) -> None:
+    """Raise `ConfigError` for more processes than this machine has GPUs or, without any, CPUs.
+
+    Without GPUs, `oversubscribe` allows them.
+    """
+    gpus, cpus = torch.cuda.device_count(), len(os.sched_getaffinity(0))
+    if gpus and processes and processes > gpus:
+        raise ConfigError(
+            f"train.processes is {processes}, but this machine has {gpus} GPUs; leave it out for one per GPU"
+        )
+    most = max(cpus, MOST_ANYWAY)
+    if not gpus and processes and processes > most and not oversubscribe:
+        raise ConfigError(
+            f"train.processes is {processes}, but this machine has {cpus} CPUs and no GPU, and each process loads the "
+            f"model and a loader of its own; give at most {most}, or leave it out for one. If it is meant: --set "
+            "train.oversubscribe=true"
+        )
+
+
 def here(console: Console, url: str, run: str, processes: int | None) -> None:
     """Train on this machine; return when the training is done, or saved after a request to stop.
 
@@ -32,15 +54,9 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
         processes: how many processes train; None for one per GPU.
 
     Raises:
-        ConfigError: for more processes than GPUs.
         CorpusError: if a process was killed or failed.
     """
-    gpus = torch.cuda.device_count()
-    if gpus and processes and processes > gpus:
-        raise ConfigError(
-            f"train.processes is {processes}, but this machine has {gpus} GPUs; leave it out for one per GPU"
-        )
-    count = processes or gpus or 1
+    count = processes or torch.cuda.device_count() or 1
     if count == 1:
         work(console, url, run)
         return

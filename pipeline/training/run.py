@@ -62,11 +62,13 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     Raises:
         KeyboardInterrupt: if it was asked to stop; what was trained is saved.
     """
-    from pipeline.training.local import here
+    from pipeline.training.local import check_processes, here
     from pipeline.training.model_file import check_model
     from pipeline.training.worker import progress
 
     settings, store = settings_of(config), Corpus(config.output).store
+    if spread is None:
+        check_processes(settings.processes, settings.oversubscribe)
     with alone(store, settings):
         run = prepare(console, config, fresh)
         if progress(store, run).finished:

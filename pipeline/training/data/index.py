@@ -13,6 +13,7 @@ making one: a pass over the columns that the selection reads, and the encoder fo
 from __future__ import annotations
 
 import base64
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.formats import number
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import read_record
@@ -157,7 +159,7 @@ def make_index(
             split.add(row_ranges, rows)
     counts.check(corpus.url)
     if not counts.kept:
-        raise CorpusError(f"{corpus.url}: the selection keeps no sentence; see: pipeline select {corpus.url}")
+        raise CorpusError(f"{corpus.url}: the selection keeps no sentence: {_removed(selection, counts)}")
     found.check()
     endings = end_of_text_sentences(corpus)
     about = IndexHeader(
@@ -184,6 +186,15 @@ def make_index(
     index = Index(corpus.url, about, parts, pa.concat_tables(split.blocks(at) for at, split in enumerate(splits)))
     _write(corpus, index)
     return index
+
+
+def _removed(selection: Selection, counts: Counts) -> str:
+    """Say what removed the sentences, and which command shows it for just these settings, from wherever they come."""
+    settings = selection.settings
+    removed = ", ".join(f"{reason} removes {number(count)}" for reason, count in counts.removed.items() if count)
+    rules = {"--where": settings.where, "--broken": settings.broken, "--min-sentences": str(settings.min_sentences)}
+    options = " ".join(f"{key} {shlex.quote(value)}" for key, value in rules.items() if value is not None)
+    return f"of {number(counts.sentences)}, {removed}; to try another: pipeline select {selection.corpus.url} {options}"
 
 
 def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:

@@ -23,6 +23,7 @@ from tests.support.trainings import make_corpus, trained, write_card
         ({"warmup_steps": 7}, "warmup_steps 7 is more than steps 6"),
         ({"min_lr": 0.1}, "min_lr 0.1 is more than lr 0.01"),
         ({"parallel": "fsdp"}, "there is one process"),
+        ({"processes": 4096}, "processes is 4096, but this machine has"),
         ({"name": "index"}, "name is index"),
         ({"weights": "fragility"}, "add sections `fragility"),
     ],
