@@ -211,7 +211,9 @@ def _inputs(
                         one,
                         config.split,
                         card.languages if card else None,
-                        count=partial(count_sentences, settings=config.segment) if config.rvq else None,
+                        count=partial(count_sentences, settings=config.segment)
+                        if config.rvq or config.predictor
+                        else None,
                     )
             except (PipelineError, OSError) as error:
                 found.append(((*keys, "path"), _plain(error, index, one)))

@@ -23,7 +23,7 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, States
 from pipeline.inputs import ChunkTable
 from pipeline.planning.examined import Examined, Texts, examine
-from pipeline.planning.pilot_size import doubts
+from pipeline.planning.pilot_size import doubts, drawn
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import keep_rate, machine_rate
 from pipeline.planning.reasons import NEW
@@ -96,6 +96,7 @@ def estimate_of(plan: Plan) -> Estimate:
     warnings = [
         *cut_by_tokens(counts, segment.max_tokens if segment.capped else None, card.name),
         *(doubts(plan.config, whole) if plan.missing_fits else ()),
+        *drawn(plan.config, [one for one, work in plan.work.items() if work.left or sentences], whole),
     ]
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None

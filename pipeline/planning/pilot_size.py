@@ -6,16 +6,21 @@ them, too few for a predictor that then weights all sentences; `fit.scored_rows:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 
 from pipeline.base.errors import ConfigError
-from pipeline.base.formats import number
+from pipeline.base.formats import counted, number
 from pipeline.config.run_config import RunConfig
 from pipeline.inputs import Chunk, ChunkTable
+from stages.predictor.settings import LEAST_ROWS
 from stages.sampling import Rows
 
 STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input per sentence, as in the sample's books and manuals
 FEW_SCORED = 2000  # rows that the predictor needs to learn well
+ENOUGH_SCORED = 150  # rows, about: so that chance leaves at least `LEAST_ROWS`
+FEW_DRAWN = 3.0  # rows that a sample draws, about: with one chance in twenty it draws none
+UNLIKELY = 5.0  # standard deviations
 POINTS_PER_UNIT = 39  # rows for each centroid that make good codebooks
 
 
@@ -61,12 +66,67 @@ def check_scored(config: RunConfig, chunks: Sequence[Chunk]) -> None:
         )
 
 
+def check_learnable(config: RunConfig, sentences: float, count: str) -> None:
+    """Raise `ConfigError` if the predictor has too few rows to learn from, even if the corpus has so many sentences.
+
+    count: how the message counts them, such as `the inputs hold fewer than 30 sentences`.
+    """
+    if not config.predictor or not config.fragility:
+        return
+    sample = config.frozen.rates.get("fragility", config.fragility.sample)
+    rate = min(1.0, sample.rows / max(1.0, sentences)) if isinstance(sample, Rows) else sample
+    expected = sentences * max(rate, config.fit.scored_rate)  # at most: the pilot may be less, and ends with a chunk
+    if min(sentences, expected + UNLIKELY * math.sqrt(expected) + UNLIKELY * (expected < sentences)) >= LEAST_ROWS:
+        return
+    about = f"about {number(expected)}" if expected >= 1 else "hardly one"
+    raise ConfigError(
+        f"predictor learns from sentences that fragility has scored, from {LEAST_ROWS} at least; {count}, of which "
+        f"fragility would score {about}: {_more_scored(config, sentences)}"
+    )
+
+
+def _more_scored(config: RunConfig, sentences: float) -> str:
+    """Say what gives the predictor enough rows in a corpus of so many sentences."""
+    pilot = pilot_rows(config, sentences)
+    if sentences < LEAST_ROWS:
+        return "leave out predictor, or add documents"
+    if pilot < LEAST_ROWS:
+        return f"raise fit.rows ({number(pilot)})"
+    needed = (
+        math.ceil(100 * min(1.0, ENOUGH_SCORED / pilot)) / 100 if pilot < 100 * ENOUGH_SCORED else ENOUGH_SCORED / pilot
+    )
+    return (
+        f"raise fragility.sample to {needed:.2g} or more, or set fit.scored_rows, which scores more of the pilot alone"
+    )
+
+
+def drawn(config: RunConfig, stages: Collection[str], sentences: float) -> Iterator[str]:
+    """Yield warnings of samples that probably draw no row, of so many sentences."""
+    for settings in config.asked_stages():
+        sample = getattr(settings, "sample", 1.0)
+        if settings.name in stages and not isinstance(sample, Rows) and 0 < sample * sentences < FEW_DRAWN:
+            wanted = min(sentences, 10 * FEW_DRAWN)
+            some = "none, probably, " if sample * sentences < 1 else "hardly any "
+            yield (
+                f"{settings.name}.sample {sample:g} draws {some}of about {counted(round(sentences), 'sentence')}; a "
+                f"sample of {wanted / sentences:.2g} draws about {number(wanted)}"
+            )
+
+
 def doubts(config: RunConfig, sentences: float) -> Iterator[str]:
     """Yield warnings of fits that get fewer sentences from the pilot than they ask for, in a corpus of this many.
 
     Nothing is said of fits that exist or come from a file, nor of corpora that have no more sentences.
     """
     pilot = pilot_rows(config, sentences)
+    if config.predictor and config.fragility and not config.predictor.file and "predictor" not in config.frozen.fits:
+        expected = min(scored_rows(config, sentences), float(config.predictor.rows))
+        if sentences and expected < min(ENOUGH_SCORED, sentences):
+            more = "raise predictor.rows" if expected == config.predictor.rows else _more_scored(config, sentences)
+            yield (
+                f"the predictor would learn from about {number(expected)} sentences that fragility has scored, of "
+                f"about {number(sentences)}; with fewer than {LEAST_ROWS} the run stops once they are scored: {more}"
+            )
     if config.rvq and not config.rvq.file and "rvq" not in config.frozen.fits and pilot < sentences:
         wanted = min(float(config.rvq.rows), sentences)
         if pilot < wanted:

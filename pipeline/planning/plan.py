@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from pipeline.base.errors import ConfigError
+from pipeline.base.formats import counted
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import FITS, ONLY_FITS, STAGES
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
@@ -23,7 +24,7 @@ from pipeline.corpus.recipes import SEGMENT, with_comparison, with_known_duplica
 from pipeline.corpus.runs import known_edges, packs
 from pipeline.corpus.states import ChunkState, States, View, read_state
 from pipeline.inputs import Chunk, nearest_languages, order_chunks, plan_inputs
-from pipeline.planning.pilot_size import check_scored
+from pipeline.planning.pilot_size import check_learnable, check_scored
 from pipeline.planning.reasons import StageWork, segment_reasons, stage_reasons
 from pipeline.planning.same_content import recognise
 from pipeline.storage.store import Store
@@ -204,6 +205,9 @@ def make_plan(
         config = with_comparison(with_known_duplicates(store, config, recognised.chunks), recognised.chunks)
         view = View.of(config, recognised.chunks)
         state = read_state(store, view)
+    if learns and chunks and not state.total.get("segment/left"):
+        rows = state.total.get(f"{CHUNK}/sentences", 0.0)
+        check_learnable(config, rows, f"the corpus has {counted(rows, 'sentence')}")
     work = {stage: _work(state.total, stage) for stage in stages}
     if SEGMENT in work:
         segment_reasons(state, work[SEGMENT])
@@ -233,6 +237,7 @@ def _work(total: Counters, stage: str) -> StageWork:
         sentences_done=int(done),
         sentences_left=int(total.get(f"{stage}/waiting", 0)),
         rate=done / seconds if seconds else None,
+        scored_rate=total.get(f"{stage}/counts/scored", done) / seconds if seconds else None,
     )
 
 

@@ -36,7 +36,8 @@ IDS = "other ids than before occur in earlier documents too"
 class StageWork:
     """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured).
 
-    `guessed`: the rate was not measured, but follows from another stage's.
+    `scored_rate`: the same, of the sentences that a stage with a sample worked on; `guessed`: the rate was not
+    measured, but follows from another stage's.
     """
 
     stage: str
@@ -46,6 +47,7 @@ class StageWork:
     sentences_left: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     rate: float | None = None
+    scored_rate: float | None = None
     guessed: bool = False
 
     @property

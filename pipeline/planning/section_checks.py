@@ -20,17 +20,20 @@ from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.config.stages import FITS
 from pipeline.config.train import TrainSettings
+from pipeline.corpus.fits import freeze
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
-from pipeline.planning.pilot_size import POINTS_PER_UNIT, sentences_in
+from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sentences_in, sentences_of
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
+from pipeline.storage.store import Store
 from stages.cards import CardError
 from stages.lcm.card import load_lcm_card
 
+SHORTEST = 8  # times shorter than usual sentences may be, as titles and chats are
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
 
 
@@ -86,6 +89,7 @@ def section_problems(
         *_train(config, read),
         *((("train", "trackers"), text) for text in _trackers(config)),
         *_codes(config, chunks, read),
+        *_predictor(config, chunks, read),
         *_files(config),
         *_output(config),
     ]
@@ -243,8 +247,7 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
     most = min(config.fit.rows, config.rvq.rows)
     few = _few_sentences(chunks, config.rvq.units)
     if read and max(one.characters for one in read) <= COUNTED:
-        slack = 3.0 if config.segment.uses_sat else 1.3  # SaT finds sentences without marks, too
-        counted_here = math.ceil(slack * sum(one.sentences for one in read))
+        counted_here = math.ceil(_slack(config) * sum(one.sentences for one in read))
         few = counted_here if counted_here < config.rvq.units else few
     if most < config.rvq.units:
         yield (
@@ -264,14 +267,32 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
         )
 
 
+def _predictor(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSample]) -> Iterator[Problem]:
+    """Check that fragility will score as many rows as the predictor needs, unless that is fitted."""
+    if not config.predictor or config.predictor.file or not config.fragility or chunks is None:
+        return
+    most = SHORTEST * float(sentences_of(chunks) + len(chunks))
+    if read and max(one.characters for one in read) <= COUNTED:
+        most = min(most, _slack(config) * sum(one.sentences for one in read))
+    try:
+        check_learnable(config, most, f"the inputs hold at most about {counted(math.ceil(most), 'sentence')}")
+    except ConfigError as error:
+        if "predictor" not in freeze(Store(config.output), config, ()).frozen.fits:
+            yield ("fragility", "sample"), str(error)
+
+
+def _slack(config: RunConfig) -> float:
+    """Return how many times more sentences there may be than are counted: SaT finds some without marks, too."""
+    return 3.0 if config.segment.uses_sat else 1.3
+
+
 def _few_sentences(chunks: ChunkTable, needed: int) -> int | None:
     """Return the largest possible number of sentences if it is less than `needed`, however short they are;
     else None.
     """
-    shortest = 8  # times shorter than usual, as titles and chats are
     total = 0
     for chunk in chunks:
-        total += shortest * (sentences_in(chunk) + 1)
+        total += SHORTEST * (sentences_in(chunk) + 1)
         if total >= needed:
             return None
     return total

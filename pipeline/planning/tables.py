@@ -12,6 +12,7 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, duration, number, size
+from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import ONLY_FITS
 from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of
 from pipeline.planning.plan import Plan
@@ -28,6 +29,7 @@ from pipeline.planning.simulation import (
     StageCost,
     Storage,
 )
+from pipeline.planning.workload import worked_on
 from stages.sonar.card import meant_by
 
 
@@ -38,7 +40,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
     estimate = estimate_of(plan) if plan.launches or plan.waiting else None
     for work in plan.work.values():
-        table.add_row(*_plan_row(work, estimate))
+        table.add_row(*_plan_row(plan.config, work, estimate))
     console.print(table)
     show_same(console, plan)
     show_aliases(console, plan)
@@ -76,7 +78,7 @@ def show_same(console: Console, plan: Plan) -> None:
         )
 
 
-def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
+def _plan_row(config: RunConfig, work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
     of_stage = estimate.stages.get(work.stage) if estimate and work.stage not in ONLY_FITS else None
     sentences, seconds, rate = float(work.sentences_left), work.seconds_left, work.rate
     if of_stage:
@@ -84,11 +86,16 @@ def _plan_row(work: StageWork, estimate: Estimate | None) -> tuple[str, ...]:
         rate = sentences / seconds if seconds else work.rate
     about = "about " * bool(of_stage and estimate and estimate.sentences)
     guess = "about " * bool(rate and (work.guessed or (of_stage and of_stage.seconds and of_stage.source != HERE)))
+    worked = worked_on(config, work.stage, sentences)  # the others are not in the stage's sample
+    if rate and work.scored_rate and not guess:
+        rate = work.scored_rate
+    elif rate and sentences:
+        rate *= worked / sentences
     return (
         work.stage,
         counted(work.done, _unit(work)),
         counted(work.left, _unit(work)),
-        about + number(_rounded(sentences) if about else sentences),
+        about + number(_rounded(worked) if about else round(worked)),
         f"{guess}{number(_rounded(rate) if guess else rate)}" if rate else "–",
         (about or guess) + duration(seconds) if seconds else "–",
     )

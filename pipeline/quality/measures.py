@@ -7,6 +7,7 @@ names of parts, up to about `max_rows`, which the output states.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,13 +62,18 @@ class ScoredRow:
 
 @dataclass(frozen=True)
 class Quality:
-    """What `inspect` shows."""
+    """What `inspect` shows.
+
+    `least_sample`: about the smallest sample of autobleu that draws one of these rows, if all parts are scored and no
+    row is.
+    """
 
     by_lang: list[Group]
     by_length: list[Group]
     everything: Group
     rows_read: int
     rows: int
+    least_sample: float | None = None
 
 
 def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Quality:
@@ -102,7 +108,19 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
         if inside.any():
             by_length.append(_group(f"{low}–{high}" if high else f"{low}+", inside, tokens, scores))
     everything = _group("all", np.ones(len(chars), np.bool_), tokens, scores)
-    return Quality(by_lang, by_length, everything, read, corpus.rows)
+    least = (
+        _least_sample(corpus, max_rows, where) if scored and everything.sentences and not everything.scored else None
+    )
+    return Quality(by_lang, by_length, everything, read, corpus.rows, least)
+
+
+def _least_sample(corpus: Corpus, max_rows: int, where: Condition | None) -> float:
+    """Return a sample, in two digits, that draws at least one of the rows, and no much smaller one does."""
+    batches = corpus.batches("u", where=where, max_rows=max_rows)
+    least: float = min(batch.table["u"].to_numpy().min() for batch in batches if batch.table.num_rows)
+    digits = 1 - math.floor(math.log10(max(least, 1e-12)))
+    above: float = round(math.floor(least * 10**digits + 1) / 10**digits, digits)
+    return min(1.0, above)
 
 
 def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None) -> list[ScoreSummary]:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.base.formats import number, plain
+from pipeline.base.formats import counted, number, plain
 from pipeline.quality.measures import QUANTILES, Quality, ScoredRow, ScoreSummary
 from pipeline.quality.measures import Group as QualityGroup
 
@@ -44,9 +44,20 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | No
             table.add_row(escape(group.name), *shown)
         console.print(Group("", table))
     if not quality.everything.scored:
-        console.print("No sentence has an AutoBLEU yet: add a section `autobleu`, and run again.", highlight=False)
+        console.print(_unscored(quality), highlight=False, soft_wrap=True)
     if quality.rows_read < quality.rows:
         console.print(f"(from {number(quality.rows_read)} of {number(quality.rows)} rows; --max-rows reads more)")
+
+
+def _unscored(quality: Quality) -> str:
+    """Say why no sentence has an AutoBLEU."""
+    if quality.least_sample is None:
+        return "No sentence has an AutoBLEU yet: add a section `autobleu`, and run again."
+    of = counted(quality.everything.sentences, "sentence")
+    return (
+        f"No sentence has an AutoBLEU: the sample of autobleu drew none of the {of} here. Of these, "
+        f"`autobleu: {{sample: {quality.least_sample}}}` draws at least one, `sample: 1.0` all."
+    )
 
 
 def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[str, str]:

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from stages.batching import Indices
 from stages.predictor.network import BLOCK_ROWS, SCORES, Predictor, PredictorNetwork
-from stages.predictor.settings import PredictorSettings
+from stages.predictor.settings import LEAST_ROWS, PredictorSettings
 from stages.scaler.robust import RobustScaler
 
-LEAST_ROWS = 100
 LEAST_STEPS = 16  # an epoch: of few rows, batches are smaller
 Progress = Callable[[int, int], None]  # epochs done, of how many
 Half = npt.NDArray[np.float16]

@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 
 from stages.stage import FitSettings, StageSettings, meaning
 
+LEAST_ROWS = 100  # with a score, to learn from
+
 
 class PredictorSettings(FitSettings, StageSettings):
     """Embeddings → fragility without decoding, LCM 2.4.4: fitted on the rows that have been scored, then for all rows.
@@ -23,7 +25,7 @@ class PredictorSettings(FitSettings, StageSettings):
 
     rows: int = meaning(
         50_000_000,
-        ge=100,
+        ge=LEAST_ROWS,
         description="about how many rows of the pilot to read; the scored ones among them are learned from",
     )
     score: Literal["cosine", "bleu"] = meaning(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.corpus.reader import Corpus
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline, pipeline_process
 from tests.support.processes import start
@@ -78,6 +79,31 @@ def test_stages_one_after_the_other(make_config: MakeConfig) -> None:
     assert too_early.returncode == 1 and "needs embeddings.embedding" in too_early.stdout
     assert pipeline("run", path, "--only", "encode").returncode == 0
     assert pipeline("run", path, "--only", "autobleu").returncode == 0
+
+
+def test_a_sample_that_draws_no_row_is_told_before_and_after(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(autobleu={"sample": 1e-7})
+    assert re.search(
+        r"autobleu\.sample 1e-07 draws none, probably, of about \d+ sentences", pipeline("plan", path).stdout
+    )
+    run = pipeline("run", path)
+    told = re.search(r"drew none of the (\d+) sentences here.*\{sample: (0\.[0-9]+)\}", run.stdout)
+    assert run.returncode == 0 and told and "add a section" not in run.stdout, run
+    assert told[0] in pipeline("inspect", tmp_path / "out").stdout
+    assert "drew none of the" in pipeline("inspect", tmp_path / "out", "--where", "chars > 70").stdout
+    again = pipeline("run", path, "--set", f"autobleu.sample={told[2]}")
+    assert again.returncode == 0 and "drew none" not in again.stdout, again
+
+
+def test_plan_and_status_count_the_same_rows_of_a_sample(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(autobleu={"sample": 0.3})
+    assert pipeline("run", path).returncode == 0
+    (rate,) = re.findall(r"autobleu (\S+)/s", pipeline("status", tmp_path / "out").stdout)
+    assert re.search(rf"autobleu +\d+ parts +0 parts +0 +{rate} +–", pipeline("plan", path).stdout)
+    more = pipeline("plan", path, "--set", "autobleu.length_extra=9").stdout
+    found = re.search(r"autobleu +0 parts +\d+ parts +([\d ]+?)  ", more)
+    rows = Corpus(str(tmp_path / "out")).rows
+    assert found and int(found[1].replace(" ", "")) == round(0.3 * rows), more
 
 
 @pytest.mark.parametrize(

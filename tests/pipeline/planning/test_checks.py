@@ -147,6 +147,15 @@ def test_too_many_units_and_an_output_that_cannot_be_written(make_config: MakeCo
     assert "which is not a folder" in output
 
 
+def test_too_few_scored_sentences_for_a_predictor(make_config: MakeConfig) -> None:
+    path = make_config(scaler={}, fragility={"sample": 0.001}, predictor={})
+    (told,) = problems(path)
+    assert re.search(r"yaml:\d+: predictor learns from .* from 100 at least; the inputs hold at most about", told)
+    assert "raise fragility.sample to 0." in told and "fit.scored_rows" in told
+    assert problems(path, "fragility.sample=0.9") == problems(path, "fit.scored_rows=2000000") == []
+    assert problems(path, "fit.rows=90", "fragility.sample=1.0") == []  # the pilot ends with a chunk
+
+
 def test_too_many_units_for_the_sentences_of_a_small_corpus(make_config: MakeConfig) -> None:
     path = make_config(rvq={"codebooks": 1, "units": 2000}, scaler={})
     (told,) = problems(path)  # 14 documents: by their size they could hold more, by their text they do not

@@ -14,7 +14,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fits import fit_recipe
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs import Chunk
-from pipeline.planning.pilot_size import check_scored, doubts, scored_rows
+from pipeline.planning.pilot_size import check_learnable, check_scored, doubts, drawn, scored_rows
 from pipeline.planning.simulation import PAPER
 from tests.conftest import MakeConfig, data_digests
 from tests.support.runs import run
@@ -54,6 +54,21 @@ def test_codebooks_that_ask_for_more_than_the_pilot_holds_are_told_of(make_confi
     assert not list(doubts(config, 1e6)), "the corpus has no more"
     few = config_of(make_config, rvq={}, fit={"rows": 1000})
     assert f"{number(39 * 8192)} are the least for 8192 units" in next(doubts(few, 1e6))
+
+
+def test_few_scored_sentences_and_samples_that_draw_none_are_told_of(make_config: MakeConfig) -> None:
+    config = config_of(make_config, fragility={"sample": 0.01})
+    (told,) = doubts(config, 9000)
+    assert "the predictor would learn from about 90 sentences that fragility has scored, of about 9 000" in told
+    assert "raise fragility.sample to 0.02 or more" in told
+    assert not list(doubts(config, 90_000)) and not list(drawn(config, ["fragility"], 9000))
+    assert "fragility.sample 0.01 draws hardly any of about 200 sentences" in next(drawn(config, ["fragility"], 200))
+    assert not list(drawn(config, ["encode"], 200)), "only of what is to do"
+    check_learnable(config, 9000, "")
+    with pytest.raises(
+        ConfigError, match=r"the corpus has 3 sentences, of which fragility would score hardly one: leave out pred"
+    ):
+        check_learnable(config, 3, "the corpus has 3 sentences")
 
 
 def test_small_corpora_are_not_refused(make_config: MakeConfig) -> None:
