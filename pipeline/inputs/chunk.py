@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 
 TO_THE_END = -1
 PACKED = "packed"  # the format of a chunk of several small files; `packing.py` knows them
+LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
+SHORT = 1 << 20  # … of a compressed file, where a longer one may have GROWTH times the stored bytes of its chunk
+GROWTH = 100  # texts are compressed to a twentieth at best
 UNREADABLE = "unreadable"  # the format of files that cannot be opened, and a reason of quarantine
 
 
@@ -39,6 +42,14 @@ class Chunk:
     def source(self) -> str:
         """Where the documents say they come from: input name and relative path."""
         return f"{self.input}:{self.path}"
+
+    @property
+    def longest(self) -> int:
+        """The most characters of a text, or bytes of a line, that are read: fewer in a file that holds far more than it
+        stores, because a record takes many times its length in memory.
+        """
+        stored = self.bytes if self.compression or self.format == "parquet" else LONGEST
+        return min(LONGEST, max(SHORT, GROWTH * stored))
 
     def to_json(self) -> str:
         """Return a JSON object of strings, integers and null, for descriptors and receipts."""

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-from pipeline.inputs.chunk import Chunk
+from pipeline.inputs.chunk import GROWTH, Chunk
 from pipeline.inputs.streams import BLOCK, DECODE_ERRORS, decompressor_of, open_chunk, raw_blocks
 
 SIGNATURES = {
@@ -62,13 +62,13 @@ def _begins(whole: Chunk, place: int) -> bool:
     """Return whether a member begins at a place."""
     with open_chunk(whole) as file:
         file.seek(place)
-        if not _decodes(whole.compression, file.read(BLOCK)):
+        if not _decodes(whole, file.read(BLOCK)):
             return False
         return whole.compression != "zstd" or _walks(file, place, whole.bytes)
 
 
-def _decodes(compression: str, data: bytes) -> bool:
-    decompressor = decompressor_of(compression)
+def _decodes(whole: Chunk, data: bytes) -> bool:
+    decompressor = decompressor_of(whole.compression, GROWTH * whole.bytes)
     try:
         for _ in decompressor.decoded(data):
             pass

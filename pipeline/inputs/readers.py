@@ -1,7 +1,8 @@
 """Reads the documents of a chunk one after the other, and every rejected record with its reason.
 
 Streams in constant memory: a block of 1 MiB plus the longest record for lines (a line of more than 256 MiB is set aside
-unread), 8 MiB per column and about 64 MiB of values for Parquet. Plain JSONL is read at 150 MB/s and more per core when
+unread, in compressed files that store little a shorter one), 8 MiB per column and about 64 MiB of values for Parquet,
+whose pages are looked at first (`pages.py`). Plain JSONL is read at 150 MB/s and more per core when
 documents have 6 kB (decoding JSON and the split's hash take most of the time).
 
 A bad record raises nothing. InputError is raised if the file changed since planning, and the store's own errors pass.
@@ -27,12 +28,11 @@ from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, short
 from pipeline.inputs.magic import HEAD, looks_like
 from pipeline.inputs.packing import files_of, root_of
-from pipeline.inputs.records import DUPLICATE_KEY, LONGEST, RecordMaker
+from pipeline.inputs.records import DUPLICATE_KEY, TOO_LONG, RecordMaker, too_long
 from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, own_blocks, raw_blocks
 
-TOO_LONG = "too long"
 MANY = b"\n" * 1024  # empty lines that are counted at once
 _RUN = re.compile(rb"(\n{1024,})")
 
@@ -108,9 +108,9 @@ def _at_most(records: Iterator[Document | Rejected], take: int) -> Iterator[Docu
 class _RawLine:
     """One line of a chunk.
 
-    `raw` is only the beginning of a line of more than LONGEST bytes; `size` is always that of the whole line. `number`
-    counts from 1 in the whole file; None in a chunk that does not begin with the file. In compressed files, one line
-    stands for many consecutive empty ones, since a few bytes can hold millions.
+    `raw` is only the beginning of a line that is too long for its chunk; `size` is always that of the whole line.
+    `number` counts from 1 in the whole file; None in a chunk that does not begin with the file. In compressed files,
+    one line stands for many consecutive empty ones, since a few bytes can hold millions.
     """
 
     offset: int
@@ -122,15 +122,16 @@ class _RawLine:
 
 
 class _LinePieces:
-    """Bytes of one line as they arrive; if there are more than LONGEST, only the beginning is kept."""
+    """Bytes of one line as they arrive; if there are more than `longest`, only the beginning is kept."""
 
-    def __init__(self, first: bytes = b"") -> None:
+    def __init__(self, longest: int, first: bytes = b"") -> None:
+        self._longest = longest
         self.size = len(first)
         self._pieces = [first]
 
     def add(self, piece: bytes) -> None:
         self.size += len(piece)
-        if self.size <= LONGEST:
+        if self.size <= self._longest:
             self._pieces.append(piece)
         else:
             held = b""
@@ -171,8 +172,8 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
 
     if line.broken is not None:
         return reject(UNREADABLE, str(line.broken), bytes_unreadable=line.broken.bytes_unreadable)
-    if line.size > LONGEST:
-        return reject(TOO_LONG, _too_long("the line", line.size))
+    if line.size > maker.chunk.longest:
+        return reject(TOO_LONG, too_long("the line", line.size, "bytes", maker.chunk))
     raw = line.raw.removeprefix(codecs.BOM_UTF8) if line.offset == maker.chunk.start == 0 else line.raw
     if not raw or raw.isspace():
         return reject("blank line", "the line is empty", kind="dropped", records=line.blank)
@@ -215,7 +216,8 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     offset = 0 if whole else max(chunk.start - 1, 0)  # of the first byte in `line`
     skip = not whole and chunk.start > 0  # the line around start − 1 belongs to the chunk before
     number = None if chunk.start else 1
-    line = _LinePieces()  # that has begun
+    longest = chunk.longest
+    line = _LinePieces(longest)  # that has begun
     try:
         if not whole:
             check_lines(chunk, head_of(chunk))
@@ -224,7 +226,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                 if isinstance(some, int):
                     yield _RawLine(offset, number, line.joined(), line.size)
                     yield _RawLine(offset + line.size + 1, number and number + 1, b"", 0, blank=some - 1)
-                    number, offset, line = number and number + some, offset + line.size + some, _LinePieces()
+                    number, offset, line = number and number + some, offset + line.size + some, _LinePieces(longest)
                     continue
                 first, *others = some.split(b"\n")
                 line.add(first)
@@ -236,11 +238,11 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                         number = None if number is None else number + 1
                     skip = False
                     offset += line.size + 1
-                    line = _LinePieces(begun)
+                    line = _LinePieces(longest, begun)
             if not whole and (offset >= chunk.end or (skip and offset + line.size >= chunk.end)):
                 return
             if skip:  # only the length of a skipped line matters
-                offset, line = offset + line.size, _LinePieces()
+                offset, line = offset + line.size, _LinePieces(longest)
     except BrokenStreamError as broken:
         yield _RawLine(offset if whole else max(offset, chunk.start), number, line.joined(), line.size, broken)
         return
@@ -249,7 +251,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
 
 
 def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
-    pieces = _LinePieces()
+    pieces = _LinePieces(chunk.longest)
     try:
         for block in decompressed_blocks(chunk):
             pieces.add(block)
@@ -257,8 +259,9 @@ def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
         yield maker.reject(0, UNREADABLE, str(broken), pieces.joined(), bytes_unreadable=broken.bytes_unreadable)
         return
     raw = pieces.joined()
-    if pieces.size > LONGEST:
-        yield maker.reject(0, TOO_LONG, _too_long("the file", pieces.size), raw, payload_bytes=pieces.size)
+    if pieces.size > chunk.longest:
+        error = too_long("the file", pieces.size, "bytes", chunk)
+        yield maker.reject(0, TOO_LONG, error, raw, payload_bytes=pieces.size)
         return
     try:
         text = raw.removeprefix(codecs.BOM_UTF8).decode()
@@ -267,7 +270,3 @@ def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
         yield maker.reject(0, "not UTF-8", what, raw, bytes_unreadable=chunk.bytes)
         return
     yield maker.make({maker.settings.text: text}, 0, raw)
-
-
-def _too_long(what: str, size: int) -> str:
-    return f"{what} has {size} bytes, and at most {LONGEST} are read into memory; cut the document into several"

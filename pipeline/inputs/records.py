@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pipeline.base.errors import starting
-from pipeline.inputs.chunk import UNREADABLE, Chunk
+from pipeline.inputs.chunk import GROWTH, LONGEST, UNREADABLE, Chunk
 from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode, short
 from pipeline.inputs.kept_values import KEPT
 from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
 
-LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
 LONGEST_ID = 4096  # characters
 SHOWN = 20  # column names in a message
+TOO_LONG = "too long"
 DUPLICATE_KEY = "duplicate key"  # a record has two values for one column
 
 _MISSING = object()
@@ -176,8 +176,8 @@ class RecordMaker:
         column = self.settings.text
         value = _checked(values.get(column, _MISSING), column)
         if isinstance(value, str):
-            if len(value) > LONGEST:
-                raise BadRecordError("too long", f"{column} has {len(value)} characters; at most {LONGEST} can be")
+            if len(value) > self.chunk.longest:
+                raise BadRecordError(TOO_LONG, too_long(column, len(value), "characters", self.chunk))
             return value
         if value is _MISSING:
             there = [*map(short, itertools.islice(values, SHOWN)), *(["…"] if len(values) > SHOWN else [])]
@@ -212,6 +212,29 @@ class RecordMaker:
             return None
         text = as_text(value, column)
         return value if isinstance(value, KEPT) else text
+
+
+def too_long(what: str, size: int, unit: str, chunk: Chunk) -> str:
+    """Say why a record is set aside.
+
+    Args:
+        what: the line, file or column.
+        size: how long it is.
+        unit: bytes or characters.
+        chunk: the chunk, which says how long it may be.
+
+    Returns:
+        The error, with what to do.
+    """
+    most = chunk.longest
+    why = (
+        f", {GROWTH} times the {chunk.bytes} bytes that are stored"
+        if most == GROWTH * chunk.bytes
+        else ", in a compressed file of that size"
+        if most < LONGEST
+        else ""
+    )
+    return f"{what} has {size} {unit}, and at most {most} are read into memory{why}; cut the document into several"
 
 
 def needed_columns(settings: InputSettings, split: SplitSettings) -> list[str]:

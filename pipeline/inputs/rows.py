@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import Document, Rejected, not_utf8
 from pipeline.inputs.magic import looks_like
 from pipeline.inputs.packing import files_of
+from pipeline.inputs.pages import PageError, largest_dictionary
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.records import DUPLICATE_KEY, NotUtf8, RecordMaker, Unconvertible
 from pipeline.inputs.streams import head_of
@@ -41,12 +42,13 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
                 after = row + metadata.row_group(group).num_rows
                 error = "the row group holds fewer rows than its footer says"
                 try:
-                    rows = _rows_at_once(metadata.row_group(group), columns)
+                    dictionary = largest_dictionary(cast(IO[bytes], handle), metadata.row_group(group), columns)
+                    rows = _rows_at_once(metadata.row_group(group), columns, dictionary)
                     for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
                         for values in _python_rows(batch):
                             yield maker.make(values, row)
                             row += 1
-                except (pa.ArrowException, OSError) as failed:
+                except (pa.ArrowException, OSError, PageError) as failed:
                     if handle.failure is not None:
                         raise handle.failure from failed
                     error = str(failed)
@@ -60,10 +62,12 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
         yield maker.reject(0, UNREADABLE, f"{str(broken).rstrip('.')}{hint}", head, bytes_unreadable=chunk.bytes)
 
 
-def _rows_at_once(group: Any, columns: list[str]) -> int:
+def _rows_at_once(group: Any, columns: list[str], dictionary: int) -> int:
+    """dictionary: bytes of the largest one, of which each row may have a copy."""
     chunks = (group.column(index) for index in range(group.num_columns))
     size = sum(column.total_uncompressed_size for column in chunks if _name(column) in columns)
-    return int(max(1, min(ROWS, ROWS_BYTES * group.num_rows // max(1, size))))
+    at_most = ROWS_BYTES // dictionary if dictionary else ROWS
+    return int(max(1, min(ROWS, ROWS_BYTES * group.num_rows // max(1, size), at_most)))
 
 
 def _name(column: Any) -> str:

@@ -2,7 +2,8 @@
 
 Decompression works block by block here, not through the libraries' file objects: those lose what was decoded just
 before a break, stop after the first zstd frame, or end silently when a zstd file is truncated. Memory is one raw block
-and about 1 MiB of what it decompresses to (zstd: at most 32 MiB), whatever the ratio. Errors of the store (network,
+and about 1 MiB of what it decompresses to (zstd: at most 32 MiB, and a window of up to 128 MiB or, for frames that need
+more, a hundred times what is stored), whatever the ratio. Errors of the store (network,
 permissions) are never mistaken for broken files: requests are repeated if that may help (and counted); otherwise the
 error is raised unchanged.
 """
@@ -19,7 +20,7 @@ from typing import IO, Any, Protocol, cast
 import zstandard
 
 from pipeline.base.formats import counted
-from pipeline.inputs.chunk import TO_THE_END, Chunk
+from pipeline.inputs.chunk import GROWTH, TO_THE_END, Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text
 from pipeline.inputs.settings import InputError
@@ -27,6 +28,8 @@ from pipeline.storage.retry import filesystem, with_retries
 
 BLOCK = 1 << 20
 PIECE = 1 << 16  # the most compressed bytes that a break can lose
+WINDOW = 1 << 27  # bytes that zstd keeps by default
+FRAME_HEAD = 18  # bytes of the head of a zstd frame, at most
 ZSTD_PIECE = 1 << 10  # given to zstd at once, which has no limit of its own: a block of 4 bytes can become 128 KiB
 
 DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
@@ -196,7 +199,7 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
                 if decompressor is None:
                     if members and not data.strip(b"\0"):  # padding between or after members
                         break
-                    decompressor = decompressor_of(chunk.compression)
+                    decompressor = decompressor_of(chunk.compression, GROWTH * chunk.bytes)
                 try:
                     for out in decompressor.decoded(data):
                         if not given_out and chunk.format == "jsonl" and not chunk.start:
@@ -256,10 +259,18 @@ def _no_cut(chunk: Chunk) -> InputError:
 
 
 class Bounded:
-    """A member, frame or stream that is decoded in pieces of bounded size; `unused` is what followed its end."""
+    """A member, frame or stream that is decoded in pieces of bounded size; `unused` is what followed its end.
 
-    def __init__(self, decompressor: Decompressor, compression: str) -> None:
+    Args:
+        decompressor: of the library.
+        compression: its name.
+        most: bytes of a zstd frame with a large window.
+    """
+
+    def __init__(self, decompressor: Decompressor, compression: str, most: int) -> None:
         self._decompressor, self._compression = decompressor, compression
+        self._most = max(most, WINDOW)  # bytes of a zstd frame with a larger window, which holds as many of them
+        self._head, self._given = b"", 0
         self.unused = b""
 
     @property
@@ -272,8 +283,16 @@ class Bounded:
         one: Any = self._decompressor
         if self._compression == "zstd":
             for begin in range(0, len(data), ZSTD_PIECE):
-                if out := one.decompress(data[begin : begin + ZSTD_PIECE]):
-                    yield out
+                piece = data[begin : begin + ZSTD_PIECE]
+                self._head += piece[: max(0, FRAME_HEAD - len(self._head))]
+                out = one.decompress(piece)
+                self._given += len(out)
+                if self._given > self._most and (window := _window(self._head)) > WINDOW:
+                    raise ValueError(
+                        f"a frame with a window of {window} bytes holds more than {self._most} bytes, {GROWTH} times "
+                        "what is stored"
+                    )
+                yield from (out[at : at + BLOCK] for at in range(0, len(out), BLOCK))
                 if one.eof:
                     self.unused = one.unused_data + data[begin + ZSTD_PIECE :]
                     return
@@ -294,8 +313,16 @@ class Bounded:
                     return
 
 
-def decompressor_of(compression: str) -> Bounded:
-    """Return a decompressor of one member, frame or stream."""
+def _window(head: bytes) -> int:
+    """Return how many bytes a zstd decoder has to keep, from the beginning of a frame (RFC 8878)."""
+    if head[4] & 0x20:  # as many as it holds
+        dictionary, size = (0, 1, 2, 4)[head[4] & 3], (1, 2, 4, 8)[head[4] >> 6]
+        return int.from_bytes(head[5 + dictionary : 5 + dictionary + size], "little")
+    return (1 << 10 + (head[5] >> 3)) // 8 * (8 + (head[5] & 7))
+
+
+def decompressor_of(compression: str, most: int) -> Bounded:
+    """Return a decompressor of one member, frame or stream. most: bytes of a zstd frame with a large window."""
     made: Any
     if compression == "gzip":
         made = zlib.decompressobj(wbits=31)
@@ -305,4 +332,4 @@ def decompressor_of(compression: str) -> Bounded:
         made = lzma.LZMADecompressor()
     else:
         made = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # files of `zstd --long=31`
-    return Bounded(cast(Decompressor, made), compression)
+    return Bounded(cast(Decompressor, made), compression, most)

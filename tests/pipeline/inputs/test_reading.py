@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import pipeline.inputs.records as records_module
+import pipeline.inputs.chunk as chunk_module
 from pipeline.inputs import (
     Document,
     InputError,
@@ -167,8 +168,7 @@ def test_errors_are_bounded_whatever_the_record_holds(tmp_path: Path) -> None:
 
 
 def test_records_too_long_for_memory_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (readers, records_module):
-        monkeypatch.setattr(module, "LONGEST", 3 << 20)
+    monkeypatch.setattr(chunk_module, "LONGEST", 3 << 20)
     long = "x" * (5 << 20)
     (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a"}, {"text": long}, {"text": "b"}]))
     records = read_all(entry(tmp_path / "a.jsonl"), chunk_bytes=1 << 20)
@@ -179,6 +179,26 @@ def test_records_too_long_for_memory_are_set_aside(tmp_path: Path, monkeypatch: 
     assert only_rejected(read_all(entry(tmp_path / "a.txt.gz"))).payload_bytes == len(long)
     pq.write_table(pa.table({"text": ["a", long]}), tmp_path / "a.parquet")
     assert only_rejected(read_all(entry(tmp_path / "a.parquet"))).reason == "too long"
+
+
+def test_a_record_far_larger_than_its_file_is_set_aside(tmp_path: Path) -> None:
+    """A hundred times what is stored, if that is more than a MiB: what takes a hundredth of its length is no text."""
+    long, good = "x" * (2 << 20), "A sentence."
+    lines = jsonl([{"text": good}, {"text": long}, {"text": "y" * (1 << 19)}])
+    for name, data in (("a.jsonl.zst", COMPRESS[".zst"](lines)), ("a.txt.gz", gzip.compress(long.encode()))):
+        (tmp_path / name).write_bytes(data)
+        rejected = only_rejected(read_all(entry(tmp_path / name)))
+        assert rejected.reason == "too long" and "at most 1048576 are read into memory" in rejected.error
+    pq.write_table(pa.table({"text": [good, long]}), tmp_path / "a.parquet", compression="zstd")
+    rejected = only_rejected(read_all(entry(tmp_path / "a.parquet")))
+    assert rejected.reason == "too long" and "at most 1048576" in rejected.error
+    text = random_text(3 << 20)  # takes what it takes
+    pq.write_table(pa.table({"text": [good, text]}), tmp_path / "b.parquet", compression="zstd")
+    assert [one.text for one in read_all(entry(tmp_path / "b.parquet")) if isinstance(one, Document)] == [good, text]
+
+
+def random_text(size: int) -> str:
+    return random.Random(0).randbytes(size // 2).hex()
 
 
 def test_a_parquet_file_with_two_columns_of_one_name_is_set_aside(tmp_path: Path) -> None:
@@ -233,30 +253,59 @@ def test_empty_lines_are_counted_alike_one_by_one_and_at_once(tmp_path: Path, mo
 
 
 _PEAK = """
-import resource, sys
+import re, sys
+from pathlib import Path
 from pipeline.inputs import InputSettings, SplitSettings, count_documents, plan_chunks, read_documents
-one = InputSettings(path=sys.argv[1], lang="eng_Latn", name="x")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-(chunk,) = plan_chunks(one)
-lines = sum(getattr(record, "records", 1) for record in read_documents(chunk, one, SplitSettings()))
-assert lines == count_documents(chunk).documents == int(sys.argv[2]), lines
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+def kib(name):
+    return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+for path in sys.argv[1:]:
+    one = InputSettings(path=path, lang="eng_Latn", name="x")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak, which begins with that of the process that started this
+    before = kib("VmRSS")
+    (chunk,) = plan_chunks(one)
+    lines = sum(getattr(record, "records", 1) for record in read_documents(chunk, one, SplitSettings()))
+    assert lines == count_documents(chunk).documents, path
+    print(path, lines, kib("VmHWM") - before)
 """
 
 
+def zstd_of(piece: bytes, pieces: int) -> bytes:
+    writer = zstandard.ZstdCompressor().compressobj()
+    return b"".join(writer.compress(piece) for _ in range(pieces)) + writer.flush()
+
+
+def zstd_with_a_window_of_2_gb(pieces: int) -> bytes:
+    """Of 128 KiB of one byte each, in blocks of four bytes (RFC 8878)."""
+    sizes = [(128 << 10) << 3 | 1 << 1] * (pieces - 1) + [(128 << 10) << 3 | 1 << 1 | 1]
+    return b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + b"".join(one.to_bytes(3, "little") + b"\n" for one in sizes)
+
+
 def test_memory_does_not_grow_with_what_a_small_file_holds(tmp_path: Path) -> None:
-    """17 kB of zstd hold 537 million line ends; a long line in as few bytes is set aside."""
-    for name, byte, size in (("lines", b"\n", 512 << 20), ("long", b"a", 288 << 20)):
-        path, writer = tmp_path / f"{name}.jsonl.zst", zstandard.ZstdCompressor().compressobj()
-        piece = byte * (16 << 20)
-        path.write_bytes(b"".join(writer.compress(piece) for _ in range(size // len(piece))) + writer.flush())
-        assert path.stat().st_size < 70_000
-        lines = size if byte == b"\n" else 1
-        done = subprocess.run(
-            [sys.executable, "-c", _PEAK, str(path), str(lines)], capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) < 400_000, f"{name}: {done.stdout} kB"
+    """A few kB hold 67 million line ends or a line of 250 MB, which is set aside, as are a page of Parquet of 200 MB
+    and a frame whose window is 2 GB; and not many rows at once have a copy of a long value of a dictionary.
+    """
+    files = {
+        "lines.jsonl.zst": zstd_of(b"\n" * (1 << 20), 64),
+        "short.jsonl.zst": zstd_of(b"\na" * (1 << 17), 1),
+        "long.jsonl.zst": zstd_of(b"a" * (1 << 20), 250),
+        "window.jsonl.zst": zstd_with_a_window_of_2_gb(3000),
+    }
+    for name, data in files.items():
+        assert len(data) < 64 << 10, name
+        (tmp_path / name).write_bytes(data)
+    page = pa.table({"text": pa.array(["x" * (200 << 20), "A sentence."], pa.large_string())})
+    pq.write_table(page, tmp_path / "page.parquet", compression="zstd", use_dictionary=False, write_statistics=False)
+    del page
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array([random_text(4 << 20)]))
+    pq.write_table(pa.table({"text": rows}), tmp_path / "rows.parquet", dictionary_pagesize_limit=1 << 30)
+    paths = [str(tmp_path / name) for name in (*files, "page.parquet", "rows.parquet")]
+    done = subprocess.run([sys.executable, "-c", _PEAK, *paths], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = {Path(path).name: (int(lines), int(peak)) for path, lines, peak in map(str.split, done.stdout.splitlines())}
+    assert all(peak < 300_000 for _, peak in found.values()), found
+    read = {name: lines for name, (lines, _) in found.items()}
+    assert read.pop("window.jsonl.zst") < 128 << 20, "the rest is one break"
+    assert list(read.values()) == [64 << 20, (1 << 17) + 1, 1, 2, 200]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Looks at the headers of Parquet pages before pyarrow unpacks them: 100 kB can hold pages of gigabytes.
+
+A page is unpacked as a whole, and a value of a dictionary once for every row that refers to it; the footer says neither
+how large the pages are nor has to be true. So the pages of a column are walked, from header to header, where they are
+few (up to 1 MiB stored) or where the footer says that they grow much. Cost: a request or two per such column; of all
+other columns with a large dictionary, one.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+from pipeline.inputs.chunk import GROWTH
+
+LARGE_PAGE = 32 << 20  # bytes; a larger page may have GROWTH times its stored bytes
+FEW_BYTES = 1 << 20
+SMALL_DICTIONARY = 1 << 18  # stored bytes: its header need not be read
+HEADER = 1 << 14  # bytes that are read for one; with long statistics, more
+LONGEST_HEADER = 16 << 20  # as in pyarrow
+DICTIONARY_PAGE = 2
+
+
+class PageError(Exception):
+    """The pages of a column should not be unpacked."""
+
+
+def largest_dictionary(file: IO[bytes], group: Any, columns: list[str]) -> int:
+    """Find the largest dictionary of a row group's columns, if any of them could be large.
+
+    Args:
+        file: the Parquet file.
+        group: what its footer says of the row group.
+        columns: top-level columns that are read.
+
+    Returns:
+        Its bytes; 0 if none is large.
+
+    Raises:
+        PageError: if a page is too large for what is stored, or has no header.
+    """
+    largest = 0
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema.split(".")[0] in columns:
+            largest = max(largest, _of_column(file, column))
+    return largest
+
+
+def _of_column(file: IO[bytes], column: Any) -> int:
+    stored, first = column.total_compressed_size, column.data_page_offset
+    dictionary = column.dictionary_page_offset if column.has_dictionary_page else None
+    start = min(one for one in (first, dictionary) if one is not None and one > 0) if first or dictionary else 0
+    grows = column.total_uncompressed_size > max(LARGE_PAGE, GROWTH * stored)
+    walked = column.compression != "UNCOMPRESSED" and (stored <= FEW_BYTES or grows)
+    if not walked and (dictionary is None or first - start <= SMALL_DICTIONARY):
+        return 0
+    at, end, largest = start, start + stored, 0
+    while at < end:
+        kind, unpacked, packed, length = _header(file, at, end)
+        if unpacked > max(LARGE_PAGE, GROWTH * packed):
+            raise PageError(
+                f"{column.path_in_schema}: a page of {unpacked} bytes is stored in {packed}, and pages of more than "
+                f"{LARGE_PAGE} bytes are read only up to {GROWTH} times what is stored"
+            )
+        largest = max(largest, unpacked if kind == DICTIONARY_PAGE else 0)
+        at += length + packed
+        if not walked:
+            break
+    return largest
+
+
+def _header(file: IO[bytes], at: int, end: int) -> tuple[int, int, int, int]:
+    """Return kind, size unpacked, size packed and length of the page header at a place."""
+    size = HEADER
+    while True:
+        file.seek(at)
+        data = file.read(min(size, end - at))
+        try:
+            fields, length = _Compact(data).top_level()
+            kind, unpacked, packed = fields[1], fields[2], fields[3]
+        except IndexError:
+            if size < min(LONGEST_HEADER, end - at):
+                size *= 8
+                continue
+            raise PageError(f"a page header at byte {at} cannot be read") from None
+        except (KeyError, RecursionError):
+            raise PageError(f"a page header at byte {at} cannot be read") from None
+        if min(kind, unpacked, packed) < 0:
+            raise PageError(f"a page header at byte {at} states negative sizes")
+        return kind, unpacked, packed, length
+
+
+class _Compact:
+    """Thrift's compact protocol, as far as page headers use it. Raises IndexError where bytes are missing, and
+    KeyError for what it does not have.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def top_level(self) -> tuple[dict[int, int], int]:
+        """Return the integers of a struct by field, and its length in bytes."""
+        return self._struct(), self._at
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise KeyError("an integer of more than 64 bits")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)
+
+    def _struct(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        field = 0
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self._signed()
+            value = self._value(head & 15)
+            if value is not None:
+                found[field] = value
+        return found
+
+    def _value(self, kind: int, *, in_list: bool = False) -> int | None:
+        """Pass over a value; returns integers."""
+        if kind in (1, 2):
+            if in_list:
+                self._byte()
+        elif kind == 3:
+            self._byte()
+        elif kind in (4, 5, 6):
+            return self._signed()
+        elif kind == 7:
+            self._skip(8)
+        elif kind == 8:
+            self._skip(self._unsigned())
+        elif kind in (9, 10):
+            head = self._byte()
+            count = head >> 4 if head >> 4 < 15 else self._unsigned()
+            for _ in range(min(count, len(self._data) + 1)):
+                self._value(head & 15, in_list=True)
+        elif kind == 12:
+            self._struct()
+        else:
+            raise KeyError(kind)
+        return None
+
+    def _skip(self, size: int) -> None:
+        self._at += size
+        if self._at > len(self._data):
+            raise IndexError(size)
