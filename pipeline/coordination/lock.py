@@ -189,7 +189,7 @@ def who_stopped(store: Store, run: str) -> str:
         found = json.loads(store.read(f"{run}/{CANCEL}"))
         when = datetime.fromisoformat(found["since"]).strftime("%H:%M:%S")
         return f"{found['why']} by {found['user']} on {found['host']} at {when} UTC"
-    except (ValueError, KeyError, TypeError):  # written by an earlier version, which did not record who
+    except (ValueError, KeyError, TypeError, RecursionError):  # written by an earlier version, which did not record who
         return "cancelled"
 
 

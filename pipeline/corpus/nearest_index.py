@@ -8,6 +8,7 @@ corpus; but a neighbour in a list that was not looked into is missed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -100,24 +101,28 @@ class NearestIndex:
         import faiss
         from safetensors.numpy import save_file
 
-        told = json.dumps({"metric": self.metric, "identity": self.identity, "parts": self._parts})
         arrays: dict[str, npt.NDArray[Any]] = {"index": faiss.serialize_index(self._index), "starts": self._starts}
+        about = {"metric": self.metric, "identity": self.identity, "parts": self._parts}
+        told = json.dumps(about | {"digest": _digest(about, arrays)})
         save_file(arrays, path, metadata={"of": told})  # one key, for several come in any order
 
     @classmethod
     def load(cls, path: str | Path) -> NearestIndex:
-        """Read an index. Raises `CorpusError` if the file is not one."""
+        """Read an index. Raises `CorpusError` if the file is not one, or damaged: faiss gets only what was saved."""
         import faiss
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="numpy") as file:
                 told = json.loads((file.metadata() or {})["of"])
-                index = faiss.deserialize_index(file.get_tensor("index"))
-                return cls(index, told["metric"], told["parts"], file.get_tensor("starts"), told["identity"])
+                arrays = {name: file.get_tensor(name) for name in ("index", "starts")}
+                if told.pop("digest", "") != _digest(told, arrays):
+                    raise ValueError("it was changed, or is of an earlier version")
+                index = faiss.deserialize_index(arrays["index"])
+                return cls(index, told["metric"], told["parts"], arrays["starts"], told["identity"])
         except FileNotFoundError as error:
             raise CorpusError(f"there is no index {path}; build it: corpus.build_index({str(path)!r})") from error
-        except (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError) as error:
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise DamagedError(str(path), str(error), _REMEDY) from error
 
     def check(self, identity: str, metric: Metric) -> None:
@@ -126,6 +131,13 @@ class NearestIndex:
             raise ConfigError(f"the index is for metric={self.metric!r}, not {metric!r}; build another one")
         if self.identity != identity:
             raise ConfigError("the index is of another corpus, or this one has changed since; build it again")
+
+
+def _digest(about: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> str:
+    found = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for one in arrays.values():
+        found.update(np.ascontiguousarray(one).data)
+    return found.hexdigest()[:32]
 
 
 def _vectors(

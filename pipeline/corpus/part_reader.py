@@ -263,12 +263,23 @@ class PartReader:
         try:
             with translate_errors(self._store.url):
                 opened = self._file(family)
+                self._check_columns(family, names, opened.schema_arrow.names)
                 return opened.read(names) if group is None else opened.read_row_group(group, names)
         except (pa.ArrowException, OSError) as error:
             raise CorpusError(
                 f"{self._store.url}/{self._files[family].path} cannot be read ({error}); if it was damaged, delete its "
                 "receipt and run again"
             ) from error
+
+    def _check_columns(self, family: str, names: Sequence[str] | None, there: Sequence[str]) -> None:
+        """Raise `CorpusError` if a file lacks a column of its family: it is another file. Kept metadata is left out."""
+        declared = layout.DOCUMENT_COLUMNS if family == "documents" else names or ()
+        lacking = [name for name in declared if name in (declared if names is None else names) and name not in there]
+        if lacking:
+            raise CorpusError(
+                f"{self._store.url}/{self._files[family].path} is damaged: it has no {', '.join(lacking)}; delete its "
+                "receipt, run again"
+            )
 
     def _file(self, family: str) -> pq.ParquetFile:
         if family not in self._open:
@@ -277,6 +288,11 @@ class PartReader:
             self._open[family] = opened
             found = opened.metadata
             groups = [found.row_group(group).num_rows for group in range(found.num_row_groups)]
+            if family == "documents" and found.num_rows != file.rows:
+                raise CorpusError(
+                    f"{self._store.url}/{file.path} has {found.num_rows} documents; part {self.part} has {file.rows}: "
+                    "delete its receipt, run again"
+                )
             steps = range(0, file.rows, layout.ROW_GROUP_ROWS)
             if family != "documents" and groups != [min(layout.ROW_GROUP_ROWS, self._stored - at) for at in steps]:
                 raise CorpusError(

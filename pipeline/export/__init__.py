@@ -253,6 +253,6 @@ def _is_written(options: ExportOptions, selection: Selection) -> bool:
     """Return whether the local folder already holds this very export, complete."""
     try:
         found = json.loads(Path(options.to, "export.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found | _identity(options, selection) == found

@@ -389,9 +389,13 @@ def _time_of(info: dict[str, Any]) -> float:
 _SHOWN = 120  # characters of a path in a message
 
 
+LONGEST_NAME = 255  # of a file or folder, on most file systems
+
+
 def leaves(path: str) -> bool:
-    """Return whether a path may lie outside of the folder that it is relative to."""
-    return path.startswith("/") or "\0" in path or ".." in path.split("/")
+    """Return whether a path may lie outside of the folder that it is relative to, or cannot be one."""
+    names = path.split("/")
+    return path.startswith("/") or "\0" in path or ".." in names or max(map(len, names)) > LONGEST_NAME
 
 
 def named(path: str, folder: str, name: str | re.Pattern[str], *, by: str, remedy: str) -> str:

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.corpus.fingerprint import content_digest
+from pipeline.storage.records import said_of
 from pipeline.storage.store import Store, named
 from pipeline.training.distributed import Processes
 from pipeline.training.shares import PLAN, SHARE, ShareReader, ShareWriter
@@ -85,7 +86,7 @@ def read_marker(store: Store, path: str) -> Marker:
                 "are read, so they are not: end that training with the version that began it, or start over with "
                 "--fresh"
             ) from error
-        raise CorpusError(f"{where} is damaged ({error}); {remedy}") from error
+        raise CorpusError(f"{where} is damaged ({said_of(error)}); {remedy}") from error
     if path != f"{folder}/{name_of(marker.step)}.json":
         raise CorpusError(f"{where} is damaged: it says that it is of step {marker.step}; {remedy}")
     named(marker.folder, folder, rf"{name_of(marker.step)}\.[0-9a-f]{{6}}", by=where, remedy=remedy)

@@ -19,15 +19,17 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.config.frozen import FitRef
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.fits import read_artifact
-from pipeline.storage.records import read_json, sealed
+from pipeline.corpus.standalone import REMEDY as EXPORTED
+from pipeline.corpus.standalone import TEXT
+from pipeline.storage.records import read_json, said_of, sealed
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.distributed import WrappedModel
-from pipeline.training.record import Pinned, read_started
+from pipeline.training.record import RECORD, Pinned, read_started
 from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
 from stages.device import prepare_cuda
 from stages.lcm.build import build
@@ -93,7 +95,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
         tokenizer.vocabulary if tokenizer else None,
     )
     if store.exists(f"{run}/{MODEL}"):
-        data = store.read(f"{run}/{WEIGHTS}")
+        data = store.read(f"{run}/{WEIGHTS}") if store.exists(f"{run}/{WEIGHTS}") else b""
         if content_digest(data) != about.weights:
             raise _changed(store, run, WEIGHTS)
         _put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
@@ -111,10 +113,16 @@ def check_model(store: Store, run: str) -> None:
 
 
 def _changed(store: Store, run: str, path: str) -> CorpusError:
+    again = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
     return CorpusError(
-        f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or delete "
-        f"{MODEL} and run pipeline train, which writes both again from the newest checkpoint"
+        f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or "
+        f"{_remedy(store, run, again)}"
     )
+
+
+def _remedy(store: Store, run: str, again: str) -> str:
+    """Return how a damaged file is made again; a model without its corpus is exported."""
+    return EXPORTED if store.exists(f"{run}/{TEXT}") else again
 
 
 def located(place: str) -> tuple[Store, str]:
@@ -136,15 +144,30 @@ def model_header(store: Store, run: str) -> ModelHeader:
     Raises `CorpusError` if there is none.
     """
     if store.exists(f"{run}/{MODEL}"):
-        remedy = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it"
-        return read_json(store, f"{run}/{MODEL}", ModelHeader, remedy)
+        again = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it"
+        return _with_card(
+            read_json(store, f"{run}/{MODEL}", ModelHeader, _remedy(store, run, again)), store, run, MODEL
+        )
     steps, started = newest(store, run).step, read_started(store, run)
-    return ModelHeader(steps=steps, pinned=started.pinned, scaler=started.scaler)
+    about = ModelHeader(steps=steps, pinned=started.pinned, scaler=started.scaler)
+    return _with_card(about, store, run, RECORD)
+
+
+def _with_card(about: ModelHeader, store: Store, run: str, path: str) -> ModelHeader:
+    """Return a description whose card is one. Raises `DamagedError` if it is not."""
+    try:
+        assert about.card
+    except ValueError as error:
+        where = f"{store.url}/{run}/{path}"
+        raise DamagedError(where, f"card: {said_of(error)}", _remedy(store, run, "train the model again")) from error
+    return about
 
 
 def newest(store: Store, run: str) -> checkpoint.Marker:
     """Return the newest checkpoint. Raises `CorpusError` if there is none."""
     there = checkpoint.markers(store, run)
+    if not there and store.exists(f"{run}/{TEXT}"):
+        raise CorpusError(f"{store.url}/{run}/{MODEL} is missing; restore it, or {EXPORTED}")
     if not there:
         have = [one.run for one in training_statuses(store) if one.holds_model]
         raise CorpusError(
@@ -179,8 +202,10 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
         CorpusError: if the file is damaged.
     """
     path = f"{run}/{SCALER}"
+    remedy = _remedy(store, run, "delete it and run pipeline train, which writes it again, or restore it")
+    if not store.exists(path):
+        raise CorpusError(f"{store.url}/{path} is missing; {remedy}")
     data = store.read(path)
-    remedy = "delete it and run pipeline train, which writes it again, or restore it"
     if digest and content_digest(data) != digest:
         raise CorpusError(f"{store.url}/{path} was changed or damaged (its digest is not {digest[:8]}…); {remedy}")
     try:
@@ -222,8 +247,8 @@ def codebooks_bytes(store: Store, pinned: Pinned, run: str | None = None) -> byt
     assert pinned.codebooks is not None
     fit = FitRef(**pinned.codebooks)
     path = f"{run}/{CODEBOOKS}"
-    if run is not None and store.exists(path):
-        data = store.read(path)
+    if run is not None and (store.exists(path) or store.exists(f"{run}/{TEXT}")):
+        data = store.read(path) if store.exists(path) else b""
         if content_digest(data) != fit.digest:
             raise _changed(store, run, CODEBOOKS)
         return data

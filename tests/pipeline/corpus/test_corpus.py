@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from launchers.launch import launch
@@ -20,6 +21,7 @@ from pipeline.planning.plan import make_plan
 from pipeline.quality.measures import measure, worst_rows
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.support.cli import pipeline, said
 from tests.support.runs import run
 
 
@@ -97,6 +99,20 @@ def test_damage_is_noticed_before_it_is_computed_with(corpus: Corpus, make_confi
     record = RunRecord(Store(plan.config.output), plan.config, plan.view)
     failed = [event for event in launch(plan, record.folder) if event.kind == "failed"]
     assert len(failed) == 1 and "does not vouch for" in failed[0].error
+
+
+def test_another_file_of_documents_is_told(corpus: Corpus) -> None:
+    """With other columns, or other documents; there is no digest to compare it with while one looks around."""
+    file = max(Path(corpus.url, "documents").glob("*.parquet"), key=lambda path: pq.read_metadata(path).num_rows)
+    whole = pq.read_table(file)
+    for table, told in (
+        (pa.table({"other": [1]}), "has 1 documents; part"),
+        (whole.drop_columns("source"), "is damaged: it has no source"),
+        (whole.slice(1), f"has {whole.num_rows - 1} documents; part"),
+    ):
+        pq.write_table(table, file)
+        done = pipeline("inspect", corpus.url, "--where", "source != 'x'")
+        assert done.returncode == 1 and told in " ".join(said(done).split()), said(done)
 
 
 def test_quality_counts_every_sentence(corpus: Corpus) -> None:

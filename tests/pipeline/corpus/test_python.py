@@ -207,9 +207,14 @@ def test_an_index_is_refused_where_it_does_not_fit(corpus: Corpus, tmp_path: Pat
         corpus.nearest(0, 2, index=index)
     with pytest.raises(CorpusError, match=r"build it: corpus\.build_index\("):
         corpus.open_index(tmp_path / "none")
-    (tmp_path / "index").write_bytes((tmp_path / "index").read_bytes()[:-9])
-    with pytest.raises(CorpusError, match=r"is damaged .* build it again"):
-        corpus.open_index(tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    for place in (*range(0, len(whole), len(whole) // 40), None):
+        changed = bytearray(whole if place is not None else whole[:-9])
+        if place is not None:
+            changed[place] ^= 1  # of a vector, it would only be another neighbour
+        (tmp_path / "index").write_bytes(changed)
+        with pytest.raises(CorpusError, match=r"is damaged .* build it again"):
+            corpus.open_index(tmp_path / "index")
 
 
 def test_nearest_to_a_sentence(corpus: Corpus) -> None:

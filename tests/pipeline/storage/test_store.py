@@ -8,6 +8,7 @@ import pickle
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,12 @@ def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
         store.read("lost")
     with pytest.raises(MissingError):
         store.read("there/below")
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd", "a\0b", "x" * 256, f"a/{'x' * 3000}/b"])
+def test_what_can_be_no_path_in_it_is_refused(tmp_path: Path, path: str) -> None:
+    """Also names too long for a file system, which are in damaged records: no bare `[Errno 36]`."""
+    store = Store(str(tmp_path))
+    for use in (store.exists, store.read, store.delete, partial(store.write, data=b"x")):
+        with pytest.raises(CorpusError, match="does not lie in the corpus"):
+            use(path)

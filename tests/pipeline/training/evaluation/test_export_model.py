@@ -11,6 +11,7 @@ import torch
 
 from pipeline import Corpus
 from pipeline.corpus.standalone import standalone
+from pipeline.storage.records import sealed
 from pipeline.training.model_file import load_model
 from stages.lcm.card import LcmCard
 from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
@@ -111,7 +112,22 @@ def test_a_damaged_file_is_told(corpus: Corpus, prompt: Path, tmp_path: Path, na
     data[-1] ^= 1
     (folder / name).write_bytes(data)
     done = pipeline("generate", "--model", folder, "--prompt", prompt)
+    assert done.returncode == 1 and name in done.stderr and "export the model again" in done.stderr, said(done)
+    (folder / name).unlink()
+    done = pipeline("generate", "--model", folder, "--prompt", prompt)
     assert done.returncode == 1 and name in done.stderr and "Traceback" not in said(done)
+
+
+def test_a_card_that_is_none_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) -> None:
+    """Sealed by whoever wrote it."""
+    folder = export(corpus, "quant-d", tmp_path / "own")
+    about = json.loads((folder / "model.json").read_text())
+    for changed in ({"unconditional": [[1]]}, {"model_dim": -1}, {"nothing": 1}):
+        forged = {key: value for key, value in about.items() if key != "seal"}
+        forged["pinned"] = about["pinned"] | {"card": about["pinned"]["card"] | changed}
+        (folder / "model.json").write_bytes(sealed(json.dumps(forged)))
+        done = pipeline("generate", "--model", folder, "--prompt", prompt)
+        assert done.returncode == 1 and "model.json is damaged (card: " in done.stderr, said(done)
 
 
 def test_what_cannot_be_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) -> None:
