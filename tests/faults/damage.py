@@ -61,7 +61,9 @@ RECORDS = {
     "receipt of semantic duplicates": "receipts/semantic/*/*-00001*",
     "record of a scaler": "fits/scaler*.json",
     "record of codebooks": "fits/rvq*.json",
+    "record of a predictor": "fits/predictor*.json",
     "scaler": "fits/scaler*.safetensors",
+    "predictor": "fits/predictor*.safetensors",
     "codebooks": "fits/rvq*.safetensors",
     "record of a decoder": "fits/decoder*.json",
     "weights of a decoder": "fits/decoder.*-??????.safetensors",
@@ -84,8 +86,8 @@ RECORDS = {
 ROWS = {
     name: f"{name}/*-00001*"
     for name in (
-        "documents", "sentences", "embeddings", "status", "codes", "hashes", "minhash", "duplicates",
-        "near-duplicates", "semantic-duplicates",
+        "documents", "sentences", "language", "noise", "embeddings", "status", "autobleu", "fragility",
+        "fragility-predicted", "codes", "hashes", "minhash", "duplicates", "near-duplicates", "semantic-duplicates",
     )
 } | {"quarantine": "quarantine/*"}  # fmt: skip
 KINDS = RECORDS | ROWS
@@ -176,7 +178,12 @@ class Damaged:
         write_jsonl(self.place / "in/some.jsonl", [*documents, bad])
         write_jsonl(self.place / "in/more.jsonl", [*sample_documents("libreoffice-deu", 2), bad])
         write_card(self.place)
-        sections = {"scaler": {}, "rvq": {"codebooks": 2, "units": 4}, "autobleu": None, "split": {"validation": 0.3}}
+        sections = {
+            "language": {}, "noise": {}, "scaler": {}, "rvq": {"codebooks": 2, "units": 4},
+            "split": {"validation": 0.3},
+            "autobleu": {"sample": 0.1, "length_extra": 1, "length_factor": 1.0},
+            "fragility": {"sample": 0.3, "noise_levels": [0.1]}, "predictor": {},
+        }  # fmt: skip
         write_config(
             self.place, **sections, decoder=DECODER, duplicate_ids="keep-first", duplicates=DUPLICATES, train=TRAIN
         )
@@ -289,8 +296,8 @@ class Damaged:
         again, told = ask("verify")
         expect(again, f"verify after the repair: {told}")
         data, weights = self.results()
-        if fitted:  # on documents of which some have gone since: other codes, and what is compared by their first
-            other = ("codes/", "semantic-duplicates/")
+        if fitted:  # on other documents: other codes and noise, and what follows from them
+            other = ("codes/", "semantic-duplicates/", "fragility/", "fragility-predicted/")
             data = {path: self.data[path] if path.startswith(other) else digest for path, digest in data.items()}
         expect((data, weights) == (self.data, self.weights), "the repair gives other results")
         seen.repair = "~" if fitted else "="
@@ -341,7 +348,8 @@ def page(table: Mapping[tuple[str, str], Seen]) -> str:
         "that succeeds with the same result, because it does not need the file or makes it again. `x`: the",
         "training of another model used the damaged rows, which only `verify` finds. The sign at the end is",
         "`=` if `verify --repair` and `run` give the same bytes as before, `~` if `verify` asks for `run --refit`,",
-        "which fits the corpus as it is now, so that codes may change, and `!` if `verify` says that the file is lost.",
+        "which fits the corpus as it is now, so that codes and scores may change, and `!` if `verify` says that the",
+        "file is lost.",
         "",
         *(f"- **{name}**: the file {MEANING[name]}" for name in DAMAGE),
         "",
