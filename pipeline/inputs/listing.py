@@ -42,6 +42,7 @@ _TABLES = {
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 SYSTEM = ("/proc/", "/sys/", "/dev/")
+IN_MEMORY = "/dev/shm/"  # noqa: S108  files of users, although the folder lies below /dev
 BRACES = "; {a,b} has no meaning in it: make two inputs of it"
 CLOSED = f"{os.strerror(errno.EACCES)}; let this user read it, or leave it out of `path:`"
 
@@ -194,7 +195,7 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]
     def _lies_elsewhere(self, name: str) -> str:
         """Say why something is not read because of its place, after resolving links; empty if it may be read."""
         target = os.path.realpath(name)
-        if f"{target}/".startswith(SYSTEM):
+        if f"{target}/".startswith(SYSTEM) and not target.startswith(IN_MEMORY):
             return f"it lies in {target}, which is the system's and holds no documents"
         if not self.inside or self._follow_links or Path(target).is_relative_to(os.path.realpath(self.inside)):
             return ""

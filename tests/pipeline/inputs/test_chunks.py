@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -132,6 +133,13 @@ def test_links_that_leave_the_folder_are_not_read(tmp_path: Path) -> None:
         list_files(entry(folder / "environment.txt"))
     (tmp_path / "linked").symlink_to(folder)  # and so is a folder
     assert {file.path for file in list_files(entry(tmp_path / "linked"))} == (found.keys() - {"all/a.jsonl"}) | {"all"}
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory")
+def test_files_in_memory_are_inputs_like_others() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        write_docs(Path(folder) / "a.jsonl", 0, 1)
+        assert [file.format for file in list_files(entry(Path(folder)))] == ["jsonl"]
 
 
 @pytest.mark.parametrize("name", ["pipe.jsonl", "dangling.jsonl", "self.jsonl", "*.jsonl"])
