@@ -13,7 +13,9 @@ COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
 # A third worker fills the waits of two on two cores. Of the slow tests, two workers wait for SLURM most of the time.
 WORKERS ?= 3
 WORKERS_OF_SLOW ?= 4
-PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest
+# Corpora of tests lie in memory where 4 GB are free: on a disk, tests wait for thousands of files to be synced.
+IN_MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -ge 4096 ] && echo /dev/shm)
+PYTEST = OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY)) .venv/bin/pytest
 # A Python that may not write byte code would compile torch again in every process: some seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 FAST = not slow and not cluster and not slurm and not faults and not gpu

@@ -69,7 +69,13 @@ def check_scored(config: RunConfig, chunks: Sequence[Chunk]) -> None:
 def check_learnable(config: RunConfig, sentences: float, count: str) -> None:
     """Raise `ConfigError` if the predictor has too few rows to learn from, even if the corpus has so many sentences.
 
-    count: how the message counts them, such as `the inputs hold fewer than 30 sentences`.
+    Args:
+        config: The settings of the run, with the rates that earlier runs fixed.
+        sentences: The most sentences that the corpus may have.
+        count: How the message counts them, such as `the inputs hold fewer than 30 sentences`.
+
+    Raises:
+        ConfigError: Fewer rows than the predictor needs would be scored by fragility.
     """
     if not config.predictor or not config.fragility:
         return
@@ -101,7 +107,16 @@ def _more_scored(config: RunConfig, sentences: float) -> str:
 
 
 def drawn(config: RunConfig, stages: Collection[str], sentences: float) -> Iterator[str]:
-    """Yield warnings of samples that probably draw no row, of so many sentences."""
+    """Yield warnings of samples that probably draw no row.
+
+    Args:
+        config: The settings of the run.
+        stages: Names of the stages that will compute something; the others give no warning.
+        sentences: The estimated number of sentences that they draw from.
+
+    Returns:
+        One message for each stage whose sample is too small.
+    """
     for settings in config.asked_stages():
         sample = getattr(settings, "sample", 1.0)
         if settings.name in stages and not isinstance(sample, Rows) and 0 < sample * sentences < FEW_DRAWN:

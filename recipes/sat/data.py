@@ -13,6 +13,7 @@ Cost: spaCy's rules once over the corpus, then about 3 MB/s per core for writing
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -36,9 +37,6 @@ WAYS = ("clean", "clean", "bare", "bare", "careless", "careless", "lower", "unpu
 GOLD_WAYS = ("clean", "clean", "clean", "bare", "bare", "careless", "lower", "unpunctuated")
 ALIGNED_SENTENCES = 30  # neighbouring segments of aligned records that make a document
 BATCH = 200  # documents segmented at once
-
-_PUNCTUATION = "".join(chr(code) for code in range(0x110000) if unicodedata.category(chr(code)).startswith("P"))
-_WITHOUT_PUNCTUATION = str.maketrans("", "", _PUNCTUATION)
 _FINAL = re.compile(r"[.!?…。！？]+[\"'”’»)]*$")
 _WITHOUT_SPACES = {"zho_Hans", "zho_Hant", "jpn_Jpan", "tha_Thai"}
 INSERTED = 0.12  # of the sentences get a word with a full stop
@@ -73,6 +71,12 @@ _INSERTS = {
         "см. с. N", "др.", "N тыс. X", "стр. N", "проф. X", "св. X",
     ),
 }  # fmt: skip
+
+
+@functools.cache
+def _without_punctuation() -> dict[int, None]:
+    """For `str.translate`; made when it is first asked for, as it takes a second."""
+    return {code: None for code in range(0x110000) if unicodedata.category(chr(code)).startswith("P")}
 
 
 @dataclass(frozen=True)
@@ -261,7 +265,7 @@ def write(document: LabelledDocument, way: str, rng: random.Random) -> tuple[str
     if way in ("bare", "lower"):
         sentences = [sentence.lower() for sentence in sentences]
     if way in ("bare", "unpunctuated"):
-        sentences = [" ".join(sentence.translate(_WITHOUT_PUNCTUATION).split()) for sentence in sentences]
+        sentences = [" ".join(sentence.translate(_without_punctuation()).split()) for sentence in sentences]
     ends, kinds, place = [], [], 0
     kept = [one for one in zip(sentences, spaces, document.ends_paragraph, strict=True) if one[0]]
     for sentence, space, last in kept:

@@ -199,7 +199,7 @@ def test_marks_of_workers_that_died_in_an_earlier_phase_count_in_the_next(make_c
     assert {path.removeprefix(f"{run}/starts/") for path in store.find(f"{run}/starts")} == found
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_workers_that_die_or_stop(
     make_config: MakeConfig, tmp_path: Path, whole: dict[str, str], sign: signal.Signals
 ) -> None:
@@ -253,7 +253,9 @@ class CountingStore(Store):
         return fresh
 
 
-@pytest.mark.parametrize(("tasks", "shards"), [(1000, 15_127), (1000, 1000), (8, 30)])
+@pytest.mark.parametrize(
+    ("tasks", "shards"), [pytest.param(1000, 15_127, marks=pytest.mark.slow), (1000, 1000), (8, 30)]
+)
 def test_tasks_that_start_together_rarely_try_the_same_shard(tasks: int, shards: int) -> None:
     """All see the same listing, in which nothing is claimed. A store that takes 3 500 writes a second answers all."""
     store = CountingStore()

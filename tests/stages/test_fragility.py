@@ -169,6 +169,7 @@ def test_text_is_made_where_there_are_no_networks(part: pa.Table, scaler: bytes)
     assert result.counts["external_texts"] <= 3 * part.num_rows and result.counts["out_of_memory"] == 0
 
 
+@pytest.mark.slow
 def test_nothing_depends_on_batches_or_neighbours(part: pa.Table, scaler: bytes) -> None:
     whole = scored(part, scaler)
     table = whole.families["fragility"]

@@ -58,6 +58,7 @@ def probabilities(
     return np.split(found, edges[1:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [64, 96])
 def test_boundaries_are_those_of_wtpsplit(stride: int) -> None:
     card = load_sat_card("sat-tiny")
@@ -71,6 +72,7 @@ def test_boundaries_are_those_of_wtpsplit(stride: int) -> None:
     assert boundaries > 300
 
 
+@pytest.mark.slow
 def test_sentences_are_those_of_wtpsplits_split() -> None:
     document = texts()[0]
     split = official(TINY).split(document, threshold=0.25, stride=64, block_size=BLOCK, split_on_input_newlines=False)
@@ -161,6 +163,7 @@ def copy_of_tiny(folder: Path, **changes: Any) -> Path:
     return card
 
 
+@pytest.mark.slow
 def test_a_lora_adapter_is_merged_as_wtpsplit_does(tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()

@@ -26,7 +26,9 @@ def threads_are_put_back() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=[256, 512, "sonar-tiny"])
+@pytest.fixture(
+    scope="module", params=[256, *(pytest.param(one, marks=pytest.mark.slow) for one in (512, "sonar-tiny"))]
+)
 def networks(request: pytest.FixtureRequest) -> tuple[SonarTextEncoder, SonarTextDecoder]:
     if request.param == "sonar-tiny":
         card = load_card("sonar-tiny")

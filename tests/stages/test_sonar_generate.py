@@ -77,6 +77,7 @@ def test_beam_search_is_the_plain_one(
         assert_same(ours, plain_beam_search(decoder(seed), number, limit, beam, length_penalty))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 5), rows, st.integers(2, 10))
 def test_ties_are_broken_as_one_sentence_alone_breaks_them(seed: int, chosen: list[tuple[int, int]], beam: int) -> None:

@@ -163,7 +163,8 @@ def test_a_layout_that_is_not_the_files_is_an_error_that_says_so(ported: ModelCa
         )
 
 
-@pytest.mark.parametrize("layout", ["native", pytest.param("fairseq2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["native", "fairseq2"])
 def test_loading_never_holds_a_model_twice(layout: str, tmp_path: Path) -> None:
     """Private memory (not the mapped file, which the kernel may drop) grows by the model and little more."""
     code = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import logging
@@ -12,11 +13,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from pipeline.base.messages import PACKAGES
-from pipeline.cli import main
+from pipeline.cli import app, main
 
 PIPELINE = str(Path(sys.executable).parent / "pipeline")
+
+
+@functools.cache
+def _commands() -> object:
+    """All commands with their options, which a process otherwise makes of functions each time."""
+    return typer.main.get_command(app)
 
 
 def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -28,6 +36,7 @@ def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             patch.setattr(sys, "argv", command)
+            patch.setattr("pipeline.cli.app", _commands())
             patch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
             with pytest.raises(SystemExit) as ended:
                 main()

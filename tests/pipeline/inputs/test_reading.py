@@ -280,6 +280,7 @@ def zstd_with_a_window_of_2_gb(pieces: int) -> bytes:
     return b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + b"".join(one.to_bytes(3, "little") + b"\n" for one in sizes)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_a_small_file_holds(tmp_path: Path) -> None:
     """A few kB hold 67 million line ends or a line of 250 MB, which is set aside, as are a page of Parquet of 200 MB
     and a frame whose window is 2 GB; and not many rows at once have a copy of a long value of a dictionary.

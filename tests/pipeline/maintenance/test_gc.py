@@ -18,6 +18,7 @@ from tests.support.runs import FITS, run
 ORPHAN = "fits/scaler.00000000-000000.safetensors"
 
 
+@pytest.mark.slow
 def test_results_of_older_settings_go(make_config: MakeConfig, tmp_path: Path) -> None:
     path, out = make_config(**FITS), tmp_path / "out"
     run(path)

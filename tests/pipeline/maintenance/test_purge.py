@@ -86,6 +86,7 @@ def everything(out: Path) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_a_document_goes_for_good_and_nothing_else_changes(make_config: MakeConfig, tmp_path: Path) -> None:
     path, out = make_config(**SCORES), tmp_path / "out"
     run(path, "autobleu.length_extra=2", "segment.max_chars=90")  # older settings leave their results

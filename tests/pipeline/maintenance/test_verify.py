@@ -130,6 +130,7 @@ def test_what_a_receipt_vouches_for_but_nobody_should_write(corpus: Path) -> Non
     assert "1" in what and any("row groups" in one for one in what)
 
 
+@pytest.mark.slow
 def test_two_corpora_are_compared(corpus: Path, finished: Path, make_config: MakeConfig, tmp_path: Path) -> None:
     def compared(one: Path, other: Path) -> tuple[bool, str]:
         shown = io.StringIO()

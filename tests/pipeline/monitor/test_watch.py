@@ -30,6 +30,7 @@ def held_by_jobs(store: Store, run: str) -> RunWatcher:
     )
 
 
+@pytest.mark.slow
 def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_path: Path) -> None:
     for name in "abc":  # each is in work for several heartbeats
         documents = [one | {"id": f"{name}-{one['id']}"} for one in sample_documents("libreoffice-eng", 48)]

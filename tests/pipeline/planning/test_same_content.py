@@ -145,6 +145,7 @@ def test_one_byte_of_the_same_size_is_seen(make_config: MakeConfig) -> None:
     assert left(path)["chunks_to_segment"] == 0
 
 
+@pytest.mark.slow
 def test_appending_redoes_only_what_changed(tmp_path: Path) -> None:
     documents = [{"text": f"Document {number}. {'The cat sat on the mat. ' * 40}"} for number in range(320)]
     jsonl(tmp_path / "in", documents[:220])

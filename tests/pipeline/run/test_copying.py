@@ -99,6 +99,7 @@ def assert_same(out: Path, anew: Path) -> None:
     assert check(Corpus(str(out)), lambda done: None) == []
 
 
+@pytest.mark.slow
 def test_only_a_document_that_was_appended_is_computed(path: Path, tmp_path: Path) -> None:
     out, before = tmp_path / "out", receipts(tmp_path / "out")
     assert not any("replaces" in one for one in before.values()), "ledgers of earlier versions would not agree"
@@ -114,6 +115,7 @@ def test_only_a_document_that_was_appended_is_computed(path: Path, tmp_path: Pat
     assert_same(out, in_place(path, out))
 
 
+@pytest.mark.slow
 def test_a_document_that_was_changed_is_computed_again(path: Path, tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "in/postgresql-eng.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -149,6 +151,7 @@ def test_a_purge_copies_rows_without_segmenting_or_networks(path: Path, tmp_path
     assert run(path).startswith("Nothing to do.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["sentences", "embeddings"])
 def test_what_is_damaged_is_not_copied(path: Path, tmp_path: Path, family: str) -> None:
     """It is made again from the input, and a receipt says why."""

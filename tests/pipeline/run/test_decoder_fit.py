@@ -41,6 +41,7 @@ def card_in(output: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_it_is_a_fit_like_others_and_its_card_is_a_decoder(make_config: MakeConfig, tmp_path: Path) -> None:
     config = load_config(path := make_config(**SECTIONS))
     assert make_plan(config).missing_fits == ("scaler", "rvq", "decoder")

@@ -145,6 +145,7 @@ def test_a_damaged_artifact_is_not_used(make_config: MakeConfig, tmp_path: Path)
     assert len(list((tmp_path / "out/fits").glob("rvq.*.safetensors"))) == 2
 
 
+@pytest.mark.slow
 def test_an_artifact_of_another_corpus(make_config: MakeConfig, tmp_path: Path) -> None:
     """Taken as it is where the embeddings are of the same kind; refused with both fingerprints where they are not."""
     path = make_config(**FITS)
@@ -218,6 +219,7 @@ def test_select_alone_makes_a_new_run(make_config: MakeConfig, tmp_path: Path) -
     assert "chars &gt;= 10" in (tmp_path / "out/report/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_report_of_what_is_half_done(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(**FITS | {"report": {}})
     run(path)
@@ -228,6 +230,7 @@ def test_a_report_of_what_is_half_done(make_config: MakeConfig, tmp_path: Path) 
     assert "mean shift of medians, in IQR" in (tmp_path / "out/report/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_every_stage_in_all_its_phases(make_config: MakeConfig) -> None:
     """The same parts are visited for encoding, for fragility, and for what is predicted of it."""
     fragility = {"sample": {"rows": 10_000}, "noise_levels": [0.1, 0.9], "length_extra": 1, "length_factor": 1.0}

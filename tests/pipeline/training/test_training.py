@@ -336,6 +336,7 @@ def test_who_reads_the_same_files_is_said(corpus: Path, lanes: int, said: str | 
     assert re.match(said, shown.getvalue()) if said else not shown.getvalue()
 
 
+@pytest.mark.slow
 def test_two_processes_with_shares_of_the_model_agree_with_one(corpus: Path) -> None:
     settings: dict[str, Any] = {"model": two_tower(corpus)}
     trained(corpus, "one", **settings)

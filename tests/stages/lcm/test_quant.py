@@ -108,6 +108,7 @@ def test_eq_23() -> None:
         assert found[row].tolist() == pytest.approx([one / sum(weights) for one in weights], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_first_losses_are_those_of_guessing(
     quant_c: tuple[Lcm, list[float]], quant_d: tuple[Lcm, list[float]]
 ) -> None:

@@ -37,6 +37,7 @@ def ablation_of(corpus: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_each_selection_is_trained_and_judged_like_all(training_corpus: Path) -> None:
     other = yaml.safe_load(training_corpus.read_text()) | {"output": "other", "segment": {"max_chars": 60}}
     (training_corpus.parent / "other.yaml").write_text(yaml.safe_dump(other))

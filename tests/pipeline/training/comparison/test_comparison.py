@@ -53,6 +53,7 @@ def written(corpus: Path, settings: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_rows_are_trained_and_judged_once(training_corpus: Path) -> None:
     path = written(training_corpus, science_of(training_corpus))
     done = pipeline("compare-objectives", path)
