@@ -93,10 +93,10 @@ def measure(folder: str, files: list[int], blocks: pa.Table, world: int, epochs:
 
 
 def _memory() -> tuple[float, float]:
-    """Return MB that the process has by itself, and of mapped files."""
+    """Return MB that the process has by itself, and of mapped files (on a disk or in memory)."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    found = {line[0]: float(line[1]) / 1000 for line in lines if line[0] in ("RssAnon:", "RssFile:")}
-    return found["RssAnon:"], found["RssFile:"]
+    found = {line[0]: float(line[1]) / 1000 for line in lines if line[0].startswith("Rss")}
+    return found["RssAnon:"], found["RssFile:"] + found["RssShmem:"]
 
 
 if __name__ == "__main__":

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 from tests.conftest import ROOT
+from tests.support.processes import start
 
 
 def run(module: str, *arguments: str) -> str:
     """What `python -m benchmarks.<module>` prints; a process of its own, since benchmarks set threads."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = start(*arguments, module=f"benchmarks.{module}", apart=True, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return out

@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import subprocess
@@ -72,15 +73,17 @@ def start(
     session: bool = False,
     die_before: tuple[int, Path] | None = None,
     terminal: str | None = None,
+    module: str | None = None,
     **environment: str,
 ) -> Process:
     """`pipeline` with these arguments. apart: errors are kept apart; session: it leads a process group of its own;
-    terminal: a person sits at this one, and sees what it says.
+    terminal: a person sits at this one, and sees what it says; module: `python -m` this one instead of `pipeline`.
     """
     folder = Path(tempfile.mkdtemp(prefix="command-"))
     out, err = folder / "out.txt", folder / "err.txt" if apart else None
     request = {
-        "arguments": ["pipeline", *map(str, arguments)],
+        "arguments": [module or "pipeline", *map(str, arguments)],
+        "module": module,
         "environment": dict(os.environ) | environment,
         "folder": str(Path.cwd()),
         "out": str(out),
@@ -207,7 +210,11 @@ def _die_before(change: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _become(_serve())
-    from pipeline.cli import main
+    request = _serve()
+    _become(request)
+    if request["module"]:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    else:
+        from pipeline.cli import main
 
-    main()
+        main()
