@@ -89,7 +89,7 @@ def of_another_shape(weights: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [(with_nan, "holds values that are no numbers"), (of_another_shape, "of another shape")]
+    ("change", "message"), [(with_nan, "holds values that are not numbers"), (of_another_shape, "of another shape")]
 )
 def test_weights_that_no_sentence_gets_an_embedding_from(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str

@@ -246,7 +246,7 @@ def test_what_is_lacking() -> None:
     with pytest.raises(ValueError, match=r"no codes.*section rvq"):
         model.losses(of_documents(documents()))
     assert batch.codes is not None
-    with pytest.raises(ValueError, match=r"2 codes a sentence.*3 codebooks"):
+    with pytest.raises(ValueError, match=r"2 codes per sentence.*3 codebooks"):
         model.losses(Batch(batch.embeddings, batch.lengths, batch.weights, batch.codes[:, :2]))
     wide = Codebooks(torch.zeros(2, 4, DIM + 1).half())
     with pytest.raises(ValueError, match=f"codebooks of dimension {DIM + 1}.*scaler of {DIM}"):
