@@ -131,7 +131,7 @@ def test_an_interrupted_fit_goes_on_with_the_same_bits(
     (record,) = (tmp_path / "out/fits").glob("decoder.*.json")
     os.utime(checkpoint, (record.stat().st_mtime - 1,) * 2)
     garbage = find_garbage(Corpus(str(tmp_path / "out")))
-    assert garbage.why == {f"fits/{checkpoint.name}": "the fine-tuning of a decoder that went on from it is done"}
+    assert garbage.why == {f"fits/{checkpoint.name}": "the fine-tuning of a decoder that resumed from it is done"}
     cards = [card_in(tmp_path / name) for name in ("whole", "out", "over")]
     whole, *others = (load_decoder(load_card(str(one))).state_dict() for one in cards)
     assert all(torch.equal(whole[name], other[name]) for other in others for name in whole)
