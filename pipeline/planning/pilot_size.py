@@ -70,12 +70,12 @@ def check_learnable(config: RunConfig, sentences: float, count: str) -> None:
     """Raise `ConfigError` if the predictor has too few rows to learn from, even if the corpus has so many sentences.
 
     Args:
-        config: The settings of the run, with the rates that earlier runs fixed.
-        sentences: The most sentences that the corpus may have.
-        count: How the message counts them, such as `the inputs hold fewer than 30 sentences`.
+        config: the settings of the run, with the rates that earlier runs fixed.
+        sentences: the most sentences that the corpus may have.
+        count: how the message counts them, such as `the inputs hold fewer than 30 sentences`.
 
     Raises:
-        ConfigError: Fewer rows than the predictor needs would be scored by fragility.
+        ConfigError: if fewer rows than the predictor needs would be scored by fragility.
     """
     if not config.predictor or not config.fragility:
         return
@@ -110,9 +110,9 @@ def drawn(config: RunConfig, stages: Collection[str], sentences: float) -> Itera
     """Yield warnings of samples that probably draw no row.
 
     Args:
-        config: The settings of the run.
-        stages: Names of the stages that will compute something; the others give no warning.
-        sentences: The estimated number of sentences that they draw from.
+        config: the settings of the run.
+        stages: names of the stages that will compute something; the others give no warning.
+        sentences: the estimated number of sentences that they draw from.
 
     Returns:
         One message for each stage whose sample is too small.
