@@ -34,14 +34,14 @@ import glob, json, os, subprocess, sys, time
 import ray
 ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
 listening = subprocess.run(["ss", "-tlnHp"], capture_output=True, text=True).stdout.splitlines()
-private = [oct(os.stat(folder).st_mode & 0o777) for folder in glob.glob(f"/tmp/ray-{os.environ['SLURM_JOB_ID']}-*")]
+folders = {folder: oct(os.stat(folder).st_mode & 0o777) for folder in glob.glob("/tmp/ray-*")}
 print("FOUND", json.dumps(dict(
     job=os.environ["SLURM_JOB_ID"],
     argv=sys.argv[1:],
     nodes=sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]),
     listening=[line.split()[3] for line in listening if "users:" in line],
     dashboard=any(line.split()[3].endswith(":8265") for line in listening),
-    private=private,
+    folders=folders,
 )), flush=True)
 stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
 code = "import os, ray; ray.init(address=os.environ['RAY_ADDRESS'])"
@@ -103,6 +103,7 @@ def run(folder: Path, options: list[str], arguments: list[str], **environment: s
 
 def test_a_private_cluster_and_the_exit_code_of_its_command(alone: Path, tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
+    before = set(map(str, Path("/tmp").glob("ray-*")))  # numbers of jobs begin with 1 wherever SLURM is new
     look = f"{sys.executable} {tmp_path / 'look.py'}"
     code, log = run(tmp_path, [], ["a b.yaml", "--only", "encode"], RAY=str(alone), PIPELINE=look)
     assert code == "3", log
@@ -111,9 +112,13 @@ def test_a_private_cluster_and_the_exit_code_of_its_command(alone: Path, tmp_pat
     assert words == ["run", "a b.yaml", "--only", "encode", "--launcher", "ray", "--set"]
     assert address.startswith("launcher.address=127.0.0.1:") and found["nodes"] == ["127.0.0.1"]
     assert {one.rpartition(":")[0] for one in found["listening"]} <= {"127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"}
-    assert not found["dashboard"] and found["private"] == ["0o700"]
+    mark = f"/tmp/ray-{found['job']}-"
+    own = {
+        folder: mode for folder, mode in found["folders"].items() if folder.startswith(mark) and folder not in before
+    }
+    assert not found["dashboard"] and list(own.values()) == ["0o700"]
     assert "STRANGER True" in log, "who has no token is not let in"
-    assert not list(Path("/tmp").glob(f"ray-{found['job']}-*")), "nothing is left behind"
+    assert not any(map(os.path.exists, own)), "nothing is left behind"
 
 
 def test_a_run_on_two_nodes_gives_the_same_corpus(
