@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,13 +100,16 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
     return named | {"fine": fine, "run": run, "accounting": counted, "trainings": trainings, "exports": exports}, fine
 
 
-def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> dict[str, Any]:
+def plan(
+    made: Plan, change: ViewChange | None, further: list[FurtherWork], warnings: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return work by stage with reasons, an estimate, what else is done, and what enters and leaves the corpus.
 
     Args:
         made: what the run would do.
         change: what would enter and leave the corpus; None if nothing was compared.
         further: work that follows the run, such as a training.
+        warnings: what the first records of the inputs tell of surprises to come.
 
     Returns:
         A mapping of JSON values and of dataclasses, which `plain` turns into JSON values.
@@ -143,6 +146,7 @@ def plan(made: Plan, change: ViewChange | None, further: list[FurtherWork]) -> d
         "same_files": made.same_files,
         "further": further,
         "view": moves,
+        "warnings": warnings,
     }
 
 

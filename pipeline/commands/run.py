@@ -191,7 +191,9 @@ def plan(
         if simulated:
             raise ConfigError("--json is for the plan; leave out --simulate")
         moved = view_change(Store(made.config.output), made.view)
-        shapes.print_json("plan", shapes.plan(made, moved, further_work(made, RunOptions(only, until))))
+        shapes.print_json(
+            "plan", shapes.plan(made, moved, further_work(made, RunOptions(only, until)), checked.notices)
+        )
     elif simulated:
         show_simulation(out, simulate(made, documents), chosen)
     else:

@@ -68,9 +68,12 @@ def examine(path: Path | None, start_ray: StartRay | None, ask_slurm: AskSlurm |
 
 
 def _config(path: Path) -> tuple[Check, RunConfig | None]:
+    notices: tuple[str, ...] = ()
     try:
         config, mistakes = read_config(path)
-        found = problems_of(config)[0] if config is not None else []
+        found: list[str] = []
+        if config is not None:
+            found, _, notices = problems_of(config)
         if config is None or mistakes or found:  # the rest of a wrong file is not checked any further
             every = sorted_mistakes([*mistakes, *found])
             return Check("bad", "config", "\n".join(every)), None if mistakes else config
@@ -78,7 +81,8 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
         return Check("bad", "config", str(error)), None
     after = [name for name in ("scaler", "decoder", "train", "report") if getattr(config, name) is not None]
     stages = ", ".join(["segment", *(stage.name for stage in config.asked_stages()), *after])
-    return Check("good", "config", f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"), config
+    told = f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"
+    return Check("warn" if notices else "good", "config", "\n".join([told, *notices])), config
 
 
 def show(console: Console, checks: Iterator[Check]) -> bool:

@@ -28,14 +28,18 @@ class BadRecordError(Exception):
         error: what is wrong, for a person.
         bytes_unreadable: how many bytes of the file are lost with the record.
         kind: `quarantined` or `dropped`.
+        lang: of an unknown language, what was stated or detected.
     """
 
-    def __init__(self, reason: str, error: str, bytes_unreadable: int = 0, kind: Kind = "quarantined") -> None:
+    def __init__(
+        self, reason: str, error: str, bytes_unreadable: int = 0, kind: Kind = "quarantined", lang: str | None = None
+    ) -> None:
         super().__init__(error)
         self.reason = reason
         self.error = error
         self.bytes_unreadable = bytes_unreadable
         self.kind: Kind = kind
+        self.lang = lang
 
 
 @dataclass(frozen=True, slots=True)

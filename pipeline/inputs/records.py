@@ -23,6 +23,7 @@ LONGEST_ID = 4096  # characters
 SHOWN = 20  # column names in a message
 TOO_LONG = "too long"
 DUPLICATE_KEY = "duplicate key"  # a record has two values for one column
+UNKNOWN_LANGUAGE = "unknown language"  # the model does not have it
 
 _MISSING = object()
 
@@ -95,7 +96,7 @@ class RecordMaker:
             doc_id = self._doc_id(values, place)
             text = self._text(values)
             encoded = encode(text, self.settings.text)
-            lang, confidence = (self._lang(values), None) if self.detect is None else self.detect(text)
+            lang, confidence = self._language(values, text)
             shared = None if self.split_column is None else _checked(values.get(self.split_column), self.split_column)
             split = self.splitter(doc_id, encoded, shared)
             kept = {name: self._kept(values, name) for name in self.settings.keep}
@@ -187,6 +188,10 @@ class RecordMaker:
             raise BadRecordError("text is null", f"{column} is null, where a string is needed")
         raise BadRecordError("text is not a string", f"{column} is {_typed(value)}, where a string is needed")
 
+    def _language(self, values: Mapping[str, Any], text: str) -> tuple[str, float | None]:
+        """Return the language of a document, and how certain it is; None if it was stated."""
+        return (self._lang(values), None) if self.detect is None else self.detect(text)
+
     def _lang(self, values: Mapping[str, Any]) -> str:
         if self.lang_column is None:
             return str(self.settings.lang)
@@ -199,7 +204,7 @@ class RecordMaker:
             raise BadRecordError("lang is not a string", what)
         if self.languages is not None and value not in self.languages:
             error = f"{self.lang_column} is {short(value)}; {nearest_languages(value, self.languages)}"
-            raise BadRecordError("unknown language", error)
+            raise BadRecordError(UNKNOWN_LANGUAGE, error, lang=value)
         return value
 
     def _kept(self, values: Mapping[str, Any], column: str) -> Any:
@@ -296,10 +301,11 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
             raise BadRecordError(NOT_CERTAIN, what)
         if found.lang is None:
             what = f"{seems}, for which SONAR has no code in this script; leave such documents out"
-            raise BadRecordError("unknown language", f"{what}, or {stated}")
+            raise BadRecordError(UNKNOWN_LANGUAGE, f"{what}, or {stated}", lang=found.label)
         if languages is not None and found.lang not in languages:
             what = f"{seems}: {found.lang}, which is not among the model's {len(languages)} languages"
-            raise BadRecordError("unknown language", f"{what}; use a model that knows it, or leave such documents out")
+            what = f"{what}; use a model that knows it, or leave such documents out"
+            raise BadRecordError(UNKNOWN_LANGUAGE, what, lang=found.lang)
         return found.lang, found.confidence
 
     return detect

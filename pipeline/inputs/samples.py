@@ -1,8 +1,8 @@
 """Reads the first records of an input: which columns they have, and what becomes of them.
 
 A hundred records each of up to three files (the first, the middle and the last) are read, so the cost does not grow
-with the input; of files that share a chunk, up to a hundred files give a hundred records together. Languages are not
-identified.
+with the input; of files that share a chunk, up to a hundred files give a hundred records together. With `lang: detect`,
+languages are identified as in a run, in 0.2 to 0.4 ms a record.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.column_types import ColumnType, common_type
-from pipeline.inputs.documents import Document, Rejected
+from pipeline.inputs.documents import BadRecordError, Document, Rejected
 from pipeline.inputs.kept_values import found_type, types_of_file
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet
 from pipeline.inputs.readers import documents_of
 from pipeline.inputs.records import RecordMaker
-from pipeline.inputs.settings import InputSettings, LangDetect, SplitSettings
+from pipeline.inputs.settings import InputSettings, SplitSettings
 
 RECORDS = 100  # records read of each file
 FILES = 3
@@ -30,8 +30,8 @@ COUNTED = 1 << 20  # characters of an input in which sentences are counted
 
 @dataclass
 class RecordSample:
-    """What was read: `columns` counts the records that have each column; `langs` are those of documents and rejected
-    records.
+    """What was read: `columns` counts the records that have each column, `langs` the languages of documents, and
+    `unknown` those of records that were rejected because the model does not know their language.
     """
 
     files: list[str] = field(default_factory=list)
@@ -40,6 +40,7 @@ class RecordSample:
     characters: int = 0
     columns: Counter[str] = field(default_factory=Counter)
     langs: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
     splits: Counter[str] = field(default_factory=Counter)  # of documents
     sentences: int = 0  # about, if they were to be counted and there are at most COUNTED characters
     refused: dict[str, list[str]] = field(default_factory=dict)  # reason → errors
@@ -82,7 +83,6 @@ def sample(
         Counts and examples of the records; errors of reading are raised as `read_documents` raises them.
     """
     found = RecordSample()
-    stated = settings.model_copy(update={"lang": "und"}) if isinstance(settings.lang, LangDetect) else settings
     readable = [one for one in chunks if one.format != UNREADABLE]
     some = _some(readable)
     found.whole = len(readable) == len(some)
@@ -95,7 +95,7 @@ def sample(
             stored = types_of_file(file, settings.keep)
             for name, kind in stored.items():
                 found.stored.setdefault(name, []).append(kind)
-            maker = _Noting(file, stated, split, languages, found, keep_values)
+            maker = _Noting(file, settings, split, languages, found, keep_values)
             for item in islice(documents_of(maker), most):
                 if isinstance(item, Document):
                     found.documents += 1
@@ -129,7 +129,7 @@ def _files(chunk: Chunk) -> tuple[list[Chunk], int]:
 
 
 class _Noting(RecordMaker):
-    """A record maker that also notes which columns the records have."""
+    """A record maker that also notes which columns the records have, and languages that are not known."""
 
     def __init__(
         self,
@@ -154,6 +154,14 @@ class _Noting(RecordMaker):
         if self._keep_values:
             self._found.values.append(dict(values))
         return super().make(values, place, raw, line)
+
+    def _language(self, values: Mapping[str, Any], text: str) -> tuple[str, float | None]:
+        try:
+            return super()._language(values, text)
+        except BadRecordError as bad:
+            if bad.lang is not None:
+                self._found.unknown[bad.lang] += 1
+            raise
 
 
 def _parquet_columns(chunk: Chunk) -> tuple[str, ...]:

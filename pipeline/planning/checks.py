@@ -24,7 +24,6 @@ from pipeline.inputs import (
     InputError,
     InputSettings,
     LangColumn,
-    nearest_languages,
     order_chunks,
     plan_chunks,
     plan_inputs,
@@ -37,6 +36,7 @@ from pipeline.inputs.packing import PACKABLE
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.examined import count_sentences
+from pipeline.planning.language_checks import language_findings, stated_language
 from pipeline.planning.section_checks import Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
@@ -98,7 +98,9 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
     one line each.
     """
     cards, found = _models(config)
-    chunks, samples, of_inputs = _inputs(config, cards.get(config.segment.model) or _likely(config.segment.model))
+    chunks, samples, of_inputs, warned = _inputs(
+        config, cards.get(config.segment.model) or _likely(config.segment.model)
+    )
     found += of_inputs
     found += section_problems(config, chunks, samples)
     for check in more:
@@ -106,7 +108,7 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
             check(config)
         except (PipelineError, CardError) as error:
             found.append((("launcher",), str(error)))
-    notices = tuple(f"{config.place(*keys)}: {text}" for keys, text in _of_two_kinds(config, samples))
+    notices = tuple(f"{config.place(*keys)}: {text}" for keys, text in [*warned, *_of_two_kinds(config, samples)])
     return [f"{config.place(*keys)}: {text}" for keys, text in found], chunks, notices
 
 
@@ -171,9 +173,12 @@ def _no_card(name: str, known: Collection[str], error: CardError) -> str:
 
 def _inputs(
     config: RunConfig, card: ModelCard | None
-) -> tuple[ChunkTable | None, list[tuple[InputSettings, RecordSample]], list[Problem]]:
-    """Return the chunks, if they can all be listed, the first records of the readable inputs, and what is wrong."""
+) -> tuple[ChunkTable | None, list[tuple[InputSettings, RecordSample]], list[Problem], list[Problem]]:
+    """Return the chunks, if they can all be listed, the first records of the readable inputs, what is wrong, and what
+    may surprise.
+    """
     found: list[Problem] = []
+    warned: list[Problem] = []
     samples: list[tuple[InputSettings, RecordSample]] = []
     by_input: dict[str, Sequence[Chunk]] = {}
     chunks: ChunkTable | None = None
@@ -194,15 +199,7 @@ def _inputs(
             found.append((("input",), str(together)))
     for index, one in enumerate(config.input):
         keys = ("input", str(index))
-        if isinstance(one.lang, str) and card and one.lang not in card.languages:
-            found.append(
-                (
-                    (*keys, "lang"),
-                    f"input {index + 1}: lang is {one.lang!r}, which {card.name} does not know; "
-                    f"{nearest_languages(one.lang, card.languages)}; or {{column: NAME}}, where each document says its "
-                    "own, or detect, where its text does",
-                )
-            )
+        found += stated_language(one, keys, card) if card else ()
         if one.input_name in by_input:
             try:
                 with translate_errors(one.path):
@@ -219,8 +216,11 @@ def _inputs(
                 found.append(((*keys, "path"), _plain(error, index, one)))
                 continue
             samples.append((one, first))
-            found += [*_columns(config, one, keys, first, card), *_misfits(one, keys, first)]
-    return chunks, samples, found
+            found += [*_columns(config, one, keys, first), *_misfits(one, keys, first)]
+            if card:
+                problems, warnings = language_findings(config, one, keys, first, card)
+                found, warned = [*found, *problems], [*warned, *warnings]
+    return chunks, samples, found, warned
 
 
 def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
@@ -286,10 +286,8 @@ def _plain(error: Exception, index: int, one: InputSettings) -> str:
     )
 
 
-def _columns(
-    config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: RecordSample, card: ModelCard | None
-) -> Iterator[Problem]:
-    """Yield problems with columns that no record of the sample has, and language columns without any known language."""
+def _columns(config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
+    """Yield problems with columns that no record of the sample has."""
     wanted = [((*keys, "text"), "text", one.text)]
     if one.id:
         wanted.append(((*keys, "id"), "id", one.id))
@@ -312,6 +310,3 @@ def _columns(
             f"{of}{key} is {column!r}, but {first.where()} of {one.path} "
             f"{'has' if first.records == 1 else 'have'} no such column; {alike}columns: {', '.join(there)}",
         )
-    unknown = first.refused.get("unknown language", [])
-    if isinstance(one.lang, LangColumn) and unknown and not first.documents and card:
-        yield (*keys, "lang"), f"no record of {first.where()} has a language that {card.name} knows: {unknown[0]}"
