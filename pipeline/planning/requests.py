@@ -52,7 +52,10 @@ class Requests:
 
 
 A_LISTING = Requests(heads=1, lists=2)  # of a folder that is empty
-A_CHUNK = Requests(puts=2, gets=1, heads=3, lists=2, deletes=1)  # its mark; its receipt, looked for, written and read
+A_SEARCH = Requests(lists=1)  # for files of a folder whose names begin in one way
+A_CHUNK = (
+    Requests(puts=2, gets=1, heads=3, lists=2, deletes=1) + A_SEARCH
+)  # mark; receipt; receipts of earlier versions
 A_SHARD = Requests(puts=7, gets=2, heads=5, lists=7, deletes=1) + A_LISTING.times(3)  # lease, plan, marks, record, fold
 A_TASK = Requests(puts=1, gets=1, heads=5, lists=8, deletes=1)  # it begins, and finds nothing more to claim
 A_BEAT = Requests(puts=3, gets=1, heads=2, lists=2)  # of a worker: what it does, its lease, whether it is to stop

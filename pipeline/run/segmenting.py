@@ -371,11 +371,11 @@ class ChunkSegmenter:
                 **facts,
             )
         if not ours:
-            _same(families, receipt, f"{chunk.path}: {path}", facts["device"], chunk)
+            _same(families, receipt, f"{chunk.path}: {path}", chunk, facts["device"])
         return receipt
 
 
-def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: str, chunk: Chunk | None = None) -> None:
+def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, chunk: Chunk, device: str) -> None:
     """Raise `CorpusError` if a part that was committed before comes out differently now, on this device.
 
     What an earlier version wrote in another way stays as it is: offsets inside letters that are composed, and kept
@@ -388,7 +388,7 @@ def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, device: s
     changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))
     if not changed:
         return
-    kept = {f"documents.{name}" for name in (read_otherwise_before(chunk, kept_names(digests)) if chunk else ())}
+    kept = {f"documents.{name}" for name in read_otherwise_before(chunk, kept_names(digests))}
     if {*changed} <= {*OFFSETS, *kept}:
         _log.warning(
             "%s has %s as an earlier version wrote them, and keeps them; delete that file and run again to have them "

@@ -19,10 +19,12 @@ from pipeline.config.load import load_config
 from pipeline.corpus.fingerprint import column_digest
 from pipeline.corpus.receipts import Receipt
 from pipeline.corpus.recipes import reading_recipe
+from pipeline.inputs import plan_chunks
 from pipeline.run import segmenting
 from tests.conftest import write_config, write_jsonl
 from tests.support.cli import pipeline
 from tests.support.corpora import begin_without_packing
+from tests.support.inputs import entry
 from tests.support.runs import bring_up_to_date
 
 TEXT = "The market opens at seven. By nine the best bread is gone."
@@ -234,14 +236,16 @@ def test_corpora_of_text_alone_stay_as_they_are(tmp_path: Path) -> None:
     assert pipeline("verify", tmp_path / "out").returncode == 0
 
 
-def test_a_chunk_that_an_earlier_version_began_is_gone_on_with() -> None:
+def test_a_chunk_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "in.jsonl", documents("a", [{"year": 2010}]))
+    (chunk,) = plan_chunks(entry(tmp_path))
     families = {"documents": pa.table({"doc": [0], "year": [2010]})}
     as_text = {"documents.doc": column_digest(pa.array([0])), "documents.year": column_digest(pa.array(["2010"]))}
     receipt = Receipt.model_construct(columns=as_text, counts={}, device="cpu")
-    segmenting._same(families, receipt, "in.jsonl: part", "cpu")
+    segmenting._same(families, receipt, "in.jsonl: part", chunk, "cpu")
     typed = receipt.model_copy(update={"counts": {'kept.["year", "string"]': 1.0}})
     with pytest.raises(CorpusError, match=r"documents\.year"):
-        segmenting._same(families, typed, "in.jsonl: part", "cpu")
+        segmenting._same(families, typed, "in.jsonl: part", chunk, "cpu")
 
 
 def test_a_declared_type_makes_a_column_anew_and_nothing_else(tmp_path: Path) -> None:

@@ -15,12 +15,16 @@ from launchers.slurm.task import Task
 from pipeline.config.load import load_config
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.states import total_of
+from pipeline.inputs import plan_chunks
 from pipeline.planning.plan import make_plan
-from pipeline.planning.requests import MULTIPART_BYTES, Requests, month_dollars, puts_of
+from pipeline.planning.requests import A_SEARCH, MULTIPART_BYTES, Requests, month_dollars, puts_of
 from pipeline.planning.simulation import simulate
 from pipeline.run.phases import read_phase
+from pipeline.run.rewriting import version_before
+from pipeline.storage.store import Store
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.faults.s3_proxy import S3Proxy
+from tests.support.inputs import entry
 from tests.support.workers import SLURM, order_phase
 
 KINDS = {"PUT": "puts", "POST": "puts", "GET": "gets", "HEAD": "heads", "LIST": "lists", "DELETE": "deletes"}
@@ -37,6 +41,27 @@ class CountingStore(S3Proxy):
         self.kinds[KINDS["LIST" if "list-type=2" in path else command]] += 1
         return super().draw(command, path)
 
+    def seen(self) -> Requests:
+        """Requests since `kinds` was cleared."""
+        return Requests(**{kind: float(self.kinds[kind]) for kind in set(KINDS.values())})
+
+
+def test_a_new_chunk_costs_a_search_for_its_earlier_versions(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", sample_documents("postgresql-eng", 1))
+    (chunk,) = plan_chunks(entry(tmp_path))
+    clients = fsspec.get_filesystem_class("s3")
+    with CountingStore(os.environ["AWS_ENDPOINT_URL"]) as counting:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", counting.url)
+        clients.clear_instance_cache()
+        store = Store(f"{bucket}/corpus")
+        store.write("chunks/00/another.json", b"{}")
+        counting.kinds.clear()
+        assert version_before(store, chunk, "now", "recipe") is None
+    clients.clear_instance_cache()
+    assert counting.seen() == A_SEARCH
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("claimed", [1, 3])
@@ -52,7 +77,7 @@ def test_a_simulation_agrees_with_a_counted_store_within_a_tenth(tmp_path: Path,
         store, _, folder = order_phase(path)
         counting.kinds.clear()
         Task(Console(quiet=True), store.url, folder).work()
-        seen = Requests(**{kind: float(counting.kinds[kind]) for kind in set(KINDS.values())})
+        seen = counting.seen()
     clients.clear_instance_cache()
     spec, plan = read_phase(store, folder), make_plan(load_config(path))
     total = total_of(plan.chunks)
