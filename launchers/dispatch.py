@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from pipeline.config.run_config import RunConfig
     from pipeline.monitor.run_status import Cluster
-    from pipeline.run.run import Backend, RunOptions
+    from pipeline.run.options import RunOptions
+    from pipeline.run.run import Backend
 
 
 def backend_of(config: RunConfig, options: RunOptions) -> Backend:

@@ -18,7 +18,7 @@ from rich.text import Text
 from launchers.ray_cluster import TOKEN_HINT, checked_address
 from pipeline.base.errors import ConfigError
 from pipeline.config.run_config import RunConfig
-from pipeline.run.run import RunOptions
+from pipeline.run.options import RunOptions
 
 INTERRUPTED = 130
 _PIPELINE = ("python", "-m", "pipeline.cli")

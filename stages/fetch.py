@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import http.client
 import importlib.util
 import os
 import re
@@ -25,9 +24,7 @@ import stat
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -307,6 +304,8 @@ class _Answer:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the bytes; raises _BrokeOffError if reading fails."""
+        import http.client
+
         while True:
             try:
                 block: bytes = self.stream.read(_BLOCK)
@@ -328,6 +327,10 @@ def _open(url: str, start: int, validator: str | None) -> Iterator[_Answer]:
 
 
 def _open_http(url: str, start: int, validator: str | None) -> _Answer:
+    import http.client  # in milliseconds, and few commands fetch anything
+    import urllib.error
+    import urllib.request
+
     headers = {"User-Agent": "sonar-pipeline"}
     if start:
         headers |= {"Range": f"bytes={start}-"} | ({"If-Range": validator} if validator else {})

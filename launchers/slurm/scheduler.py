@@ -25,8 +25,9 @@ from pipeline.coordination.lock import CANCEL
 from pipeline.corpus.runs import SUMMARY, RunRecord, newest_config, newest_view
 from pipeline.run.expected import raise_if_unexpected
 from pipeline.run.finish import finish
+from pipeline.run.options import ends_with_training
 from pipeline.run.phases import SPEC_FILE, failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
-from pipeline.run.run import ends_with_training, plan_run
+from pipeline.run.run import plan_run
 from pipeline.run.steps import Step, next_step
 from pipeline.run.tasks import MAX_STARTS
 from pipeline.storage.records import read_json

@@ -23,7 +23,8 @@ from pipeline.coordination.identity import check_identity, identity
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import holder_info, set_holder
 from pipeline.corpus.runs import RunRecord
-from pipeline.run.run import RunOptions, Submit
+from pipeline.run.options import RunOptions
+from pipeline.run.run import Submit
 from pipeline.storage.records import read_json
 from pipeline.storage.remote import is_remote
 from pipeline.storage.store import Store

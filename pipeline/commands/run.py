@@ -98,7 +98,7 @@ def run(
     """
     from launchers.dispatch import backend_of, slurm_cluster
     from pipeline.run.expected import raise_if_unexpected
-    from pipeline.run.run import RunOptions
+    from pipeline.run.options import RunOptions
     from pipeline.run.run import run as run_corpus
     from pipeline.storage.store import Store
 
@@ -166,15 +166,18 @@ def plan(
     from pipeline.monitor.further import further_work, show_further
     from pipeline.planning.plan import make_plan
     from pipeline.planning.removal import show_change, view_change
-    from pipeline.planning.simulation import simulate
-    from pipeline.planning.tables import gpus_of, show_plan, show_simulation
-    from pipeline.run.run import RunOptions
+    from pipeline.planning.tables import show_plan
+    from pipeline.run.options import RunOptions
     from pipeline.storage.store import Store
 
     for option, value in (("--documents", documents), ("--gpus", gpus)):
         if value is not None and not simulated:
             raise ConfigError(f"{option} {value} belongs to --simulate; give that as well")
-    chosen = gpus_of(gpus)
+    if simulated:
+        from pipeline.planning.simulation import simulate
+        from pipeline.planning.simulation_tables import gpus_of, show_simulation
+
+        chosen = gpus_of(gpus)
     without_pandas()
     checked = load_checked(config, overrides)
     if calibrating:
@@ -235,8 +238,8 @@ def retry(
       pipeline retry corpus.yaml --reason "segmentation failed"
     """
     from launchers.dispatch import backend_of
+    from pipeline.run.options import RunOptions
     from pipeline.run.retry import retry as retry_chunks
-    from pipeline.run.run import RunOptions
 
     if not quarantined and reason is None:
         raise ConfigError(

@@ -36,6 +36,7 @@ PACKING = "packed"  # in the header: the formats whose small files share chunks;
 CONFIG = "corpus.yaml"  # the settings of a run, in its folder
 SUMMARY = "summary.json"  # how a run ended, in its folder
 EXPECTATIONS = "expectations"  # in that summary: what the report expects, and whether it holds
+REPORT = "report/index.html"  # in the corpus
 PROGRESS = "progress.json"  # the progress of a run that this process drives
 STARTS = "starts"  # marks of tasks that were begun, below a run's folder
 EVENTS = "events"  # the log of the process that drives a run, below its folder

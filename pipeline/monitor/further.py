@@ -12,14 +12,10 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
-from pipeline.corpus.runs import newest_is
-from pipeline.monitor.trainings import training_in_words
+from pipeline.corpus.runs import REPORT, newest_is
 from pipeline.planning.plan import Plan
-from pipeline.run.finish import REPORT
-from pipeline.run.run import RunOptions, ends_with_training
+from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.storage.store import Store
-from pipeline.training.record import RECORD, changed_since
-from pipeline.training.status import training_status
 from stages.cards import CardError
 
 
@@ -55,6 +51,9 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
 
 
 def _training(store: Store, plan: Plan) -> FurtherWork:
+    from pipeline.training.record import RECORD, changed_since  # their records take milliseconds, and few plans train
+    from pipeline.training.status import training_in_words, training_status
+
     settings = plan.config.train
     assert settings
     what = f"{settings.model} in {settings.folder}"

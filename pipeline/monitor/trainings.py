@@ -17,6 +17,7 @@ from pipeline.training.status import (
     TrainingStatus,
     last_metrics,
     read_metrics,
+    training_in_words,
     training_statuses,
 )
 
@@ -125,13 +126,6 @@ def _last(store: Store, run: str) -> Numbers:
         return last_metrics(store, run)
     except CorpusError as error:
         return {"damaged": visible(str(error))}
-
-
-def training_in_words(one: TrainingStatus) -> str:
-    """Describe the progress of a training."""
-    if one.damaged:
-        return one.damaged
-    return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"
 
 
 def _state(one: TrainingStatus, cluster: Cluster) -> str:

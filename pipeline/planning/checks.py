@@ -41,7 +41,6 @@ from pipeline.planning.section_checks import Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
-from stages.fragility.card import load_external_card, shipped_external_cards
 from stages.lcm.card import load_lcm_card, shipped_lcm_cards
 from stages.segment.sat.card import load_sat_card, shipped_sat_cards
 from stages.sonar.card import ModelCard, load_card, shipped_cards
@@ -145,6 +144,8 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
     if config.segment.uses_sat:
         others.append((("segment", "sat"), config.segment.sat, load_sat_card, shipped_sat_cards()))
     if config.fragility:
+        from stages.fragility.card import load_external_card, shipped_external_cards
+
         others.append(
             (("fragility", "external"), config.fragility.external, load_external_card, shipped_external_cards())
         )

@@ -22,7 +22,7 @@ from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
-from pipeline.corpus.runs import EXPECTATIONS, RunRecord, newest_is
+from pipeline.corpus.runs import EXPECTATIONS, REPORT, RunRecord, newest_is
 from pipeline.corpus.states import fold, total_of
 from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, keep_rates
@@ -34,7 +34,6 @@ from pipeline.run.expected import checked_expectations
 from pipeline.storage.store import Store
 
 SHOWN_ROWS = 500_000
-REPORT = "report/index.html"
 
 
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:

@@ -27,7 +27,8 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import check_corpus
 from pipeline.corpus.states import ChunkState
 from pipeline.planning.plan import make_plan
-from pipeline.run.run import Backend, RunOptions, run
+from pipeline.run.options import RunOptions
+from pipeline.run.run import Backend, run
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 

@@ -45,6 +45,7 @@ from pipeline.planning.tables import show_aliases, show_same
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.expected import check_strict, raise_if_unexpected
 from pipeline.run.finish import finish, nothing_to_do
+from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.run.steps import compare, decide, next_step
 from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
@@ -82,20 +83,6 @@ class Backend:
     close: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The options of the command, as `pipeline/cli.py` explains them."""
-
-    only: str | None = None
-    until: str | None = None
-    refit: Collection[str] = ()
-    take_over: bool = False
-    accept_removal: bool = False
-    ask: Callable[[str], bool] | None = None  # asks the person at the terminal; None: there is nobody
-    strict: bool = False  # what does not hold of report.expect is an error
-    chunks: Sequence[Chunk] | None = None  # chunks of the inputs, in the order of the run, if they are listed already
-
-
 def run(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:
     """Bring a corpus up to date, then train on it if there is a section `train`.
 
@@ -129,11 +116,6 @@ def _check_training(config: RunConfig) -> None:
     with contextlib.suppress(CorpusError):  # of damaged records, which the training itself reports
         if store.exists(f"{folder}/{TRAINING}") and training_status(store, folder).holds_model:
             refuse(folder, changed_since(store, config))
-
-
-def ends_with_training(config: RunConfig, options: RunOptions) -> bool:
-    """Return whether a run ends with training."""
-    return config.train is not None and options.only is None and options.until is None
 
 
 def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:

@@ -100,6 +100,13 @@ def _stands(store: Store, run: str) -> TrainingStatus:
         return TrainingStatus(run, 0, 0, False, damaged=visible(str(error)))
 
 
+def training_in_words(one: TrainingStatus) -> str:
+    """Describe the progress of a training."""
+    if one.damaged:
+        return one.damaged
+    return f"trained, {one.of} steps" if one.finished else f"step {one.steps} of {one.of} is saved"
+
+
 def last_metrics(store: Store, run: str) -> Numbers:
     """Return what a training logged last of its steps; empty if nothing."""
     return next((line for line in reversed(read_metrics(store, run)) if line["kind"] == "train"), {})

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from stages.cards import CardError
 from stages.sonar.card import ModelCard
-from stages.sonar.tokenizer import SonarTokenizer
 
 ENOUGH = 20_000  # characters of a language, to see how long tokens are
 FEWEST = 1.5  # characters per token; English has about 4
@@ -40,8 +39,10 @@ def cut_by_tokens(counts: Mapping[str, tuple[int, int]], max_tokens: int | None,
 
 def tokens_by_language(card: ModelCard, texts: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Return language → characters and tokens of its text; empty if the tokenizer's file is not on this machine."""
-    if not card.path("tokenizer").is_file():
+    if not texts or not card.path("tokenizer").is_file():
         return {}
+    from stages.sonar.tokenizer import SonarTokenizer  # imports sentencepiece, which few plans need
+
     try:
         tokens = SonarTokenizer(card).count(list(texts.values()))
     except CardError:  # another file than the card describes, which the loading of the model tells

@@ -27,7 +27,7 @@ import pytest
 from pipeline import Corpus
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.maintenance.verify import check
-from pipeline.run.run import RunOptions
+from pipeline.run.options import RunOptions
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, write_config
 from tests.support.cli import pipeline

@@ -13,7 +13,8 @@ from pipeline.config.load import load_config
 from pipeline.corpus.events import Event
 from pipeline.corpus.runs import RunRecord
 from pipeline.planning.plan import Plan, make_plan
-from pipeline.run.run import Backend, RunOptions
+from pipeline.run.options import RunOptions
+from pipeline.run.run import Backend
 from pipeline.run.run import run as run_corpus
 from pipeline.storage.store import Store
 

@@ -10,7 +10,7 @@ from pipeline import Corpus
 from pipeline.base.errors import CorpusError
 from pipeline.maintenance.gc import delete, garbage
 from pipeline.maintenance.verify import check
-from pipeline.run.run import RunOptions
+from pipeline.run.options import RunOptions
 from tests.conftest import MakeConfig, data_digests
 from tests.support.cli import pipeline
 from tests.support.runs import FITS, run

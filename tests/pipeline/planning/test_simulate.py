@@ -14,7 +14,8 @@ from pipeline.base.errors import ConfigError
 from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.planning.simulation import Simulation, simulate
-from pipeline.planning.tables import gpus_of, large, show_simulation, span
+from pipeline.planning.simulation_tables import gpus_of, show_simulation, span
+from pipeline.planning.tables import large
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline
 from tests.support.runs import FITS, run

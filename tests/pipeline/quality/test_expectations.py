@@ -21,7 +21,8 @@ from pipeline.conditions.expression import parse
 from pipeline.config.load import load_config
 from pipeline.config.report import MEASURES, Limit, ReportSettings, limit_of
 from pipeline.quality.expectations import FEW, Expectation, as_summary, check_expectations, measure_rows, of_summary
-from pipeline.run.run import Backend, RunOptions, run
+from pipeline.run.options import RunOptions
+from pipeline.run.run import Backend, run
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
 

@@ -24,8 +24,8 @@ from pipeline.corpus.states import read_state
 from pipeline.planning.plan import make_plan
 from pipeline.run import compare_ids as compare_module
 from pipeline.run.compare_ids import compare_ids
+from pipeline.run.options import RunOptions
 from pipeline.run.phases import plan_of_shard, read_phase, write_phase
-from pipeline.run.run import RunOptions
 from pipeline.storage.store import Store
 from tests.conftest import data_digests, write_config, write_jsonl
 from tests.support.cli import pipeline, said

@@ -22,8 +22,9 @@ from pipeline.maintenance.verify import check
 from pipeline.planning.checks import load_checked
 from pipeline.planning.plan import make_plan
 from pipeline.run.fitting import fit
+from pipeline.run.options import RunOptions
 from pipeline.run.pilot import pilot_of
-from pipeline.run.run import Backend, RunOptions
+from pipeline.run.run import Backend
 from pipeline.run.run import run as run_corpus
 from pipeline.storage.store import Store
 from stages.scaler.robust import RobustScaler

@@ -18,8 +18,9 @@ from pipeline.config.load import load_config
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.maintenance.verify import check
 from pipeline.planning.plan import make_plan
+from pipeline.run.options import RunOptions
 from pipeline.run.retry import retry
-from pipeline.run.run import Backend, RunOptions
+from pipeline.run.run import Backend
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents
 from tests.support.cli import pipeline
