@@ -10,7 +10,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 # 24 000 files are compiled in a minute of CPU, for which pip would use one core. Those for other Pythons are left out.
 COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
-# A third worker fills the waits of two on two cores. Of the slow tests, two workers wait for SLURM most of the time.
+# A third worker fills the waits of two on two cores. Slow tests wait more, for SLURM; those of a file share its corpora.
 WORKERS ?= 3
 WORKERS_OF_SLOW ?= 4
 # Corpora of tests lie in memory where 4 GB are free: on a disk, tests wait for thousands of files to be synced.
@@ -35,7 +35,7 @@ test: .venv/tested
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 
 test-rest: .venv/tested
-	$(PYTEST) -n $(WORKERS_OF_SLOW) --dist loadgroup --durations=40 -m "not ($(FAST)) and not gpu"
+	$(PYTEST) -n $(WORKERS_OF_SLOW) --dist loadfile --no-loadscope-reorder --durations=40 -m "not ($(FAST)) and not gpu"
 
 test-all: test test-rest
 

@@ -16,6 +16,7 @@ again are set aside by their marks (`pipeline/run/tasks.py`), and the wave ends.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import warnings
@@ -232,6 +233,8 @@ def _round(items: list[Item], work: Work, *, at_once: bool) -> Iterator[dict[str
     finally:
         if bundles:
             bundles.remove()
+        del data, sources
+        gc.collect()  # an actor that died keeps its CPUs and GPUs from the next round while anything refers to it
 
 
 def _of_actors(places: Iterator[Any] | None) -> dict[str, Any]:

@@ -35,23 +35,26 @@ settings.load_profile("same")
 ROOT = Path(__file__).parent.parent
 TINY_CARD = Path(__file__).parent / "stages/fixtures/sonar-space-tiny/card.yaml"
 MakeConfig = Callable[..., Path]
+LONG = (  # files whose slow tests take minutes, the longest first
+    "launchers/test_training.py", "faults/test_s3.py", "faults/test_outage.py", "launchers/test_slurm_jobs.py",
+    "faults/test_kill.py", "launchers/test_ray_gpus.py", "launchers/test_gpu_run.py", "faults/test_poison.py",
+    "conf/test_ray_in_slurm.py", "benchmarks/test_benchmarks.py", "faults/test_damage.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for SLURM is marked so. Two workers of pytest-xdist do what needs it, and wait for its jobs: one the
-    trainings, one the rest. More would fill the CPUs of its only node.
+    """Who asks for SLURM is marked so; what is marked `gpu` is skipped where torch sees none.
 
-    What is marked `gpu` is skipped where torch sees none.
+    Files that take minutes are begun first, so that no worker of pytest-xdist begins one when the others are done.
     """
     for item in items:
         if item.get_closest_marker("gpu") and not _sees_a_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
-        if item.get_closest_marker("slurm"):
-            trains = item.path == ROOT / "tests/launchers/test_training.py"
-            item.add_marker(pytest.mark.xdist_group("slurm, trainings" if trains else "slurm"))
+    order = {f"tests/{name}": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.relative_to(ROOT).as_posix(), len(order)))
 
 
 def pytest_collection_finish() -> None:

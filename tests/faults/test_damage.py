@@ -32,7 +32,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 
 
 @pytest.mark.faults
-@pytest.mark.xdist_group("damage")  # they share a corpus
 @pytest.mark.parametrize(("kind", "damage"), CASES)
 def test_damage_is_told_and_mended(whole: Damaged, kind: str, damage: str) -> None:
     if not whole.possible(kind, damage):
@@ -42,7 +41,6 @@ def test_damage_is_told_and_mended(whole: Damaged, kind: str, damage: str) -> No
 
 
 @pytest.mark.faults
-@pytest.mark.xdist_group("damage")
 @pytest.mark.parametrize("kind", ["view", "ledger", "lease", "receipt", "record of a training", "scaler", "share"])
 def test_a_pipe_in_the_place_of_a_file_holds_no_command(whole: Damaged, kind: str) -> None:
     for command in (("status",), ("inspect",), ("run",), ("train",), ("gc",), ("verify",), ("verify", "--repair")):

@@ -197,8 +197,8 @@ def test_a_store_that_cannot_be_used(
 def test_training_purging_and_gc_on_a_store_that_answers_503(
     bucket: str, bad: Callable[..., S3Proxy], tmp_path: Path
 ) -> None:
-    """The weights, the rows that are left and the files that go are those of a good store; so they are after each of
-    these commands was killed while requests were refused, and typed again.
+    """The weights, the rows that are left and the files that go are those of a good store, though each of these
+    commands was killed while requests were refused, and typed again.
     """
     url = f"{bucket}/corpus"
     path = make_corpus(tmp_path, output=url)
@@ -222,27 +222,24 @@ def test_training_purging_and_gc_on_a_store_that_answers_503(
         assert ended.returncode == 0, ended
     expected = everything()
     proxy = bad()
-    for killed in (False, True):
-        proxy.shares.clear()
-        fs = fsspec.filesystem("s3")
-        fs.rm("corpus/corpus", recursive=True)
-        fs.put(str(tmp_path / "saved") + "/", "corpus/corpus", recursive=True)
-        for command, *options in commands:
-            proxy.shares.update(refused=0.1, lost=0.03)
-            before = proxy.faults["refused"]
-            if killed:
-                process = start(command, path, *options)
-                wait_until(lambda least=before + 2, process=process: (
-                    proxy.faults["refused"] > least or process.poll() is not None
-                ))  # fmt: skip
-                process.kill()
-                process.wait()
-            ended = pipeline(command, path, *options)
-            assert ended.returncode == 0 and "Traceback" not in said(ended), ended
-            assert proxy.faults["refused"] > before, f"{command} met no 503"
-        proxy.shares.clear()
-        assert everything() == expected, f"killed: {killed}"
-        assert pipeline("verify", url).returncode == 0
+    fs = fsspec.filesystem("s3")
+    fs.rm("corpus/corpus", recursive=True)
+    fs.put(str(tmp_path / "saved") + "/", "corpus/corpus", recursive=True)
+    for command, *options in commands:
+        proxy.shares.update(refused=0.05, lost=0.02)
+        before = proxy.faults["refused"]
+        process = start(command, path, *options)
+        wait_until(lambda least=before + 2, process=process: (
+            proxy.faults["refused"] > least or process.poll() is not None
+        ))  # fmt: skip
+        process.kill()
+        process.wait()
+        ended = pipeline(command, path, *options)
+        assert ended.returncode == 0 and "Traceback" not in said(ended), ended
+        assert proxy.faults["refused"] > before, f"{command} met no 503"
+    proxy.shares.clear()
+    assert everything() == expected
+    assert pipeline("verify", url).returncode == 0
 
 
 def test_whose_answer_was_lost_knows_its_own_file(bucket: str, bad: Callable[..., S3Proxy]) -> None:

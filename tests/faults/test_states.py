@@ -31,7 +31,7 @@ from tests.support.kills import KILLS
 from tests.support.processes import start
 from tests.support.trainings import write_card
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("states")]  # which share a corpus
+pytestmark = pytest.mark.faults
 
 EVERY = KILLS >= 30
 READERS = (("status",), ("inspect", "--max-rows", "20"), ("quarantine",), ("gc",))

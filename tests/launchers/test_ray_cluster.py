@@ -28,7 +28,6 @@ def run(cluster: Cluster, path: Path, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("cluster")
 def test_a_node_that_joins_gets_parts_at_once(cluster: Cluster) -> None:
     cluster.wait_for(1)
     process = cluster.python("-m", "tests.launchers.on_nodes", cluster.address, "2000")
@@ -50,7 +49,6 @@ def test_a_node_that_joins_gets_parts_at_once(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("cluster")
 def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     for package in ("pipeline", "stages", "launchers", "conf"):
         shutil.copytree(ROOT / package, tmp_path / "old" / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,7 +64,6 @@ def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeCo
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("cluster")
 def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(autobleu=None)
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")

@@ -17,7 +17,7 @@ MARKED = (
 )  # memory that is full is not made up
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("made-up gpu")]  # which share a process
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

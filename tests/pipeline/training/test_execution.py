@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from pipeline.config.train import TrainSettings
 from pipeline.storage.store import Store
@@ -55,6 +54,8 @@ def test_compiled_blocks_give_the_same(again: bool, backend: str, monkeypatch: p
     monkeypatch.setattr(
         "pipeline.training.distributed.torch.compile", functools.partial(torch.compile, backend=backend)
     )
+
+    from torch._dynamo.utils import counters  # loads the compiler, for seconds
 
     def results(**settings: object) -> list[Result]:
         torch.manual_seed(0)
