@@ -27,6 +27,7 @@ from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sentences_in, sentences_of
+from pipeline.planning.selection_checks import impossible_clauses
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from pipeline.storage.store import Store
@@ -136,6 +137,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
     except ConfigError as error:
         yield keys, str(error)
         return
+    yield from ((keys, text) for text in impossible_clauses(config, condition, types))
     for column in condition.undecided(sampled | kept.null):
         clause = next(one for one in condition.clauses if column in one.columns and column not in one.null_columns)
         test = f"({clause.text})" if " or " in clause.text.lower() else clause.text
