@@ -19,19 +19,15 @@ pytestmark = pytest.mark.faults
 POISON = os.pathsep.join([str(Path(__file__).parent / "poison"), str(ROOT)])
 LAUNCHERS: dict[str, dict[str, Any]] = {
     "local": {"kind": "local", "parts_in_flight": 3},
-    "slurm": SLURM | {"inside": "local", "tasks": 1},
-    "slurm-inline": SLURM | {"tasks": 2},  # the whole task dies, and others are preempted
+    "slurm": SLURM | {"tasks": 2},  # the whole task dies, and others are preempted
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["local", pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("slurm-inline", marks=pytest.mark.slurm)],
-)
+@pytest.mark.parametrize("kind", ["local", pytest.param("slurm", marks=pytest.mark.slurm)])
 def test_only_the_poison_is_set_aside(
     make_config: MakeConfig, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    if kind.startswith("slurm"):
+    if kind == "slurm":
         request.getfixturevalue("slurm")
     documents = sample_documents("libreoffice-eng", 12)
     documents[5]["text"] = f"{documents[5]['text']}\n\nThis word is POISON."
@@ -49,18 +45,16 @@ def test_only_the_poison_is_set_aside(
         env=os.environ | {"PYTHONPATH": POISON},
     )
     output = tmp_path / "out"
-    if kind == "slurm-inline":
+    if kind == "slurm":
         preempt_a_task(output)
-    summary = (
-        ended(output) if kind.startswith("slurm") else json.loads(next(output.glob("runs/*/summary.json")).read_text())
-    )
+    summary = ended(output) if kind == "slurm" else json.loads(next(output.glob("runs/*/summary.json")).read_text())
     assert not summary["done"]
     failures = list(dict.fromkeys(summary["failures"]))
     assert len(failures) == 1 and "killed its worker 3 times and is set aside" in failures[0], (failures, poisoned)
     missing = {name for name in expected if not list(output.glob(f"{name}.*.parquet"))}
     (part,) = {name.partition("/")[2] for name in missing}
     assert part in failures[0] and missing == {f"embeddings/{part}", f"status/{part}"}
-    assert poisoned.returncode == (0 if kind.startswith("slurm") else 1), poisoned
+    assert poisoned.returncode == (0 if kind == "slurm" else 1), poisoned
 
     again = pipeline("run", path, "--launcher", "inline")
     assert again.returncode == 0, again

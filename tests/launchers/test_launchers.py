@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from launchers.devices import devices
@@ -40,6 +41,7 @@ def test_forks_are_seen() -> None:
     assert [os.getpid()] == FORKS
 
 
+@pytest.mark.slow
 def test_inline_and_local_give_the_same_bytes(make_config: MakeConfig) -> None:
     """And without a fork: CUDA, once this process has looked for GPUs, would not work in a child that is forked."""
     FORKS.clear()

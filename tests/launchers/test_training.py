@@ -129,7 +129,7 @@ def test_a_requeued_job_goes_on_and_gives_the_same_losses(
     assert losses(corpus, "requeued") == uninterrupted
 
 
-@pytest.mark.parametrize("how", ["a job of more weight", "requeue", "SIGTERM, then SIGKILL"])
+@pytest.mark.parametrize("how", ["a job of more weight", "SIGTERM, then SIGKILL"])
 def test_a_job_preempted_in_the_middle_of_a_checkpoint(
     corpus: Path, submitted: Callable[..., Job], tmp_path: Path, how: str
 ) -> None:
@@ -162,9 +162,7 @@ def test_a_job_preempted_in_the_middle_of_a_checkpoint(
     until(lambda: halted() or job.over())
     assert interrupted(job.store, job.run), job.log
     other: tuple[str, ...] = ()
-    if how == "requeue":
-        ask("scontrol", "requeue", job.id)
-    elif how == "a job of more weight":
+    if how == "a job of more weight":
         urgent = LauncherSettings.model_validate(
             {"kind": "slurm", "time": "10", "memory": "100M", "partition": "urgent", "cpus_per_task": 8}
         )
