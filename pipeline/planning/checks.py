@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.base.formats import counted, number
 from pipeline.config.load import read_config
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.runs import known_edges, packs
@@ -107,7 +109,8 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
             check(config)
         except (PipelineError, CardError) as error:
             found.append((("launcher",), str(error)))
-    notices = tuple(f"{config.place(*keys)}: {text}" for keys, text in [*warned, *_of_two_kinds(config, samples)])
+    warned += [*_of_two_kinds(config, samples), *_equal_ids(config, samples)]
+    notices = tuple(f"{config.place(*keys)}: {text}" for keys, text in warned)
     return [f"{config.place(*keys)}: {text}" for keys, text in found], chunks, notices
 
 
@@ -235,6 +238,29 @@ def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> 
                 f"{_numbered(keys)}: keep says that {name} is {kind}, and no value in {first.where()} of {one.path} "
                 f"fits, such as {short(values[0])}; they are {found_type(values)}",
             )
+
+
+def _equal_ids(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:
+    """Yield what becomes of documents whose ids occur more than once among the first records."""
+    with_ids = [(one, first) for one, first in samples if one.id]
+    seen = sum((first.ids for _, first in with_ids), Counter[str]())
+    repeated = {doc_id: times for doc_id, times in seen.most_common(1) if times > 1}
+    if not repeated or config.duplicate_ids == "keep-all":
+        return
+    (doc_id, times), documents = next(iter(repeated.items())), seen.total()
+    becomes = {
+        "error": "the run will end before it segments. Give every document its own id, or set duplicate_ids to "
+        "keep-first or keep-all",
+        "keep-first": "the first document of each id is kept; later ones are set aside",
+        None: "later ones in the same chunk are set aside. Set duplicate_ids (error, keep-first or keep-all) to say "
+        "what is meant, or name another column as id",
+    }[config.duplicate_ids]
+    key = ("duplicate_ids",) if config.duplicate_ids else ("input", str(config.input.index(with_ids[0][0])), "id")
+    yield (
+        key,
+        f"the first {number(documents)} documents have only {counted(len(seen), 'id')}; {number(times)} of them have "
+        f"{short(doc_id)}: {becomes}",
+    )
 
 
 def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:

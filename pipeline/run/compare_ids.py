@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.formats import counted
+from pipeline.base.formats import counted, number
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.document_ids import (
     FOLDER,
@@ -118,9 +118,10 @@ def _check_none(config: RunConfig, found: pa.Table, chunks: ChunkTable) -> None:
         if len(places) <= _TOLD or row["id"] in places:
             places.setdefault(row["id"], []).extend(_sources(config, chunks[row["rank"]], row["id"], row["count"]))
     told = [f"{short(one)} ({' and '.join(where[:2])})" for one, where in list(places.items())[:_TOLD]]
-    total = len(pc.unique(found["id"]))
+    total, documents = len(pc.unique(found["id"])), number(pc.sum(found["count"]).as_py())
     raise CorpusError(
-        f"{counted(total, 'id')} in more than one document: {', '.join(told)}{', …' if total > _TOLD else ''}; give "
+        f"{counted(total, 'id')} in more than one document ({documents} documents in all): "
+        f"{', '.join(told)}{', …' if total > _TOLD else ''}; give "
         "every document its own, or set duplicate_ids to keep-first (the first document is kept) or keep-all"
     )
 

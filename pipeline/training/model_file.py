@@ -12,6 +12,8 @@ An unfinished training has no model.json yet: then the newest checkpoint is read
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -88,7 +90,8 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
     store, run = located(place)
     about = model_header(store, run)
     tokenizer = about.pinned.tokenizer
-    model = build(
+    make = partial(
+        build,
         about.card,
         read_scaler(store, run, about.scaler),
         codebooks_of(store, about.pinned, run),
@@ -98,8 +101,9 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
         data = store.read(f"{run}/{WEIGHTS}") if store.exists(f"{run}/{WEIGHTS}") else b""
         if content_digest(data) != about.weights:
             raise _changed(store, run, WEIGHTS)
-        _put_weights(model, data, f"{store.url}/{run}/{WEIGHTS}")
+        model = _with_weights(make, data, f"{store.url}/{run}/{WEIGHTS}")
     else:
+        model = make()
         checkpoint.load_weights(store, newest(store, run), WrappedModel(model))
     return model.to(device).eval(), about
 
@@ -177,14 +181,28 @@ def newest(store: Store, run: str) -> checkpoint.Marker:
     return there[-1]
 
 
-def _put_weights(model: Lcm, data: bytes, where: str) -> None:
-    """Load weights of a file into a model. Raises `CorpusError` if they are of another architecture."""
+def _with_weights(make: Callable[[], Lcm], data: bytes, where: str) -> Lcm:
+    """Make the model of a file of weights. A header that describes a larger one is found before memory is taken for it.
+
+    Raises `CorpusError` if the weights are of another architecture.
+    """
+    restored = "restore it, or train from scratch"
     try:
-        model.load_state_dict(load(data))
-    except (SafetensorError, RuntimeError) as error:
+        weights = load(data)
+    except SafetensorError as error:
+        raise CorpusError(f"{where} is not a file of weights ({error}); {restored}") from error
+    with torch.device("meta"):
+        described = {name: list(one.shape) for name, one in make().state_dict().items()}
+    held = {name: list(one.shape) for name, one in weights.items()}
+    if described != held:
+        name = min(name for name in described.keys() | held.keys() if described.get(name) != held.get(name))
         raise CorpusError(
-            f"{where} is not a file of weights of this model ({error}); restore it, or train from scratch"
-        ) from error
+            f"{where} has not the weights of the model that {MODEL} describes: {name} is {held.get(name, 'missing')}, "
+            f"where {described.get(name, 'nothing')} is described; {restored}"
+        )
+    model = make()
+    model.load_state_dict(weights)
+    return model
 
 
 def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:

@@ -17,6 +17,7 @@ from stages.stage import Settings, meaning
 
 Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d", "token-lm"]
 Count = Annotated[int, Field(ge=1)]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Objective = Literal["mse", "contrastive", "sonar-llm"]
 OwnAttentionKind = Literal["full", "value"]
@@ -38,7 +39,7 @@ class DiffusionSettings(Settings):
     schedule: Literal["cosine", "quadratic", "sigmoid"] = meaning(
         "cosine", description="the noise schedule, LCM eq. 12 to 14"
     )
-    steps: int = meaning(100, ge=2, description="T, the number of timesteps")
+    steps: int = meaning(100, ge=2, le=1_000_000, description="T, the number of timesteps")
     beta_first: float | None = meaning(None, gt=0, lt=1, description="quadratic: β0 of eq. 13")
     beta_last: float | None = meaning(None, gt=0, lt=1, description="quadratic: β1 of eq. 13")
     scale: float | None = meaning(None, gt=0, description="sigmoid: scale of the log-SNR, 1.5 in Table 5")
@@ -157,12 +158,16 @@ class LcmCard(Card):
         default=None, description="base, token-lm: dimensions of an attention head (default: model_dim / heads)"
     )
     rope_base: float = Field(default=ROPE_BASE, gt=1, description="base, token-lm: θ of rotary position embeddings")
-    layers: Count | None = Field(default=None, description="base, one-tower, quant, token-lm: blocks")
-    contextualizer_layers: Count | None = Field(default=None, description="two-tower: blocks that read the context")
-    denoiser_layers: Count | None = Field(default=None, description="two-tower: blocks that denoise")
-    context: Count = Field(default=128, description="the most sentences that it reads; longer documents are wrapped")
+    layers: Layers | None = Field(default=None, description="base, one-tower, quant, token-lm: blocks")
+    contextualizer_layers: Layers | None = Field(default=None, description="two-tower: blocks that read the context")
+    denoiser_layers: Layers | None = Field(default=None, description="two-tower: blocks that denoise")
+    context: Count = Field(
+        default=128, le=1_000_000, description="the most sentences that it reads; longer documents are wrapped"
+    )
     context_tokens: Count | None = Field(
-        default=None, description="token-lm: the most tokens that it reads; longer documents are cut between sentences"
+        default=None,
+        le=10_000_000,
+        description="token-lm: the most tokens that it reads; longer documents are cut between sentences",
     )
     dropout: Rate = 0.1
     unconditional: Rate = Field(default=0.15, description="share of targets trained without their context")

@@ -115,10 +115,11 @@ class Predictor:
         tensors, about = from_bytes("predictor", data)
         settings = dict(about["settings"])
         scaler = RobustScaler(tensors["median"], tensors["iqr"], settings.pop("clip"))
-        network = PredictorNetwork(len(scaler.median), int(settings["hidden"]))
+        with torch.device("meta"):  # numbers that the weights do not bear out take no memory
+            network = PredictorNetwork(len(scaler.median), int(settings["hidden"]))
         weights = {name.removeprefix(_NETWORK): one for name, one in tensors.items() if name.startswith(_NETWORK)}
         try:
-            network.load_state_dict(weights)
+            network.load_state_dict(weights, assign=True)
         except RuntimeError as error:
             raise ValueError(f"the predictor's weights do not fit its numbers ({error}); fit it again") from error
         rest = {name: tensors[name] for name in ("center", "scale", "mean", "std")}

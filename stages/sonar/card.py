@@ -38,6 +38,7 @@ ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
+_Layers = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class ModelFile(BaseModel):
@@ -101,12 +102,14 @@ class ModelCard(BaseModel):
     description: str
     licence: str
     dim: _Count
-    encoder_layers: _Count
-    decoder_layers: _Count
+    encoder_layers: _Layers
+    decoder_layers: _Layers
     heads: _Count
     ffn_dim: _Count
     vocab_size: _Count = Field(description="rows of the embedding table")
-    max_tokens: int = Field(default=514, ge=4, description="longest source, language tag and </s> included")
+    max_tokens: int = Field(
+        default=514, ge=4, le=1_000_000, description="longest source, language tag and </s> included"
+    )
     languages: tuple[str, ...] = Field(min_length=1, description="in the order of their ids, which follow the pieces")
     files: ModelFiles
     scores: dict[str, dict[str, float]] = Field(default_factory=dict, description="score → language → value, held out")

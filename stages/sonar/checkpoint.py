@@ -112,26 +112,44 @@ def _fill(
             f"the batch; import stages.sonar before anything computes, set MKL_CBWR=AUTO,STRICT, or use float32",
             stacklevel=3,
         )
+    _check_shapes(network, card, weights)  # before memory is taken for what the card says
     network = network.to(dtype).to_empty(device=device)
     network.embedding.positions.copy_(sinusoids(card.max_tokens, card.dim))
     wanted = {name: parameter.data for name, parameter in network.named_parameters()}
-    missing, unexpected, misshapen, not_finite = set(wanted), [], [], []
-    filled: set[TensorTarget] = set()
+    not_finite = []
     for source, target in weights.targets.items():
-        if target.name not in wanted:
-            unexpected.append(source)
-            continue
         place, value = wanted[target.name], weights.read(source)
         if target.third is not None:
             place = place.chunk(3)[target.third]
-        if place.shape != value.shape:
-            misshapen.append(f"{source} is {tuple(value.shape)}, the card wants {tuple(place.shape)}")
-            continue
         place.copy_(value)
         if target.control_rows:
             place[: len(CONTROL_ROWS)] = value[list(CONTROL_ROWS)].to(place)
         if not place.isfinite().all():
             not_finite.append(source)
+    if not_finite:
+        raise CardError(
+            f"{weights.path}, a file of card {card.name}, holds values that are not numbers, or too large for {dtype}, "
+            f"in {', '.join(not_finite[:3])}{' and others' if len(not_finite) > 3 else ''}: no sentence would get an "
+            "embedding; give a file that is whole, or another precision"
+        )
+    return network.eval().requires_grad_(False)
+
+
+def _check_shapes(network: nn.Module, card: ModelCard, weights: _Weights) -> None:
+    """Raise `CardError` if the file's tensors are not those of the network, whose own have no memory yet."""
+    wanted = dict(network.named_parameters())
+    missing, unexpected, misshapen = set(wanted), [], []
+    filled: set[TensorTarget] = set()
+    for source, target in weights.targets.items():
+        if target.name not in wanted:
+            unexpected.append(source)
+            continue
+        place, shape = wanted[target.name].data, weights.shape(source)
+        if target.third is not None:
+            place = place.chunk(3)[target.third]
+        if tuple(place.shape) != shape:
+            misshapen.append(f"{source} is {shape}, the card wants {tuple(place.shape)}")
+            continue
         filled.add(target)
         if target.third is None or all(TensorTarget(target.name, third) in filled for third in range(3)):
             missing.discard(target.name)
@@ -145,29 +163,25 @@ def _fill(
             f"{weights.path} does not fit card {card.name} (layout {card.layout}); {'; '.join(problems)}; "
             f"correct the card's numbers or layout, or give the right file"
         )
-    if not_finite:
-        raise CardError(
-            f"{weights.path}, a file of card {card.name}, holds values that are not numbers, or too large for {dtype}, "
-            f"in {', '.join(not_finite[:3])}{' and others' if len(not_finite) > 3 else ''}: no sentence would get an "
-            "embedding; give a file that is whole, or another precision"
-        )
-    return network.eval().requires_grad_(False)
 
 
 @dataclass
 class _Weights:
-    """An open weight file: where each of its tensors goes, and how to read one (a view of the mapped file)."""
+    """An open weight file: where each of its tensors goes, and how to read one (a view of the mapped file) and its
+    shape.
+    """
 
     path: Path
     targets: dict[str, TensorTarget]
     read: Callable[[str], Tensor]
+    shape: Callable[[str], tuple[int, ...]]
 
     @classmethod
     def open(cls, card: ModelCard, role: FileRole) -> _Weights:
         """Fetch and check the file without reading its tensors."""
         path = card.verify(role)
-        names, read = _open(path)
-        return cls(path, targets(card.file(role).layout or card.layout, role, names), read)
+        names, read, shape = _open(path)
+        return cls(path, targets(card.file(role).layout or card.layout, role, names), read, shape)
 
     def tie(self) -> bool:
         """Return whether the decoder's output projection is its embedding table; then only the table is read."""
@@ -180,14 +194,17 @@ class _Weights:
         return True
 
 
-def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
-    """Return names and a reader of the tensors in a torch or safetensors file. Raises CardError if it is neither."""
+def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor], Callable[[str], tuple[int, ...]]]:
+    """Return names of the tensors in a torch or safetensors file, and readers of a tensor and of its shape.
+
+    Raises CardError if it is neither.
+    """
     with path.open("rb") as stream:
         is_torch = stream.read(2) == b"PK"  # torch saves zip archives
     try:
         if not is_torch:
             file = safe_open(path, framework="pt")
-            return list(map(str, file.keys())), file.get_tensor
+            return list(map(str, file.keys())), file.get_tensor, lambda name: tuple(file.get_slice(name).get_shape())
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (SafetensorError, RuntimeError, pickle.UnpicklingError) as error:
         raise CardError(
@@ -197,4 +214,4 @@ def _open(path: Path) -> tuple[list[str], Callable[[str], Tensor]]:
     for wrapper in ("model", "state_dict"):
         content = content.get(wrapper, content) if isinstance(content, dict) else {}
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    return list(tensors), tensors.__getitem__
+    return list(tensors), tensors.__getitem__, lambda name: tuple(tensors[name].shape)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from stages.cards import CardError
 from stages.sonar import checkpoint
@@ -168,3 +169,14 @@ def test_a_card_that_does_not_fit_its_weights_lists_every_problem(card: ModelCar
         assert word in str(error.value)
     with pytest.raises(CardError, match=r"unexpected: encoder\.layers\.1\."):
         load_encoder(card.model_copy(update={"encoder_layers": 1}))
+
+
+@pytest.mark.parametrize("number", ["ffn_dim", "vocab_size", "max_tokens"])
+def test_numbers_of_a_card_that_its_weights_do_not_bear_out_take_no_memory(card: ModelCard, number: str) -> None:
+    larger = card.model_dump(mode="json") | {number: 10**12}
+    if number == "max_tokens":
+        with pytest.raises(ValidationError, match="less than or equal to 1000000"):
+            ModelCard.model_validate_json(json.dumps(larger))
+    else:
+        with pytest.raises(CardError, match=r"of another shape: .*, the card wants "):
+            load_encoder(card.model_copy(update={number: 10**12}))

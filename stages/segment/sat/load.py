@@ -75,6 +75,8 @@ def through_wtpsplit(card: SatCard) -> Any:
 
 def _network(card: SatCard, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> SatNetwork:
     try:
+        if config["num_hidden_layers"] > len(weights):
+            raise KeyError(f"{config['num_hidden_layers']} layers in config.json, {len(weights)} tensors")
         with torch.device("meta"):
             network = SatNetwork(
                 vocab_size=config["vocab_size"],

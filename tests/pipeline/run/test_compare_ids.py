@@ -129,7 +129,8 @@ def test_a_corpus_without_such_ids_stays_as_it_is(tmp_path: Path) -> None:
 def test_error_comes_before_anything_is_computed(tmp_path: Path) -> None:
     files(tmp_path, a=["1", "2"], b=["2", "5", "5"])
     with pytest.raises(
-        CorpusError, match=r"2 ids in more than one document: '2' \(in-.*:a.jsonl and in-.*:b.jsonl\), "
+        CorpusError,
+        match=r"2 ids in more than one document \(4 documents in all\): '2' \(in-.*:a.jsonl and in-.*:b.jsonl\), ",
     ):
         run(config_of(tmp_path, duplicate_ids="error"))
     assert not (tmp_path / "out/receipts").exists() and not (tmp_path / "out/runs").exists()

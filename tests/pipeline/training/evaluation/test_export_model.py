@@ -157,3 +157,30 @@ def test_a_training_begins_with_it(corpus: Corpus, tmp_path: Path) -> None:
     assert done.returncode == 0, said(done)
     before, after = (load_model(place)[0].state_dict() for place in (str(folder), f"{corpus.url}/train/tuned"))
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("inner_dim", 10**12, "has not the weights of the model that model.json describes: "),
+        ("context", 10**12, "context: Input should be less than or equal to 1000000"),
+        ("layers", 10**9, "layers: Input should be less than or equal to 10000"),
+        ("layers", 40, "is missing, where ["),
+    ],
+)
+def test_a_header_of_a_larger_model_takes_no_memory(
+    corpus: Corpus, prompt: Path, tmp_path: Path, field: str, value: int, told: str
+) -> None:
+    folder = export(corpus, "quant-d", tmp_path / "own")
+    header = json.loads((folder / "model.json").read_text())
+    del header["seal"]
+    header["pinned"]["card"][field] = value
+    (folder / "model.json").write_bytes(sealed(json.dumps(header)))
+    done = pipeline("generate", "--model", folder, "--prompt", prompt)
+    assert done.returncode == 1 and told in " ".join(done.stderr.split()), said(done)
+    assert "Traceback" not in said(done)
+
+
+def test_every_kind_is_made_without_memory_first(corpus: Corpus) -> None:
+    for kind in (*CARDS, QUANT.kind):
+        assert load_model(f"{corpus.url}/train/{kind}")[0].state_dict()
