@@ -75,7 +75,7 @@ def through_wtpsplit(card: SatCard) -> Any:
 
 def _network(card: SatCard, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> SatNetwork:
     try:
-        if config["num_hidden_layers"] > len(weights):
+        if config.get("num_hidden_layers", 0) > len(weights):
             raise KeyError(f"{config['num_hidden_layers']} layers in config.json, {len(weights)} tensors")
         with torch.device("meta"):
             network = SatNetwork(
