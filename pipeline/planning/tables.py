@@ -18,9 +18,13 @@ from stages.sonar.card import meant_by
 
 def show_plan(console: Console, plan: Plan) -> None:
     """Print the table of `pipeline plan`."""
-    table = Table(title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    between = 2 if console.width >= 70 else 1
+    table = Table(
+        title=f"Plan for {escape(plan.config.output)}", title_justify="left", box=None, padding=(0, between, 0, 0)
+    )
     for column in ("stage", "done", "to do", "sentences to do", "sentences/s", "time"):
-        table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold")
+        word = max(map(len, column.split()))  # on a narrow terminal, words of the head stay whole
+        table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold", min_width=word)
     estimate = estimate_of(plan) if plan.launches or plan.waiting else None
     for work in plan.work.values():
         table.add_row(*_plan_row(plan.config, work, estimate))

@@ -11,6 +11,7 @@ file that gets its name or loses one. Cost: some seconds of a CPU for the first 
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
@@ -79,7 +80,7 @@ def start(
     """`pipeline` with these arguments. apart: errors are kept apart; session: it leads a process group of its own;
     terminal: a person sits at this one, and sees what it says; module: `python -m` this one instead of `pipeline`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="command-"))
+    folder = Path(tempfile.mkdtemp(dir=_outputs().name))
     out, err = folder / "out.txt", folder / "err.txt" if apart else None
     request = {
         "arguments": [module or "pipeline", *map(str, arguments)],
@@ -135,6 +136,12 @@ class _Server:
                 else:
                     self._running.pop(pid).returncode = code
             seconds = 0
+
+
+@functools.cache
+def _outputs() -> tempfile.TemporaryDirectory[str]:
+    """The folder of what commands of this process write, which is deleted when it ends."""
+    return tempfile.TemporaryDirectory(prefix="commands-")
 
 
 _servers: list[_Server] = []
