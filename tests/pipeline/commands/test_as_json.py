@@ -14,7 +14,7 @@ from tests.support.cli import pipeline, said
 
 KEYS = {
     "status": "corpus name fine run accounting trainings exports",
-    "plan": "corpus name nothing_to_do estimate stages chunks_to_segment same_files further view",
+    "plan": "corpus name nothing_to_do estimate stages chunks_to_segment same_files further view warnings",
     "doctor": "fine checks",
     "models": "sonar sat lcm trained",
     "verify": "corpus fine wrong repaired",

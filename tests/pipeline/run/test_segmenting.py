@@ -228,12 +228,13 @@ def test_an_input_that_changes_under_a_run_is_noticed(make_config: MakeConfig, t
     ],
 )
 def test_a_part_that_comes_out_otherwise_says_why(then: str, now: str, column: str, said: str, not_said: str) -> None:
+    chunk = Chunk("0" * 12, "in", "in.jsonl", "", "text", "", 0, -1, 1000, None, "")
     families = {"documents": pa.table({"text_hash": [1, 2]}), "sentences": pa.table({"text": ["a", "b"]})}
     written = {f"{name}.{c}": column_digest(t[c]) for name, t in families.items() for c in t.column_names}
     receipt = Receipt.model_construct(columns=written, counts={}, device=then)
-    segmenting._same(families, receipt, "in.jsonl: part", now)
+    segmenting._same(families, receipt, "in.jsonl: part", chunk, now)
     changed = {name: digest + "0" if name.endswith(f".{column}") else digest for name, digest in written.items()}
     with pytest.raises(CorpusError) as error:
-        segmenting._same(families, receipt.model_copy(update={"columns": changed}), "in.jsonl: part", now)
+        segmenting._same(families, receipt.model_copy(update={"columns": changed}), "in.jsonl: part", chunk, now)
     assert said in str(error.value) and not_said not in str(error.value)
     assert str(error.value).endswith("delete that file and run again")
