@@ -160,7 +160,13 @@ class PartReader:
                 found |= {name: table[name] for name in wanted}
         if of_documents:
             doc = found["doc"] if "doc" in found else self._read("sentences", ["doc"], group)["doc"]
-            found |= {name: self._document_column(name).take(doc) for name in of_documents}
+            try:
+                found |= {name: self._document_column(name).take(doc) for name in of_documents}
+            except pa.ArrowException as error:
+                raise CorpusError(
+                    f"{self._store.url}/{self._files['sentences'].path} is damaged: its sentences are of documents "
+                    f"that the part does not have ({error}); delete its receipt and run again"
+                ) from error
         if PART in names:
             found[PART] = pa.repeat(self.part, end - first)
         if ROW in names:

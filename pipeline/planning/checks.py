@@ -244,10 +244,9 @@ def _equal_ids(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordS
     """Yield what becomes of documents whose ids occur more than once among the first records."""
     with_ids = [(one, first) for one, first in samples if one.id]
     seen = sum((first.ids for _, first in with_ids), Counter[str]())
-    repeated = {doc_id: times for doc_id, times in seen.most_common(1) if times > 1}
-    if not repeated or config.duplicate_ids == "keep-all":
+    (doc_id, times), *_ = seen.most_common(1) or [("", 0)]
+    if times < 2 or config.duplicate_ids == "keep-all":
         return
-    (doc_id, times), documents = next(iter(repeated.items())), seen.total()
     becomes = {
         "error": "the run will end before it segments. Give every document its own id, or set duplicate_ids to "
         "keep-first or keep-all",
@@ -258,8 +257,8 @@ def _equal_ids(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordS
     key = ("duplicate_ids",) if config.duplicate_ids else ("input", str(config.input.index(with_ids[0][0])), "id")
     yield (
         key,
-        f"the first {number(documents)} documents have only {counted(len(seen), 'id')}; {number(times)} of them have "
-        f"{short(doc_id)}: {becomes}",
+        f"the first {number(seen.total())} documents have only {counted(len(seen), 'id')}; {number(times)} of them "
+        f"have {short(doc_id)}: {becomes}",
     )
 
 

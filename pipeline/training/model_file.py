@@ -12,6 +12,8 @@ An unfinished training has no model.json yet: then the newest checkpoint is read
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
+from pipeline.base.formats import size
 from pipeline.config.frozen import FitRef
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.fits import read_artifact
@@ -103,7 +106,7 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
             raise _changed(store, run, WEIGHTS)
         model = _with_weights(make, data, f"{store.url}/{run}/{WEIGHTS}")
     else:
-        model = make()
+        model = made_if_it_fits(about.card, make)
         checkpoint.load_weights(store, newest(store, run), WrappedModel(model))
     return model.to(device).eval(), about
 
@@ -181,6 +184,40 @@ def newest(store: Store, run: str) -> checkpoint.Marker:
     return there[-1]
 
 
+def made_if_it_fits(card: LcmCard, make: Callable[[], Lcm]) -> Lcm:
+    """Make a model with fresh weights, if this machine has the memory for them.
+
+    Args:
+        card: its architecture.
+        make: makes it.
+
+    Returns:
+        The model.
+
+    Raises:
+        CorpusError: if there is less memory than its weights take in float32; before any of it is taken.
+    """
+    needed = 4 * sum(math.prod(shape) for shape in _shapes(make, f"the model {card.name}").values())
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise CorpusError(
+            f"the weights of the model {card.name} take {size(needed)} in float32, and this machine has {size(there)} "
+            "of memory; correct the numbers of its card, or use a larger machine"
+        )
+    return make()
+
+
+def _shapes(make: Callable[[], Lcm], where: str) -> dict[str, list[int]]:
+    """Return name → shape of a model's weights, without memory for them. Raises `CorpusError` for absurd numbers."""
+    try:
+        with torch.device("meta"):
+            return {name: list(one.shape) for name, one in make().state_dict().items()}
+    except (RuntimeError, OverflowError) as error:
+        raise CorpusError(
+            f"{where}: no model can be as large as its card says ({str(error).splitlines()[0]}); correct the card"
+        ) from error
+
+
 def _with_weights(make: Callable[[], Lcm], data: bytes, where: str) -> Lcm:
     """Make the model of a file of weights. A header that describes a larger one is found before memory is taken for it.
 
@@ -191,8 +228,7 @@ def _with_weights(make: Callable[[], Lcm], data: bytes, where: str) -> Lcm:
         weights = load(data)
     except SafetensorError as error:
         raise CorpusError(f"{where} is not a file of weights ({error}); {restored}") from error
-    with torch.device("meta"):
-        described = {name: list(one.shape) for name, one in make().state_dict().items()}
+    described = _shapes(make, where)
     held = {name: list(one.shape) for name, one in weights.items()}
     if described != held:
         name = min(name for name in described.keys() | held.keys() if described.get(name) != held.get(name))

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -29,7 +30,14 @@ from pipeline.training.data.loader import Loader, TrainingSource, buffer_sentenc
 from pipeline.training.distributed import Processes, joined, parallel
 from pipeline.training.log import Log
 from pipeline.training.loop import Loop
-from pipeline.training.model_file import ModelHeader, codebooks_of, load_model, read_scaler, save_model
+from pipeline.training.model_file import (
+    ModelHeader,
+    codebooks_of,
+    load_model,
+    made_if_it_fits,
+    read_scaler,
+    save_model,
+)
 from pipeline.training.record import Started, read_started
 from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
 from pipeline.training.step import Stepper, adamw, seed_of
@@ -181,12 +189,9 @@ class _Work:
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned
         torch.manual_seed(seed_of(self.settings.seed, "weights"))
-        model = build(
-            self.card,
-            read_scaler(self.store, self.run, self.record.scaler),
-            codebooks_of(self.store, pinned),
-            pinned.tokenizer.vocabulary if pinned.tokenizer else None,
-        )
+        scaler, codebooks = read_scaler(self.store, self.run, self.record.scaler), codebooks_of(self.store, pinned)
+        vocabulary = pinned.tokenizer.vocabulary if pinned.tokenizer else None
+        model = made_if_it_fits(self.card, partial(build, self.card, scaler, codebooks, vocabulary))
         if isinstance(model, SonarLlm):
             model.use(decoder_of(pinned))
         if self.settings.init_from and fresh:

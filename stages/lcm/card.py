@@ -17,7 +17,7 @@ from stages.stage import Settings, meaning
 
 Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d", "token-lm"]
 Count = Annotated[int, Field(ge=1)]
-Layers = Annotated[int, Field(ge=1, le=10_000)]
+Layers = Annotated[int, Field(ge=1, le=1000)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Objective = Literal["mse", "contrastive", "sonar-llm"]
 OwnAttentionKind = Literal["full", "value"]

@@ -38,7 +38,7 @@ ROLES: tuple[FileRole, ...] = ("encoder", "decoder", "tokenizer")
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
-_Layers = Annotated[int, Field(ge=1, le=10_000)]
+_Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ModelFile(BaseModel):

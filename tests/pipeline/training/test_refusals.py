@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.storage.records import sealed
+from pipeline.training.model_file import load_model
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.runs import run
@@ -31,6 +34,30 @@ from tests.support.trainings import make_corpus, trained, write_card
 def test_settings_that_cannot_be(training_corpus: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         trained(training_corpus, **({"name": "bad"} | settings))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ({"inner_dim": 10**9}, r"the weights of the model huge take .* in float32, and this machine has .* of memory"),
+        ({"inner_dim": 10**17, "model_dim": 10**6}, "the model huge: no model can be as large as its card says"),
+    ],
+)
+def test_a_model_that_memory_cannot_hold(made_corpus: Path, tmp_path: Path, numbers: dict[str, int], told: str) -> None:
+    """Neither trained, nor read from the record of a training that was interrupted."""
+    shutil.copytree(made_corpus.parent, tmp_path / "copy")
+    path = tmp_path / "copy/corpus.yaml"
+    with pytest.raises(CorpusError, match=told):
+        trained(path, "new", model=str(write_card(path.parent, "huge", **numbers)))
+    trained(path, "begun", steps=1)
+    folder = path.parent / "out/train/begun"
+    (folder / "model.json").unlink()
+    record = json.loads((folder / "run.json").read_text())
+    record.pop("seal", None)
+    record["pinned"]["card"] |= numbers | {"name": "huge"}
+    (folder / "run.json").write_bytes(sealed(json.dumps(record)))
+    with pytest.raises(CorpusError, match=told):
+        load_model(str(folder))
 
 
 def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
