@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.overrides import TorchFunctionMode
 
 from stages.computing import advance
 
 CALM_PARTS = 8  # without running out of memory, after which a budget is doubled
 CACHED, LEAST_TOKENS = 1 << 23, 512  # bytes of a CPU's cache for the widest tensor of a batch, and its least tokens
 Made = TypeVar("Made")
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Make the tensors of networks on torch's meta device: they have shapes and no memory, and nothing fills them.
+
+    Filling them there has no effect, except that the first time imports `torch._dynamo`: seconds of CPU per process.
+    """
+    with torch.device("meta"), _Replacing(dict.fromkeys(_FILLS, lambda tensor, *_args, **_options: tensor)):
+        yield
+
+
+def take_memory(network: torch.nn.Module, device: str | torch.device) -> None:
+    """Give the tensors of a network that was made `without_memory` memory on a device; what they hold is undefined."""
+    with _Replacing({torch.empty_like: lambda one, device: torch.empty(one.shape, dtype=one.dtype, device=device)}):
+        network.to_empty(device=device)  # whose empty_like of a meta tensor would import SymPy
+
+
+class _Replacing(TorchFunctionMode):
+    """Calls other functions in place of some of torch's."""
+
+    def __init__(self, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+        super().__init__()
+        self._functions = functions
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._functions.get(func, func)(*args, **(kwargs or {}))
+
+
+_FILLS = torch.nn.init.normal_, torch.nn.init.uniform_, torch.Tensor.normal_, torch.Tensor.uniform_
 
 
 def prepare_cuda(device: str | torch.device) -> None:

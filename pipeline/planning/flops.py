@@ -162,13 +162,14 @@ def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = 64,
     """
     import torch
 
+    from stages.device import without_memory
     from stages.lcm.batch import of_documents
     from stages.lcm.build import build
     from stages.rvq.codebooks import Codebooks
     from stages.scaler.robust import RobustScaler
 
     length = min(sentences, card.context)
-    with torch.device("meta"):
+    with without_memory():
         scaler = RobustScaler(median=torch.zeros(dim), iqr=torch.ones(dim))
         books = Codebooks(torch.zeros(codebooks, units, dim)) if card.quantised else None
         model = build(card, scaler, books)

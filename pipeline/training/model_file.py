@@ -36,7 +36,7 @@ from pipeline.training import checkpoint
 from pipeline.training.distributed import WrappedModel
 from pipeline.training.record import RECORD, Pinned, read_started
 from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
-from stages.device import prepare_cuda
+from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard, trained_lcms
 from stages.lcm.model import Lcm
@@ -210,7 +210,7 @@ def made_if_it_fits(card: LcmCard, make: Callable[[], Lcm]) -> Lcm:
 def _shapes(make: Callable[[], Lcm], where: str) -> dict[str, list[int]]:
     """Return name → shape of a model's weights, without memory for them. Raises `CorpusError` for absurd numbers."""
     try:
-        with torch.device("meta"):
+        with without_memory():
             return {name: list(one.shape) for name, one in make().state_dict().items()}
     except (RuntimeError, OverflowError) as error:
         raise CorpusError(

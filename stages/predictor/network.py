@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.artifact import from_bytes, to_bytes
+from stages.device import without_memory
 from stages.scaler.robust import RobustScaler
 
 SCORES = ("bleu", "cosine")  # in the order of outputs
@@ -115,7 +116,7 @@ class Predictor:
         tensors, about = from_bytes("predictor", data)
         settings = dict(about["settings"])
         scaler = RobustScaler(tensors["median"], tensors["iqr"], settings.pop("clip"))
-        with torch.device("meta"):  # numbers that the weights do not bear out take no memory
+        with without_memory():  # numbers that the weights do not bear out take no memory
             network = PredictorNetwork(len(scaler.median), int(settings["hidden"]))
         weights = {name.removeprefix(_NETWORK): one for name, one in tensors.items() if name.startswith(_NETWORK)}
         try:

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from stages.cards import CardError
+from stages.device import take_memory, without_memory
 from stages.sonar.card import FileRole, ModelCard
 from stages.sonar.layouts import CONTROL_ROWS, OUTPUT, TABLE, TensorTarget, targets
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, linear, sinusoids
@@ -42,7 +43,7 @@ def load_encoder(
         The network.
     """
     weights = _Weights.open(card, "encoder")
-    with torch.device("meta"):
+    with without_memory():
         network = SonarTextEncoder(layers=card.encoder_layers, **_numbers(card))
     return _fill(network, card, weights, dtype, device)
 
@@ -61,7 +62,7 @@ def load_decoder(
         The network.
     """
     weights = _Weights.open(card, "decoder")
-    with torch.device("meta"):
+    with without_memory():
         network = SonarTextDecoder(layers=card.decoder_layers, tied=weights.tie(), **_numbers(card))
     return _fill(network, card, weights, dtype, device)
 
@@ -113,7 +114,7 @@ def _fill(
             stacklevel=3,
         )
     _check_shapes(network, card, weights)  # before memory is taken for what the card says
-    network = network.to(dtype).to_empty(device=device)
+    take_memory(network.to(dtype), device)
     network.embedding.positions.copy_(sinusoids(card.max_tokens, card.dim))
     wanted = {name: parameter.data for name, parameter in network.named_parameters()}
     not_finite = []

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -340,3 +343,20 @@ def test_mixed_batches_are_full_whatever_their_rows_cost(lengths: list[int], lim
     for start, stop in batches:
         assert stop - start == 1 or costs[start:stop].sum() <= limit
         assert stop == len(costs) or costs[start : stop + 1].sum() > limit
+
+
+def test_networks_load_without_torch_s_compiler() -> None:
+    """Its import takes seconds of CPU in each process that segments or encodes."""
+    code = (
+        "import sys, torch\n"
+        "from stages.segment.sat.card import load_sat_card\n"
+        "from stages.segment.sat.load import load\n"
+        "from stages.sonar.card import load_card\n"
+        "from stages.sonar.checkpoint import load_decoder, load_encoder\n"
+        "load(load_sat_card('sat-tiny'), torch.float32, 'cpu')\n"
+        "load_encoder(load_card('sonar-tiny')), load_decoder(load_card('sonar-tiny'))\n"
+        "print({'torch._dynamo', 'sympy'} & set(sys.modules))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from stages.cards import CardError
+from stages.device import without_memory
 from stages.segment.sat.card import XLM_R, SatCard, hub_name
 from stages.segment.sat.networks import SatNetwork
 
@@ -77,7 +78,7 @@ def _network(card: SatCard, config: dict[str, Any], weights: dict[str, torch.Ten
     try:
         if config.get("num_hidden_layers", 0) > len(weights):
             raise KeyError(f"{config['num_hidden_layers']} layers in config.json, {len(weights)} tensors")
-        with torch.device("meta"):
+        with without_memory():
             network = SatNetwork(
                 vocab_size=config["vocab_size"],
                 dim=config["hidden_size"],
