@@ -13,10 +13,11 @@ PACKAGES = {
     "report": ("matplotlib",),
     "browse": ("starlette", "uvicorn"),
     "nearest": ("faiss",),
+    "lance": ("lance",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
 }
-BY_NAME = ("wandb", "mlflow")  # extras that [all] leaves out
+BY_NAME = ("lance", "wandb", "mlflow")  # extras that [all] leaves out
 FOR = {
     "hub": "uploads to the Hugging Face Hub, and models from there",
     "encode": "segmenting, encoding and scoring",
@@ -25,6 +26,7 @@ FOR = {
     "report": "plots",
     "browse": "the page of pipeline browse",
     "nearest": "an index of embeddings",
+    "lance": "Lance datasets",
     "wandb": "trainings in Weights & Biases",
     "mlflow": "trainings in MLflow",
 }

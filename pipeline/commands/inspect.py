@@ -124,7 +124,9 @@ def export(
     kind: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORMAT", help="the layout to write: parquet, numpy, webdataset, lcm or sonar-llm"
+            "--format",
+            metavar="FORMAT",
+            help="the layout to write: parquet, numpy, webdataset, lance, hub, lcm or sonar-llm",
         ),
     ],
     to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
@@ -139,8 +141,8 @@ def export(
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="float32 or float16 [parquet, hub: float32; numpy, webdataset: float16], or none, which leaves them "
-            "out of parquet and hub",
+            help="float32 or float16 [parquet, hub: float32; numpy, webdataset, lance: float16], or none, which leaves "
+            "them out of parquet, hub and lance",
         ),
     ] = None,
     row_group_rows: Annotated[
@@ -170,6 +172,9 @@ def export(
 
     webdataset: tar files that the package webdataset streams. One sample per document,
     or piece of one: the matrix of its embeddings (.npy), and all else (.json).
+
+    lance: one Lance dataset, sentences.lance, for random access and for search by
+    vector, text and score. A row per sentence, with its split. In a folder of this machine.
 
     hub: plain Parquet as a dataset of the Hugging Face Hub, with a card
     (README.md): licences, languages, features, inputs, filters, models, quality and

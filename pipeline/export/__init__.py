@@ -29,6 +29,7 @@ from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
 from pipeline.export.hub.header import LICENCES
 from pipeline.export.hub.push import Push
+from pipeline.export.lance_dataset import write_lance
 from pipeline.export.lcm import write_lcm
 from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
@@ -37,15 +38,17 @@ from pipeline.export.wide import ROW_GROUP_ROWS, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage.export_target import ExportTarget
+from pipeline.storage.remote import is_remote
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
 
-FORMATS = ("parquet", "numpy", "webdataset", "hub", "lcm", "sonar-llm")
+FORMATS = ("parquet", "numpy", "webdataset", "lance", "hub", "lcm", "sonar-llm")
 VECTORS = {  # types of vectors that a format can have, the usual one first; formats that are missing have one type
     "parquet": ("float32", "float16", "none"),
     "numpy": ("float16", "float32"),
     "webdataset": ("float16", "float32"),
+    "lance": ("float16", "float32", "none"),
     "hub": ("float32", "float16", "none"),
 }
 
@@ -98,9 +101,13 @@ def export_corpus(
     _only(options.format, "--shard-mb", options.shard_mb, ("webdataset",))
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
-    needed = {"hub": ("report", *(("hub",) if options.push else ()))}.get(options.format, ())
+    needed = {"hub": ("report", *(("hub",) if options.push else ())), "lance": ("lance",)}.get(options.format, ())
     if lacking := missing_extras(needed):
         raise ConfigError(lacking)
+    if options.format == "lance" and is_remote(options.to):
+        raise ConfigError(
+            f"--to {options.to}: --format lance writes to a folder of this machine; give one, and copy it"
+        )
     push = _push(options)
     selection = selection_of(place, corpus, options.rules)
     if push:
@@ -131,6 +138,8 @@ def export_corpus(
             written = write_numpy(selection, target, progress, vectors)
         elif options.format == "webdataset":
             written = write_webdataset(selection, target, progress, vectors, options.shard_mb or SHARD_MB)
+        elif options.format == "lance":
+            written = write_lance(selection, target, progress, vectors)
         else:
             from pipeline.export.sonar_llm import write_sonar_llm  # torch
 

@@ -1,22 +1,28 @@
-"""`export --format numpy` and `--format webdataset`: NumPy, Polars, datasets and webdataset read them bit for bit."""
+"""`export --format numpy`, `webdataset` and `lance`: those who read such files find the corpus bit for bit."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
 from pipeline import Corpus
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.plain_json import to_json
 from pipeline.export import ExportOptions, export_corpus
+from pipeline.export.rows import rows_by_split
 from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
+from stages.arrow import embedding_matrix
 from tests.pipeline.export.exported import WHERE, expected, export
 from tests.support.cli import pipeline
 
@@ -109,8 +115,6 @@ def test_tar_files_are_no_larger_than_asked_and_the_same_again(
 def test_a_corpus_that_changes_meanwhile_leaves_no_wrong_header(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.base.errors import CorpusError
-
     def counted_before(selection: Selection) -> dict[str, int]:
         return {"train": 7, "validation": 7, "test": 7}
 
@@ -131,7 +135,11 @@ def test_object_stores_take_them(corpus: Corpus, bucket: str) -> None:
 
 
 def test_the_command(finished: Path, tmp_path: Path, corpus: Corpus) -> None:
-    for kind, ending, options in (("numpy", "npy", ()), ("webdataset", "tar", ("--shard-mb", "5"))):
+    for kind, ending, options in (
+        ("numpy", "npy", ()),
+        ("webdataset", "tar", ("--shard-mb", "5")),
+        ("lance", "lance", ()),
+    ):
         done = pipeline("export", finished, "--format", kind, "--to", tmp_path / kind, *options)
         assert done.returncode == 0 and f"written to {tmp_path / kind} (" in done.stdout, done
         assert (tmp_path / kind / "export.json").exists() and list((tmp_path / kind).rglob(f"*.{ending}"))
@@ -141,3 +149,44 @@ def test_json_has_words_for_every_value() -> None:
     assert json.loads(to_json({"day": date(2024, 2, 29), "none": float("nan"), "list": [{"ä": 1.5}]})) == {
         "day": "2024-02-29", "none": None, "list": [{"ä": 1.5}],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("vectors", ["float16", "float32", "none"])
+def test_lance_reads_its_dataset(corpus: Corpus, tmp_path: Path, vectors: str) -> None:
+    import lance
+
+    to = written(corpus, tmp_path / "to", format="lance", vectors=vectors, rules=SelectOptions(WHERE))
+    found = lance.dataset(to / "sentences.lance")
+    rows = found.to_table()
+    wanted = corpus.to_arrow(*COLUMNS, "embedding", where=WHERE)
+    for name in COLUMNS:
+        assert rows[name].to_pylist() == wanted[name].to_pylist(), name
+    pieces = [piece for _, piece, _, texts, _ in expected(corpus, "split-documents") for _ in texts]
+    assert rows["piece"].to_pylist() == pieces
+    if vectors == "none":
+        assert "embedding" not in rows.column_names
+        return
+    assert rows.schema.field("embedding").type == pa.list_(pa.type_for_alias(vectors), 64)
+    stored = embedding_matrix(wanted["embedding"])
+    assert embedding_matrix(rows["embedding"]).astype(vectors).tobytes() == stored.astype(vectors).tobytes()
+    nearest = found.to_table(nearest={"column": "embedding", "q": stored[5], "k": 3}, filter="chars >= 20")
+    assert stored[5].tobytes() in [row.astype(np.float16).tobytes() for row in embedding_matrix(nearest["embedding"])]
+    assert found.count_rows("split = 'train'") == wanted["split"].to_pylist().count("train")
+
+
+def test_lance_is_for_folders_that_can_be_written(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lance writes to a folder of this machine"):
+        written(corpus, "s3://bucket/lance", format="lance")  # type: ignore[arg-type]
+
+
+def test_damage_ends_an_export_to_lance_as_it_ends_others(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: Any) -> Iterator[Any]:
+        yield from itertools.islice(rows_by_split(*_), 1)
+        raise CorpusError("the file is damaged")
+
+    monkeypatch.setattr("pipeline.export.lance_dataset.rows_by_split", damaged)
+    with pytest.raises(CorpusError, match=r"^the file is damaged$"):
+        written(corpus, tmp_path / "to", format="lance")
+    assert not (tmp_path / "to/export.json").exists()

@@ -1,0 +1,82 @@
+"""A Lance dataset: one row per sentence, for random access, and for search by text, score and vector.
+
+    sentences.lance/    opened by lance.dataset(…), DuckDB, Polars and LanceDB
+
+Columns are those of `pipeline/export/rows.py`, and `embedding`, a list of fixed size, as Lance's vector indexes want
+it; float16 is bit for bit what the corpus holds. Rows are in the order of the corpus, with the split as a column. Lance
+commits the dataset when all is written. Memory: what Lance gathers before it writes, and a row group of the corpus.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.base.errors import StorageError
+from pipeline.console.progress import RowProgress
+from pipeline.export.pieces import Written
+from pipeline.export.rows import row_columns, rows_by_split
+from pipeline.select.selection import Selection
+from pipeline.storage.export_target import ExportTarget
+
+
+def write_lance(selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str) -> Written:
+    """Write every selected sentence.
+
+    Args:
+        selection: the sentences.
+        target: the folder of the export, on this machine.
+        progress: is told of written rows.
+        vectors: the type of vectors, `float16` or `float32`, or `none` to leave them out.
+
+    Returns:
+        What was written.
+
+    Raises:
+        CorpusError: for a damaged file of the corpus.
+        StorageError: if the folder cannot be written.
+    """
+    import lance  # the extra `lance`
+
+    written = Written()
+    failed: list[BaseException] = []
+    tables = _tables(selection, progress, vectors, written, failed)
+    first = next(tables)
+    batches = (batch for table in itertools.chain([first], tables) for batch in table.cast(first.schema).to_batches())
+    place = Path(target.url) / "sentences.lance"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lance.write_dataset(pa.RecordBatchReader.from_batches(first.schema, batches), str(place))
+    except Exception as error:
+        if failed:  # Lance calls the reader, and tells of its errors as of its own
+            raise failed[0] from None
+        if isinstance(error, OSError):
+            reason = str(error).splitlines()[0].partition(", /")[0]  # without the place in Lance's source
+            raise StorageError(f"{place} cannot be written: {reason}; delete it, and export again") from error
+        raise
+    files = [path for path in place.rglob("*") if path.is_file()]
+    written.files, written.bytes = len(files), sum(path.stat().st_size for path in files)
+    written.next_step = f"lance.dataset('{place}').to_table(filter=\"chars > 100\", limit=10)"
+    return written
+
+
+def _tables(
+    selection: Selection, progress: RowProgress, vectors: str, written: Written, failed: list[BaseException]
+) -> Iterator[pa.Table]:
+    names = row_columns(selection.corpus, embedding=vectors != "none")
+    try:
+        for chosen in selection:
+            for _, table in rows_by_split(selection, chosen, names, written, progress):
+                if "embedding" in table.column_names:
+                    place = table.column_names.index("embedding")
+                    field = table.schema.field(place)
+                    written.dim = field.type.list_size
+                    kind = pa.list_(pa.type_for_alias(vectors), written.dim)
+                    table = table.set_column(place, field.with_type(kind), table.column(place).cast(kind))
+                yield table
+    except BaseException as error:
+        failed.append(error)
+        raise
