@@ -4,6 +4,10 @@ fast.
 
 from __future__ import annotations
 
+import contextlib
+import io
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,6 +21,59 @@ def table_of(data: bytes) -> pa.Table:
     interpreter ends crashes the process (SIGABRT).
     """
     return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
+
+
+class _NotReadError(Exception):
+    """Arrow wanted to read: it has believed all that the footer says."""
+
+
+class _NeverRead(io.RawIOBase):
+    """A large file of which no byte is ever read."""
+
+    _at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = 1 << 62 if whence == io.SEEK_END else offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        raise _NotReadError
+
+
+def columns_of_group(metadata: pq.FileMetaData, group: int) -> list[Any]:
+    """Return what the footer of a Parquet file says of the columns of a row group.
+
+    Arrow ends the process (SIGABRT) when it is asked for a column of which the footer says what cannot be, such as an
+    unknown compression; when it is to read the column, it raises an error. So it is first told to read, from a file
+    that gives nothing. Takes a third of a millisecond.
+
+    Args:
+        metadata: the footer.
+        group: the number of the row group.
+
+    Returns:
+        An object for every stored column, in their order.
+
+    Raises:
+        ArrowException: if the footer cannot be true of some column; also `OSError` and `UnicodeDecodeError`.
+    """
+    file = pq.ParquetFile(pa.PythonFile(_NeverRead(), "r"), metadata=metadata, pre_buffer=False, buffer_size=1 << 16)
+    with contextlib.suppress(_NotReadError):
+        next(file.iter_batches(1, row_groups=[group], use_threads=False), None)
+    about = metadata.row_group(group)
+    columns = [about.column(index) for index in range(about.num_columns)]
+    for column in columns:
+        _ = column.path_in_schema
+    return columns
 
 
 def embedding_array(embeddings: npt.NDArray[np.float16]) -> pa.FixedSizeListArray:

@@ -30,7 +30,7 @@ from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
 from pipeline.inputs.members import starts_of
 from pipeline.inputs.packing import MEMBERS, grouped, is_small, packed_chunk, shares
-from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+from pipeline.inputs.parquet import BrokenParquetError, open_parquet, stored_columns
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
 from pipeline.inputs.table import ChunkTable, batches
@@ -287,9 +287,8 @@ def _footer(settings: InputSettings, file: InputFile) -> _Footer | None:
     """Read a footer; None if it is unreadable: the file becomes one chunk that the reader rejects."""
     try:
         with open_parquet(_chunk(settings, file, 0, TO_THE_END, file.size)) as (opened, _):
-            metadata = opened.metadata
-            groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
-            sizes = tuple(sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups)
+            groups = (stored_columns(opened, group) for group in range(opened.metadata.num_row_groups))
+            sizes = tuple(sum(column.total_compressed_size for column in columns) for columns in groups)
             return _Footer(frozenset(opened.schema_arrow.names), sizes)
     except BrokenParquetError:
         return None

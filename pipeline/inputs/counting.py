@@ -26,7 +26,7 @@ from typing import Any
 from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.packing import files_of
-from pipeline.inputs.parquet import PAGE_BUFFER, BrokenParquetError, open_parquet
+from pipeline.inputs.parquet import PAGE_BUFFER, BrokenParquetError, open_parquet, stored_columns
 from pipeline.inputs.streams import BrokenStreamError, check_lines, head_of, own_blocks, raw_blocks
 
 
@@ -179,7 +179,12 @@ def _pages(chunk: Chunk, content: Content, file: Any, handle: Any, end: int) -> 
     for number in range(chunk.start, end):
         group = metadata.row_group(number)
         content.add(group.num_rows)
-        for column in map(group.column, range(group.num_columns)):
+        try:
+            columns = stored_columns(file, number)
+        except BrokenParquetError as broken:  # of which no row can be read
+            content.add(str(broken))
+            columns = []
+        for column in columns:
             if column.path_in_schema.split(".")[0] in content.columns:
                 size = column.total_compressed_size
                 content.add(column.path_in_schema, column.physical_type, column.compression, column.num_values, size)

@@ -8,6 +8,7 @@ other columns with a large dictionary, one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import IO, Any
 
 from pipeline.inputs.chunk import GROWTH
@@ -24,13 +25,12 @@ class PageError(Exception):
     """The pages of a column should not be unpacked."""
 
 
-def largest_dictionary(file: IO[bytes], group: Any, columns: list[str]) -> int:
-    """Find the largest dictionary of a row group's columns, if any of them could be large.
+def largest_dictionary(file: IO[bytes], columns: Sequence[Any]) -> int:
+    """Find the largest dictionary of columns of a row group, if any of them could be large.
 
     Args:
         file: the Parquet file.
-        group: what its footer says of the row group.
-        columns: top-level columns that are read.
+        columns: what its footer says of the stored columns that are read.
 
     Returns:
         Its bytes; 0 if none is large.
@@ -38,11 +38,7 @@ def largest_dictionary(file: IO[bytes], group: Any, columns: list[str]) -> int:
     Raises:
         PageError: if a page is too large for what is stored, or has no header.
     """
-    largest = 0
-    for column in map(group.column, range(group.num_columns)):
-        if column.path_in_schema.split(".")[0] in columns:
-            largest = max(largest, _of_column(file, column))
-    return largest
+    return max((_of_column(file, column) for column in columns), default=0)
 
 
 def _of_column(file: IO[bytes], column: Any) -> int:

@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 
 from pipeline.inputs.chunk import Chunk
 from pipeline.inputs.streams import open_chunk
+from stages.arrow import columns_of_group
 
 PAGE_BUFFER = 8 << 20  # bytes asked for at once, per column
 
 
 class BrokenParquetError(Exception):
-    """The footer cannot be read: this is not a Parquet file, or it is truncated."""
+    """The footer cannot be read or be true: this is not a Parquet file, or it is truncated or damaged."""
 
 
 class _WatchedFile:
@@ -55,8 +56,19 @@ def open_parquet(chunk: Chunk) -> Iterator[tuple[pq.ParquetFile, _WatchedFile]]:
             file = pq.ParquetFile(
                 handle, pre_buffer=False, buffer_size=PAGE_BUFFER, page_checksum_verification=True, memory_map=False
             )
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last one: names of columns
             if handle.failure is not None:
                 raise handle.failure from error
             raise BrokenParquetError(str(error)) from error
         yield file, handle
+
+
+def stored_columns(file: pq.ParquetFile, group: int) -> list[Any]:
+    """Return what the footer says of the stored columns of a row group.
+
+    Raises `BrokenParquetError` for what cannot be true of some column.
+    """
+    try:
+        return columns_of_group(file.metadata, group)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise BrokenParquetError(str(error)) from error

@@ -5,7 +5,7 @@ memory.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pipeline.inputs.documents import Document, Rejected, not_utf8
 from pipeline.inputs.magic import looks_like
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.pages import PageError, largest_dictionary
-from pipeline.inputs.parquet import BrokenParquetError, open_parquet
+from pipeline.inputs.parquet import BrokenParquetError, open_parquet, stored_columns
 from pipeline.inputs.records import DUPLICATE_KEY, NotUtf8, RecordMaker, Unconvertible
 from pipeline.inputs.streams import head_of
 
@@ -41,19 +41,21 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
             for group in range(chunk.start, end):
                 after = row + metadata.row_group(group).num_rows
                 error = "the row group holds fewer rows than its footer says"
+                stored: list[Any] = []
                 try:
-                    dictionary = largest_dictionary(cast(IO[bytes], handle), metadata.row_group(group), columns)
-                    rows = _rows_at_once(metadata.row_group(group), columns, dictionary)
+                    stored = [one for one in stored_columns(file, group) if _name(one) in columns]
+                    dictionary = largest_dictionary(cast(IO[bytes], handle), stored)
+                    rows = _rows_at_once(after - row, stored, dictionary)
                     for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
                         for values in _python_rows(batch):
                             yield maker.make(values, row)
                             row += 1
-                except (pa.ArrowException, OSError, PageError) as failed:
+                except (pa.ArrowException, OSError, PageError, BrokenParquetError) as failed:
                     if handle.failure is not None:
                         raise handle.failure from failed
                     error = str(failed)
                 if row < after:
-                    size = _stored_bytes(metadata.row_group(group), columns)
+                    size = sum(one.total_compressed_size for one in stored)  # an upper bound of what was not read
                     yield maker.reject(row, UNREADABLE, error, records=after - row, bytes_unreadable=size)
                 row = after
     except BrokenParquetError as broken:
@@ -62,23 +64,16 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
         yield maker.reject(0, UNREADABLE, f"{str(broken).rstrip('.')}{hint}", head, bytes_unreadable=chunk.bytes)
 
 
-def _rows_at_once(group: Any, columns: list[str], dictionary: int) -> int:
+def _rows_at_once(rows: int, columns: Sequence[Any], dictionary: int) -> int:
     """dictionary: bytes of the largest one, of which each row may have a copy."""
-    chunks = (group.column(index) for index in range(group.num_columns))
-    size = sum(column.total_uncompressed_size for column in chunks if _name(column) in columns)
+    size = sum(column.total_uncompressed_size for column in columns)
     at_most = ROWS_BYTES // dictionary if dictionary else ROWS
-    return int(max(1, min(ROWS, ROWS_BYTES * group.num_rows // max(1, size), at_most)))
+    return int(max(1, min(ROWS, ROWS_BYTES * rows // max(1, size), at_most)))
 
 
 def _name(column: Any) -> str:
     """Return the top-level column that a stored column belongs to."""
     return str(column.path_in_schema).split(".")[0]
-
-
-def _stored_bytes(group: Any, columns: list[str]) -> int:
-    """Return the stored bytes of the columns in a row group: an upper bound of what could not be read."""
-    chunks = (group.column(index) for index in range(group.num_columns))
-    return sum(column.total_compressed_size for column in chunks if _name(column) in columns)
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -44,6 +44,7 @@ from pipeline.inputs import Chunk, ChunkTable, Document, Rejected, read_document
 from pipeline.inputs.chunk import PACKED
 from pipeline.inputs.documents import short
 from pipeline.storage.store import Store
+from stages.arrow import columns_of_group
 from stages.segment import marks
 from stages.sonar.card import load_card
 
@@ -221,7 +222,7 @@ def _range_of(store: Store, run: _SortedRun, ours: npt.NDArray[np.int64], low: i
     with opened_sorted_run(store, run.path) as (opened, _):
         groups = []
         for number in range(opened.metadata.num_row_groups):
-            statistics = opened.metadata.row_group(number).column(0).statistics
+            statistics = columns_of_group(opened.metadata, number)[0].statistics
             if statistics and statistics.min < high and statistics.max >= low:  # an empty group has none
                 groups.append(number)
         table = opened.read_row_groups(groups, use_threads=False)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.arrow import embedding_matrix
+from stages.arrow import columns_of_group, embedding_matrix
 
 _BLOCK = 1 << 16  # values that are joined at a time: they fit a core's cache
 _DATA_PAGE, _BYTE_STREAM_SPLIT = 0, 9  # of parquet.thrift: PageType, Encoding
@@ -39,21 +39,24 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
         (rows, dim) float16.
 
     Raises:
-        ValueError: if the values are not float16.
+        ValueError: if the values are not lists of one size of float16.
     """
     kind = file.schema.column(0)
     if (kind.physical_type, kind.length) != ("FIXED_LEN_BYTE_ARRAY", 2):
         raise ValueError(f"a column of {kind.physical_type}, not of float16")
+    if not pa.types.is_fixed_size_list(file.schema_arrow.types[0]):
+        raise ValueError(f"a column of {file.schema_arrow.types[0]}, not of lists of one size")
     try:
-        return _without_levels(file.metadata.row_group(group), source, rows)
+        return _without_levels(file, source, group, rows)
     except _OtherLayoutError:
         return embedding_matrix(file.read_row_group(group, use_threads=False)[0])[:rows]
 
 
-def _without_levels(group: Any, source: Any, rows: int) -> npt.NDArray[np.float16]:
-    chunk = group.column(0)
-    width = chunk.num_values // group.num_rows
-    if chunk.compression != "ZSTD" or chunk.has_dictionary_page:
+def _without_levels(file: pq.ParquetFile, source: Any, group: int, rows: int) -> npt.NDArray[np.float16]:
+    chunk = columns_of_group(file.metadata, group)[0]
+    width = file.schema_arrow.types[0].list_size
+    told = chunk.num_values == file.metadata.row_group(group).num_rows * width
+    if not told or chunk.compression != "ZSTD" or chunk.has_dictionary_page:
         raise _OtherLayoutError
     source.seek(chunk.data_page_offset)
     data = memoryview(source.read_buffer(chunk.total_compressed_size))

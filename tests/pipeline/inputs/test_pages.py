@@ -10,14 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.inputs.pages import FEW_BYTES, PageError, largest_dictionary
+from stages.arrow import columns_of_group
 
 
 def dictionaries_of(path: Path, columns: list[str]) -> int:
     """The largest dictionary of a file of one row group, whose pages are walked to the end."""
     with path.open("rb") as file:
-        group = pq.ParquetFile(path).metadata.row_group(0)
-        assert group.total_byte_size < FEW_BYTES
-        return largest_dictionary(file, group, columns)
+        metadata = pq.ParquetFile(path).metadata
+        assert metadata.row_group(0).total_byte_size < FEW_BYTES
+        stored = [one for one in columns_of_group(metadata, 0) if one.path_in_schema.split(".")[0] in columns]
+        return largest_dictionary(file, stored)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +51,14 @@ def test_every_page_of_every_kind_is_passed(tmp_path: Path, options: dict[str, A
 def test_what_is_no_header_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "a.parquet", use_dictionary=False)
     whole = (tmp_path / "a.parquet").read_bytes()
-    group = pq.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0)
+    column = pq.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0).column(0)
     tried = set[bool]()
-    for place in range(4, 4 + group.column(0).total_compressed_size):
+    for place in range(4, 4 + column.total_compressed_size):
         for byte in (0, 0xFF, 0x1C, 0x15):
             (tmp_path / "b.parquet").write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
             with (tmp_path / "b.parquet").open("rb") as file:
                 try:
-                    largest_dictionary(file, group, ["text"])
+                    largest_dictionary(file, [column])
                     tried.add(True)
                 except PageError as error:
                     assert str(error)

@@ -50,7 +50,7 @@ def test_large_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [f"{i}" * (8 << 20) for i in range(9)]}), path, use_dictionary=False)
     with pq.ParquetFile(path) as file:
-        assert rows._rows_at_once(file.metadata.row_group(0), ["text"], 0) == 7
+        assert rows._rows_at_once(9, [file.metadata.row_group(0).column(0)], 0) == 7
     assert [text[:2] for text in texts(read_all(entry(path)))] == [f"{i}{i}" for i in range(9)]
 
 

@@ -74,3 +74,15 @@ def test_other_values_are_refused() -> None:
     source = pa.BufferReader(sink.getvalue())
     with pytest.raises(ValueError, match="a column of FLOAT, not of float16"):
         read_embeddings(pq.ParquetFile(source), source, 0, 1)
+
+
+def test_what_a_footer_lies_about_is_told_or_read_otherwise() -> None:
+    data = bytes(layout.to_parquet(vectors(3)))
+    unknown = data.replace(b"\x15\x0c", b"\x15\x7e")  # a compression, of which Arrow would end the process
+    assert unknown != data
+    with pytest.raises(OSError, match="codec value: 63"):
+        read_embeddings(pq.ParquetFile(pa.BufferReader(unknown)), pa.BufferReader(unknown), 0, 8192)
+    narrow = data.replace(b"\x16\x80\x80\x03", b"\x16\x80\x80\x01")  # 8192 values, not 3 × 8192
+    assert narrow != data
+    found = read_embeddings(pq.ParquetFile(pa.BufferReader(narrow)), pa.BufferReader(narrow), 0, 8192)
+    np.testing.assert_array_equal(found.view(np.uint16), bits(vectors(3)["embedding"])[:8192])
