@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from launchers.actors import SegmentActor, Segmenting, VisitActor, Visiting, packed, unpacked
 from launchers.pools import GpuBundles, Node, pools
+from launchers.ray_metrics import measured
 from pipeline.base.errors import CorpusError
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.run_config import RunConfig
@@ -71,7 +72,7 @@ class Item:
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Carry out the plan, yield events as they come back; a fatal event is the last."""
-    yield from flow(items_of(plan), work_of(plan, folder))
+    yield from measured(flow(items_of(plan), work_of(plan, folder)), plan.config.name)
 
 
 def work_of(plan: Plan, folder: str) -> Work:

@@ -1,7 +1,8 @@
-"""The files of deploy/: that they fit the package, its commands and each other."""
+"""The files of deploy/: that they fit the package, its commands and metrics, and each other."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import yaml
 from typer.main import get_command
 
+from launchers.ray_metrics import COUNTERS
 from pipeline.cli import app
 from pipeline.config.load import load_config
 from tests.conftest import ROOT
@@ -63,3 +65,12 @@ def test_images_copy_every_folder_of_the_package() -> None:
     packages = {"pipeline", "stages", "launchers", "conf"}
     assert copied == set(sent) == set(apptainer) >= packages
     assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_dashboard_draws_metrics_that_a_run_has() -> None:
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text("utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    drawn = {name for one in expressions for name in re.findall(r"ray_pipeline_\w+", one)}
+    assert drawn == {f"ray_pipeline_{name}_total" for name in COUNTERS}
+    places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(set(places)) == len(dashboard["panels"])

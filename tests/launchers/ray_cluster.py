@@ -42,7 +42,7 @@ class Cluster:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.port, self.dashboard = free_port(), free_port()
+        self.port, self.dashboard, self.metrics = free_port(), free_port(), free_port()
         self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         path = f"{Path(PIPELINE).parent}:{os.environ['PATH']}"
@@ -50,10 +50,11 @@ class Cluster:
             clean
             | self.token
             | {"PYTHONPATH": str(ROOT), "PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+            | {"RAY_metrics_report_interval_ms": "100"}
         )
         self.nodes: list[Node] = []
         self.start("--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
-                   f"--dashboard-port={self.dashboard}")  # fmt: skip
+                   f"--dashboard-port={self.dashboard}", f"--metrics-export-port={self.metrics}")  # fmt: skip
         self.address = f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
         self.wait_for(1)
 

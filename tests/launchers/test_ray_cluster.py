@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline import Corpus
 from tests.conftest import ROOT, MakeConfig, data_digests
 from tests.launchers.ray_cluster import Cluster, Node, running_cluster
 from tests.support.cli import PIPELINE
@@ -63,12 +67,26 @@ def test_a_node_with_other_code_is_refused(cluster: Cluster, make_config: MakeCo
     assert not list((tmp_path / "out").glob("documents/*")), "work was done"
 
 
+def sentences_measured(cluster: Cluster, wanted: dict[str, int]) -> bool:
+    """Whether Prometheus would read these sentences by stage from the head, which exports them a moment later."""
+    pattern = re.compile(r'^ray_pipeline_sentences_total\{.*corpus="test".*stage="(\w+)".*\} (\S+)$', re.MULTILINE)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics}/metrics", timeout=60) as answer:
+            if {stage: float(count) for stage, count in pattern.findall(answer.read().decode())} == wanted:
+                return True
+        time.sleep(0.5)
+    return False
+
+
 @pytest.mark.cluster
 def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(autobleu=None)
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")
     assert code == 0 and "SUCCEEDED" in shown and "done in" in shown, shown
     assert any(name.startswith("embeddings/") for name in data_digests(tmp_path / "out"))
+    rows = Corpus(str(tmp_path / "out")).rows
+    assert sentences_measured(cluster, {"segment": rows, "encode": rows}), "Ray does not export what the run has done"
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--only", "rvq")
     assert code == 2 and "--only rvq" in shown, shown
 
