@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.base.errors import CorpusError, visible
 from pipeline.storage.records import parse_json, read_json
@@ -35,13 +35,20 @@ class _Begun(BaseModel):
     settings: _Steps
 
 
+Amount = Annotated[float, Field(ge=0, le=1e15)]
+
+
 class _LogLine(BaseModel):
-    """A line of the log; `loss` and `seconds_left` are shown."""
+    """A line of the log, as far as it is shown or computed with; of validations and in older logs, numbers lack."""
 
     kind: str
     step: int
     loss: float
-    seconds_left: float = 0.0
+    seconds_left: Amount = 0.0
+    seconds: Amount = 0.0
+    cpu_seconds: Amount = 0.0
+    concepts_per_second: Amount = 0.0
+    tflops: Amount = 0.0
 
 
 class Job(BaseModel):

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import counted
 from pipeline.config.run_config import RunConfig
 from pipeline.config.science import Science, ScienceSettings
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
+from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.comparison import ablation
 from pipeline.training.comparison.results import (
@@ -44,7 +45,7 @@ from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.model_file import load_model
 from pipeline.training.record import read_started
 from pipeline.training.run import train
-from pipeline.training.status import Numbers, read_metrics
+from pipeline.training.status import METRICS, Numbers, read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
@@ -104,7 +105,7 @@ class _Comparison:
         metrics_of(",".join(settings.metrics), None)
         if settings.split not in SPLITS:
             raise ConfigError(f"split is {settings.split}; splits are {', '.join(SPLITS)}")
-        _ = self.held
+        _ = self.held, self.results
         for row in settings.trained:
             self._check_row(row)
 
@@ -160,18 +161,13 @@ class _Comparison:
 
     @cached_property
     def results(self) -> Results:
-        """Return the results of an earlier run of the command, if there are any and they can be read."""
+        """Return the results of an earlier run of the command, if there are any; `DamagedError` if they are damaged."""
         if not self.store.exists(RESULTS):
             sentences = f"{len(self.held.judged):,} of the split {self.science.settings.split}"
             about = {"corpus": self.index.about.corpus, "sentences judged": sentences}
             return Results(about=about | {"encoder": self.index.about.model})
-        try:
-            return Results.model_validate_json(self.store.read(RESULTS))
-        except ValidationError as error:
-            raise ConfigError(
-                f"{self.store.url}/{RESULTS} is not a result of this command ({error.errors()[0]['msg']}); delete it "
-                "or give another output: trainings stay"
-            ) from error
+        remedy = "delete it, or give another output: trainings stay, and only evaluations are made again"
+        return read_json(self.store, RESULTS, Results, remedy)
 
     def _row(self, row: str, seed: int) -> None:
         one = self.science.settings.objectives[row]
@@ -222,7 +218,15 @@ class _Comparison:
             short = self.science.config(row, seed, settings.calibration_steps, f"{row}-calibration")
             assert short.train is not None
             train(self.console, short)
-            lines = [one for one in read_metrics(Store(short.output), short.train.folder) if one["kind"] == "train"]
+            store, run = Store(short.output), short.train.folder
+            lines = [one for one in read_metrics(store, run) if one["kind"] == "train"]
+            name = "cpu_seconds" if settings.clock == "cpu" else "seconds"
+            if len(lines) < settings.calibration_steps or not all(one.get(name) for one in lines):
+                raise CorpusError(
+                    f"{store.url}/{run}/{METRICS} does not have the {name} of "
+                    f"{counted(settings.calibration_steps, 'step')}, by which {minutes:g} minutes become "
+                    f"steps of {row}; delete the folder {store.url}/{run}, and its training is made again"
+                )
             each = seconds_of_step(lines, settings.clock, short.train.card.last_share)
             self.results.steps[row] = max(1, round(minutes * 60 / each))
             self._write()
@@ -247,7 +251,7 @@ class _Comparison:
         assert config.train is not None
         store = Store(config.output)
         lines = [one for one in read_metrics(store, run) if one["kind"] == "train"]
-        rates = [(one["concepts_per_second"], one["tflops"]) for one in lines]
+        rates = [(one.get("concepts_per_second"), one.get("tflops")) for one in lines]
         each = [1e12 * tflops / rate for rate, tflops in rates if rate and tflops]
         model, about = load_model(f"{store.url.rstrip('/')}/{run}", self.find_device())
         found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
@@ -256,7 +260,7 @@ class _Comparison:
         found[EPOCHS] = Measurement(mean=config.train.steps * config.train.batch_concepts / learned[2])
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
-        if all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
+        if lines and all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
             found["cpu_seconds"] = Measurement(mean=sum(one["cpu_seconds"] for one in lines))
         if isinstance(model, SonarLlm):
             model.use(decoder_of(about.pinned))
@@ -275,7 +279,7 @@ class _Comparison:
 
     def _write(self) -> None:
         settings = self.science.settings
-        self.store.write(RESULTS, (self.results.model_dump_json(indent=1) + "\n").encode())
+        self.store.write(RESULTS, sealed(self.results.model_dump_json(indent=1)))
         self.store.write(TABLE, self.to_markdown(settings, self.results).encode())
         self.store.write(PLOT, self.to_svg(settings, self.results))
 

@@ -21,7 +21,8 @@ Verdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 SENTENCES, EPOCHS = "training_sentences", "epochs"  # figures of a training
 
 
-Influences = Annotated[tuple[float, ...], PlainSerializer(lambda one: tuple(float(f"{each:.5g}") for each in one))]
+Number = Annotated[float, Field(ge=-1e100, le=1e100)]  # whose square is a number, too
+Influences = Annotated[tuple[Number, ...], PlainSerializer(lambda one: tuple(float(f"{each:.5g}") for each in one))]
 
 
 class Measurement(BaseModel):
@@ -32,8 +33,8 @@ class Measurement(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    mean: float
-    error: float = 0.0
+    mean: Number
+    error: Annotated[Number, Field(ge=0)] = 0.0
     documents: Influences = ()
 
 
@@ -43,7 +44,7 @@ class SeedResult(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     asked: str
-    steps: int
+    steps: int = Field(ge=0)
     figures: dict[str, Measurement]
 
 
@@ -53,7 +54,7 @@ class Results(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     about: dict[str, str] = Field(default_factory=dict)
-    steps: dict[str, int] = Field(default_factory=dict)
+    steps: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     rows: dict[str, dict[str, SeedResult]] = Field(default_factory=dict)
     baselines: dict[str, SeedResult] = Field(default_factory=dict)
 

@@ -15,6 +15,7 @@ import yaml
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.science import Claim, Objective, ScalingLaw, load_science
+from pipeline.storage.records import sealed
 from pipeline.training.comparison.compare import seconds_of_step
 from pipeline.training.comparison.results import Measurement, Results, SeedResult, to_markdown, to_svg
 from pipeline.training.comparison.scaling import Point, alphas, fitted
@@ -72,7 +73,7 @@ def test_rows_are_trained_and_judged_once(training_corpus: Path) -> None:
     assert "| base | 2 | 1 |" in table and "| `nll(words) < nll(base)` | " in table
     assert "| `l2(the sentence itself) < l2(base)` | confirmed |" in table
     assert (out / "results.svg").read_text().startswith("<?xml")
-    del results["rows"]["words"]["1"]
+    del results["rows"]["words"]["1"], results["seal"]
     (out / "results.json").write_text(json.dumps(results))
     again = " ".join(pipeline("compare-objectives", path).stdout.split())
     assert again.count("is evaluated already") == 5 and again.count("is trained: nothing to do") == 6
@@ -95,6 +96,38 @@ def test_steps_follow_from_minutes(training_corpus: Path) -> None:
     lines = (folder(training_corpus, "brief-calibration") / "metrics.jsonl").read_text().splitlines()
     each = [json.loads(line) for line in lines]
     assert [one["step"] for one in each] == [1, 2] and all(one["cpu_seconds"] > 0 < one["seconds"] for one in each)
+    (training_corpus.parent / "brief/results.json").unlink()
+    log = folder(training_corpus, "brief-calibration") / "metrics.jsonl"
+    for text, why in (
+        (lines[0], "does not have the cpu_seconds of 2 steps, by which 1e-05 minutes become steps of brief"),
+        (lines[0].replace('"seconds_left": ', '"seconds_left": NaN, "more": '), "line 1 of"),
+    ):
+        log.write_text(text)
+        done = pipeline("compare-objectives", written(training_corpus, settings))
+        assert done.returncode == 1 and why in " ".join(done.stderr.split()), done
+
+
+def test_damaged_results_and_logs_are_told_before_anything_is_trained(training_corpus: Path) -> None:
+    words = science_of(training_corpus)["objectives"]["words"]
+    settings = science_of(
+        training_corpus, objectives={"brief": words}, claims=[], seeds=[3], minutes=1e-5, calibration_steps=2,
+        output="told", metrics=["bpc"], train=TRAIN | {"name": "told"},
+    )  # fmt: skip
+    path, out = written(training_corpus, settings), training_corpus.parent / "told/results.json"
+    row = {"asked": "x", "steps": 1, "figures": {"bpc": {"mean": 1.5}}}
+    whole = sealed(json.dumps({"rows": {"brief": {"3": row}}}))
+    for damaged, why in (
+        (whole.replace(b"1.5", b"1.4"), "it is not the text that its seal was made of"),
+        (whole[:-30], "Invalid JSON"),
+        *((json.dumps({"rows": {"brief": {"3": row | {"figures": {"bpc": {"mean": mean}}}}}}).encode(), why)
+          for mean, why in ((math.nan, "rows.brief.3.figures.bpc.mean: "), (1e300, "mean: Input should be less"))),
+        (b'{"steps": {"brief": 0}}', "steps.brief: Input should be greater than or equal to 1"),
+    ):  # fmt: skip
+        out.parent.mkdir(exist_ok=True)
+        out.write_bytes(damaged)
+        done = pipeline("compare-objectives", path)
+        assert done.returncode == 1 and why in (text := " ".join(done.stderr.split())), done
+        assert "told/results.json is damaged" in text and "delete it, or give another output" in text
 
 
 def test_steps_are_timed_by_the_clock_that_is_asked_for() -> None:
