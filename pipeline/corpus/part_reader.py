@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -266,11 +267,17 @@ class PartReader:
         return table
 
     def _read(self, family: str, names: Sequence[str] | None, group: int | None) -> pa.Table:
+        with self._opened(family, names) as opened:
+            return opened.read(names) if group is None else opened.read_row_group(group, names)
+
+    @contextmanager
+    def _opened(self, family: str, names: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
+        """Give a family's file, which has these columns. What Arrow says of it becomes a `CorpusError`."""
         try:
             with translate_errors(self._store.url):
                 opened = self._file(family)
                 self._check_columns(family, names, opened.schema_arrow.names)
-                return opened.read(names) if group is None else opened.read_row_group(group, names)
+                yield opened
         except (pa.ArrowException, OSError) as error:
             raise CorpusError(
                 f"{self._store.url}/{self._files[family].path} cannot be read ({error}); if it was damaged, delete its "
@@ -324,6 +331,7 @@ class PartReader:
 
     def _field(self, column: Column) -> pa.Field:
         if column.family in layout.VECTORS:
-            field: pa.Field = self._file(column.family).schema_arrow.field(column.name)
+            with self._opened(column.family, [column.name]) as opened:
+                field: pa.Field = opened.schema_arrow.field(column.name)
             return field
         return pa.field(column.name, column.type, nullable=column.nullable)

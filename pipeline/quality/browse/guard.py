@@ -15,7 +15,10 @@ The server listens on the loopback device, which every user and every page in a 
 from __future__ import annotations
 
 import secrets
+import sys
 from typing import TYPE_CHECKING
+
+from pipeline.base.errors import PipelineError, visible
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,7 +60,10 @@ class Guard:
             return
         _, _, rest = scope["path"][1:].partition("/")
         inner = f"/{rest}"
-        await self._app({**scope, "path": inner, "raw_path": inner.encode(), "root_path": ""}, receive, closed)
+        try:
+            await self._app({**scope, "path": inner, "raw_path": inner.encode(), "root_path": ""}, receive, closed)
+        except PipelineError as error:  # a download that ended early: its browser sees that it is not complete
+            print(visible(str(error)), file=sys.stderr, flush=True)
 
     def _refused(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         """Return status, text and headers of a refusal; None for a request that may pass."""

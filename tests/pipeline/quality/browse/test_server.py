@@ -7,13 +7,14 @@ import http.client
 import io
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -196,6 +197,35 @@ def test_downloads_are_what_inspect_writes(server: Served, hostile: Corpus, tmp_
             assert pq.read_table(io.BytesIO(body)).equals(pq.read_table(file))
         else:
             assert body == file.read_bytes()
+
+
+def test_damage_is_told_and_an_early_end_is_seen(
+    hostile: Corpus, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Corpus(str(shutil.copytree(hostile.url, tmp_path / "out")))
+    (one, *_) = corpus.parts
+    for family, another in (("embeddings", "language"), ("language", "embeddings")):
+        (damaged,) = (tmp_path / "out" / family).glob(f"{one}.*")
+        (source,) = (Path(hostile.url) / another).glob(f"{one}.*")
+        damaged.write_bytes(source.read_bytes())
+    with closing(listening(0)) as listener:
+        server = server_of(corpus, "token", None)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            for path in ("nearest", "download"):
+                connection = http.client.HTTPConnection(*listener.getsockname(), timeout=SECONDS)
+                connection.request("GET", f"/token/{path}?part={one}&row=0&format=csv")
+                if path == "nearest":
+                    assert "is damaged: it has no embedding" in json.loads(connection.getresponse().read())["error"]
+                else:
+                    with pytest.raises(http.client.IncompleteRead):
+                        connection.getresponse().read()
+        finally:
+            server.should_exit = True
+            thread.join()
+    told = capfd.readouterr().err
+    assert "Traceback" not in told and f"/language/{one}" in told and "is damaged: it has no" in told, told
 
 
 @pytest.mark.slow  # a second process starts
