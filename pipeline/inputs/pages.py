@@ -1,9 +1,10 @@
 """Looks at the headers of Parquet pages before pyarrow unpacks them: 100 kB can hold pages of gigabytes.
 
 A page is unpacked as a whole, and a value of a dictionary once for every row that refers to it; the footer says neither
-how large the pages are nor has to be true. So the pages of a column are walked, from header to header, where they are
-few (up to 1 MiB stored) or where the footer says that they grow much. Cost: a request or two per such column; of all
-other columns with a large dictionary, one.
+how large the pages are nor has to be true. So the pages of a column are walked, from header to header: on local disks
+all of them (a thousandth of the time to read them), on stores, where each page costs a request, those of columns that
+have few (up to 1 MiB stored) or of which the footer says that they grow much. Of all others the first header is read,
+that of the dictionary, if there is one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pipeline.inputs.chunk import GROWTH
 
 LARGE_PAGE = 32 << 20  # bytes; a larger page may have GROWTH times its stored bytes
 FEW_BYTES = 1 << 20
-SMALL_DICTIONARY = 1 << 18  # stored bytes: its header need not be read
 HEADER = 1 << 14  # bytes that are read for one; with long statistics, more
 LONGEST_HEADER = 16 << 20  # as in pyarrow
 DICTIONARY_PAGE = 2
@@ -25,30 +25,30 @@ class PageError(Exception):
     """The pages of a column should not be unpacked."""
 
 
-def largest_dictionary(file: IO[bytes], columns: Sequence[Any]) -> int:
-    """Find the largest dictionary of columns of a row group, if any of them could be large.
+def largest_dictionary(file: IO[bytes], columns: Sequence[Any], *, local: bool) -> int:
+    """Find the largest dictionary of columns of a row group.
 
     Args:
         file: the Parquet file.
         columns: what its footer says of the stored columns that are read.
+        local: whether it lies on a local disk, so that all pages are walked.
 
     Returns:
-        Its bytes; 0 if none is large.
+        Its bytes; 0 if there is none.
 
     Raises:
         PageError: if a page is too large for what is stored, or has no header.
     """
-    return max((_of_column(file, column) for column in columns), default=0)
+    return max((_of_column(file, column, local) for column in columns), default=0)
 
 
-def _of_column(file: IO[bytes], column: Any) -> int:
-    stored, first = column.total_compressed_size, column.data_page_offset
+def _of_column(file: IO[bytes], column: Any, local: bool) -> int:
+    stored, start = column.total_compressed_size, column.data_page_offset
     dictionary = column.dictionary_page_offset if column.has_dictionary_page else None
-    start = min(one for one in (first, dictionary) if one is not None and one > 0) if first or dictionary else 0
+    if dictionary is not None and 0 < dictionary < start:  # as in pyarrow
+        start = dictionary
     grows = column.total_uncompressed_size > max(LARGE_PAGE, GROWTH * stored)
-    walked = column.compression != "UNCOMPRESSED" and (stored <= FEW_BYTES or grows)
-    if not walked and (dictionary is None or first - start <= SMALL_DICTIONARY):
-        return 0
+    walked = column.compression != "UNCOMPRESSED" and (local or stored <= FEW_BYTES or grows)
     at, end, largest = start, start + stored, 0
     while at < end:
         kind, unpacked, packed, length = _header(file, at, end)

@@ -42,9 +42,10 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
                 after = row + metadata.row_group(group).num_rows
                 error = "the row group holds fewer rows than its footer says"
                 stored: list[Any] = []
+                local = chunk.url.startswith("file://")
                 try:
                     stored = [one for one in stored_columns(file, group) if _name(one) in columns]
-                    dictionary = largest_dictionary(cast(IO[bytes], handle), stored)
+                    dictionary = largest_dictionary(cast(IO[bytes], handle), stored, local=local)
                     rows = _rows_at_once(after - row, stored, dictionary)
                     for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
                         for values in _python_rows(batch):

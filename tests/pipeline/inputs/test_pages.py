@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.inputs.pages import FEW_BYTES, PageError, largest_dictionary
+from pipeline.inputs.pages import FEW_BYTES, LARGE_PAGE, PageError, largest_dictionary
 from stages.arrow import columns_of_group
+from tests.support.inputs import entry, only_rejected, read_all
 
 
 def dictionaries_of(path: Path, columns: list[str]) -> int:
@@ -19,7 +21,7 @@ def dictionaries_of(path: Path, columns: list[str]) -> int:
         metadata = pq.ParquetFile(path).metadata
         assert metadata.row_group(0).total_byte_size < FEW_BYTES
         stored = [one for one in columns_of_group(metadata, 0) if one.path_in_schema.split(".")[0] in columns]
-        return largest_dictionary(file, stored)
+        return largest_dictionary(file, stored, local=False)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,20 @@ def test_what_is_no_header_is_told(tmp_path: Path) -> None:
             (tmp_path / "b.parquet").write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
             with (tmp_path / "b.parquet").open("rb") as file:
                 try:
-                    largest_dictionary(file, [column])
+                    largest_dictionary(file, [column], local=False)
                     tried.add(True)
                 except PageError as error:
                     assert str(error)
                     tried.add(False)
     assert tried == {True, False}
+
+
+def test_a_page_that_grows_is_found_in_a_large_column_too(tmp_path: Path) -> None:
+    """Of the column as a whole, 2 MiB are stored, which may become 200 MiB; of the page of the long text, 2 kB."""
+    noise = random.Random(0).randbytes(FEW_BYTES).hex()
+    table = pa.table({"text": [noise, noise[::-1], "a" * (LARGE_PAGE + 1), "The end."]})
+    options: dict[str, Any] = {"compression": "zstd", "data_page_size": 100, "write_batch_size": 1}
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, **options)
+    assert (tmp_path / "a.parquet").stat().st_size > 2 * FEW_BYTES
+    rejected = only_rejected(read_all(entry(tmp_path / "a.parquet")))
+    assert rejected.records == 4 and rejected.error.startswith("text: a page of 33554443 bytes is stored in ")
