@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.formats import number, plain, size
+from pipeline.base.formats import counted, number, plain, size
 from pipeline.conditions.condition import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.accounting import compute_accounting
@@ -76,7 +76,9 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
             console.print(f"{plain(one.said(), 300)}: see lang_differs", style="yellow", markup=False, soft_wrap=True)
     worst = SHOWN_WORST if options.worst is None else options.worst
     if worst and quality.everything.scored:
-        show_rows(console, f"Worst {worst} rows", worst_rows(corpus, worst, max_rows=max_rows, where=condition))
+        show_rows(
+            console, f"Worst {counted(worst, 'row')}", worst_rows(corpus, worst, max_rows=max_rows, where=condition)
+        )
 
 
 def condition_of(corpus: Corpus, where: str | None, lang: str | None) -> Condition | None:

@@ -134,7 +134,7 @@ def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
         show_scores(console, scores)
         if worst and quality.everything.scored:
             rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)
-            show_rows(console, f"Worst {worst} rows (pipeline inspect shows more)", rows)
+            show_rows(console, f"Worst {counted(worst, 'row')} (pipeline inspect shows more)", rows)
     show_unfinished(console, accounting)
     lost = sum(accounting.quarantined.values())
     if console.quiet and worst and lost:
