@@ -123,7 +123,7 @@ def not_utf8(error: UnicodeDecodeError) -> str:
     utf16 = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return (
         f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}; "
-        f"convert the text (a file: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
+        f"convert the text (a file: iconv -f {'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8)"
     )
 
 

@@ -30,8 +30,9 @@ COUNTED = 1 << 20  # characters of an input in which sentences are counted
 
 @dataclass
 class RecordSample:
-    """What was read: `columns` counts the records that have each column, `langs` the languages of documents, and
-    `unknown` those of records that were rejected because the model does not know their language.
+    """What was read: `records` counts those that could not be read, too, `columns` the records that have each column,
+    `langs` the languages of documents, and `unknown` those of records that were rejected because the model does not
+    know their language.
     """
 
     files: list[str] = field(default_factory=list)
@@ -98,6 +99,7 @@ def sample(
                 found.stored.setdefault(name, []).append(kind)
             maker = _Noting(file, settings, split, languages, found, keep_values)
             for item in islice(documents_of(maker), most):
+                found.records += 1
                 if isinstance(item, Document):
                     found.documents += 1
                     found.characters += len(item.text)
@@ -151,7 +153,6 @@ class _Noting(RecordMaker):
     def make(
         self, values: Mapping[str, Any], place: int, raw: bytes | None = None, line: int | None = None
     ) -> Document | Rejected:
-        self._found.records += 1
         self._found.columns.update(self._stored or list(values))
         if self._keep_values:
             self._found.values.append(dict(values))

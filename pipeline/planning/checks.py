@@ -35,10 +35,11 @@ from pipeline.inputs.column_types import NOTHING, TEXT, common_type
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
 from pipeline.inputs.packing import PACKABLE
+from pipeline.inputs.records import NOT_CERTAIN, UNKNOWN_LANGUAGE
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.examined import count_sentences
-from pipeline.planning.language_checks import language_findings, stated_language
+from pipeline.planning.language_checks import language_findings, share_of, stated_language
 from pipeline.planning.section_checks import Problem, near, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
@@ -220,11 +221,24 @@ def _inputs(
                 found.append(((*keys, "path"), _plain(error, index, one)))
                 continue
             samples.append((one, first))
-            found += [*_columns(config, one, keys, first), *_misfits(one, keys, first)]
+            of_columns = list(_columns(config, one, keys, first))
+            found += [*of_columns, *_misfits(one, keys, first)]
+            warned += [] if of_columns else _set_aside(keys, first)
             if card:
                 problems, warnings = language_findings(config, one, keys, first, card)
                 found, warned = [*found, *problems], [*warned, *warnings]
     return chunks, samples, found, warned
+
+
+def _set_aside(keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
+    """Yield why a run would set some of the first records aside; languages have a check of their own."""
+    for reason, errors in first.refused.items():
+        if reason not in (UNKNOWN_LANGUAGE, NOT_CERTAIN):
+            yield (
+                keys,
+                f"{_numbered(keys)}: {share_of(len(errors), first)} set aside by a run ({reason}), with this error for "
+                f"the first: {errors[0]}",
+            )
 
 
 def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
@@ -325,7 +339,7 @@ def _columns(config: RunConfig, one: InputSettings, keys: tuple[str, ...], first
     wanted += [((*keys, "keep", column), "keep", column) for column in one.keep]
     there = [name for name, _ in first.columns.most_common(SHOWN_COLUMNS)]
     for place, key, column in wanted:
-        if not first.records or column in first.columns:
+        if not first.columns or column in first.columns:
             continue
         alike = near(column, there)
         of = "" if key == "split.by" else f"input {int(keys[1]) + 1}: "

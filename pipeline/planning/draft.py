@@ -154,12 +154,15 @@ def _entry(group: _Group) -> Draft:
         found.text = _text_column(seen)
         if found.text is None:
             there = ", ".join(seen.columns) or "none"
-            raise ConfigError(f"{group.pattern}: no column holds texts; columns: {there}; leave these files out")
+            raise ConfigError(
+                f"{group.pattern}: no column holds texts; columns: {there}; write the text into a column of its own if "
+                "it lies within an object, or leave these files out"
+            )
         texts = _strings(seen, found.text)
         found.id = _id_column(seen, found.text)
         lang = _lang_column(seen)
         found.keep = _metadata(seen, {found.text, found.id, lang})
-        found.documents, found.counted = (seen.records, True) if seen.whole else _documents(group, seen, settings)
+        found.documents, found.counted = (len(seen.values), True) if seen.whole else _documents(group, seen, settings)
         if lang:
             found.lang = {"column": lang}
             found.langs = Counter(one for one in _strings(seen, lang) if one in _codes())
@@ -210,10 +213,14 @@ def _codes() -> frozenset[str]:
 
 
 def _text_column(seen: RecordSample) -> str | None:
-    """Return the column of strings with a usual name, or else the one with the longest strings."""
+    """Return the column of strings with a usual name, or else the one with the longest strings that may be texts.
+
+    Dates, codes and addresses may not: they are ASCII without a space.
+    """
     usable = {column: texts for column in seen.columns if (texts := _strings(seen, column))}
     named = [column for name in TEXT_NAMES for column in usable if column.lower() == name]
-    longest = sorted(usable, key=lambda column: -sum(map(len, usable[column])))
+    texts_only = [column for column in usable if not all(one.isascii() and " " not in one for one in usable[column])]
+    longest = sorted(texts_only, key=lambda column: -sum(map(len, usable[column])))
     return next(iter(named or longest), None)
 
 

@@ -73,7 +73,7 @@ def language_findings(
         found.append(
             (
                 place,
-                f"{name}: {_share(first.unknown.total(), first)} in languages that {card.name} does not know: "
+                f"{name}: {share_of(first.unknown.total(), first)} in languages that {card.name} does not know: "
                 f"{_listed(first.unknown)}. A run sets such documents aside ({UNKNOWN_LANGUAGE}) and goes on. "
                 f"{_ways(config, one, first, card)}",
             )
@@ -83,7 +83,7 @@ def language_findings(
         found.append(
             (
                 place,
-                f"{name}: {_share(uncertain, first)} in a language that is not certain enough for "
+                f"{name}: {share_of(uncertain, first)} in a language that is not certain enough for "
                 f"lang.detect.threshold {threshold}. A run sets such documents aside ({NOT_CERTAIN}). Lower the "
                 "threshold, or state the language: lang: CODE, or {column: NAME}",
             )
@@ -95,7 +95,7 @@ def _none_of(first: RecordSample) -> str:
     return f"none of {first.where()} has a" if first.records > 1 else f"{first.where()} has no"
 
 
-def _share(some: int, first: RecordSample) -> str:
+def share_of(some: int, first: RecordSample) -> str:
     """Say how many of the records that were looked at are meant, and which share that is."""
     share = some / first.records
     about = "all" if some == first.records else f"about {share:.0%}" if share >= 0.01 else "less than 1%"

@@ -234,3 +234,36 @@ def test_a_column_of_numbers_and_texts_is_told_before_work_starts(
         assert "'about 1990'" in done.stderr and "keep: {year: int64}" in done.stderr
     declared = pipeline("plan", make_config(input=entries({"year": "string"}), encode=None, autobleu=None))
     assert declared.returncode == 0 and "Warning" not in declared.stderr, said(declared)
+
+
+def test_records_that_a_run_would_set_aside_are_told_by_plan_and_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.txt").write_text("Der Brief kam – für 5 €.", encoding="cp1252")
+    (tmp_path / "notes/b.txt").write_text("The ship arrived.")
+    blobs = {"id": ["1", "2"], "text": ["One sentence.", "Another one."], "blob": [b"\xff", b"\xfe"]}
+    (tmp_path / "tables").mkdir()
+    pq.write_table(pa.table(blobs), tmp_path / "tables/a.parquet")
+    path = make_config(
+        input=[
+            {"path": "notes/*.txt", "lang": "deu_Latn"},
+            {"path": "tables/*.parquet", "id": "id", "lang": "eng_Latn", "keep": ["blob"]},
+        ]
+    )
+    told = (
+        r"input 1: 1 record of the first 2 records of 2 files \(about 50%\) is set aside by a run \(not UTF-8\), with "
+        r"this error for the first: byte 0x96 at 14 .* iconv -f WINDOWS-1252",
+        r"input 2: 2 records of the first 2 records of a\.parquet \(all\) are set aside by a run \(not UTF-8\).*: blob",
+    )
+    for command in (("plan", path), ("run", path, "--until", "segment")):
+        done = pipeline(*command)
+        assert done.returncode == 0 and all(re.search(one, done.stderr) for one in told), said(done)
+
+
+def test_a_record_that_cannot_be_read_does_not_make_a_sample_whole(make_config: MakeConfig, tmp_path: Path) -> None:
+    rows = [f'{{"id": "{at}", "lang": "eng_Latn", "text": "Number {at}."}}' for at in range(200)]
+    (tmp_path / "long").mkdir()
+    (tmp_path / "long/a.jsonl").write_text("\n".join(["{broken", *rows]))
+    source = {"path": "long/*.jsonl", "id": "id", "lang": {"column": "lang"}}
+    path = make_config(input=[source], scaler={}, rvq={"codebooks": 2, "units": 200})
+    assert pipeline("plan", path).returncode == 0, "99 of the first 100 records are no more than a sample"
+    assert "# 99 documents" not in said(pipeline("init", tmp_path / "long", "--to", "-"))

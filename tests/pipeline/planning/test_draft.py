@@ -142,3 +142,12 @@ def test_records_that_nobody_would_write_by_hand(tmp_path: Path) -> None:
     assert config.launcher.kind == "auto" and "slurm" not in text
     assert config.input[0].text == "text" and isinstance(config.input[0].lang, LangColumn)
     assert "eng_Latn 100%" in text and "keep" not in text
+
+
+def test_dates_and_addresses_are_not_taken_for_texts(tmp_path: Path) -> None:
+    rows = [
+        {"body": {"text": ENGLISH}, "date": "2024-01-02T03:04:05Z", "url": f"https://example.org/{n}"} for n in "ab"
+    ]
+    write_jsonl(tmp_path / "nested.jsonl", rows)
+    done = pipeline("init", "nested.jsonl", "--to", "-")
+    assert done.returncode == 2 and "no column holds texts; columns: body, date, url; write" in done.stderr, said(done)
