@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -200,8 +201,10 @@ def test_the_report_and_status_show_them_and_strict_fails(path: Path, corpus: Co
     assert [(one["measure"], one["holds"]) for one in kept] == [(name, False) for name in sorted(FAILS)]
 
 
-def test_a_training_does_not_begin(path: Path, corpus: Corpus) -> None:
-    config = load_config(path, ["report={expect: {documents: '> 1000'}}", "scaler={}", "train={model: lcm-base-tiny}"])
+def test_a_training_does_not_begin(path: Path, corpus: Corpus, tmp_path: Path) -> None:
+    copied = shutil.copytree(path.parent, tmp_path / "copied") / path.name  # other tests look at the last run
+    settings = ["report={expect: {documents: '> 1000'}}", "scaler={}", "train={model: lcm-base-tiny}"]
+    config = load_config(copied, settings)
     began: list[object] = []
     backend = Backend(launch, lambda: "cpu", lambda console, config: began.append(config))
     out = Console(file=io.StringIO())
