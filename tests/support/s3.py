@@ -19,9 +19,9 @@ def moto(log: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "tests.support.moto_server", "-H", "127.0.0.1", "-p", str(port)]
     with log.open("wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
         try:
             deadline = time.monotonic() + 600  # of a busy machine
             while socket.socket().connect_ex(("127.0.0.1", port)):
