@@ -93,8 +93,11 @@ def _external(options: argparse.Namespace, lengths: list[int], levels: int) -> f
     if importlib.util.find_spec("transformers") is None:
         print("external encoder: not measured, transformers is not installed")
         return None
-    from transformers import AutoConfig, AutoModel
+    from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, __version__
 
+    if "gte" not in CONFIG_MAPPING:
+        print(f"external encoder: not measured, transformers {__version__} does not have GTE; 5.23 does")
+        return None
     small = {"hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 96, "vocab_size": 1000}
     config: Any = AutoConfig.for_model("gte", **(small if options.small else {}))
     with torch.device(options.device):

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.gpu_all import FAILED, ROWS, table
 from benchmarks.gpu_all import run as run_row
+from benchmarks.marked_tests import run_marked
 from benchmarks.worker_gpu import busy
 from tests.conftest import ROOT
 
@@ -70,6 +71,33 @@ def test_encoding_and_decoding_need_torch_numpy_and_pyarrow_alone(few_packages: 
     assert done.returncode == 0, done.stdout + done.stderr
     for said in ("encode, 512 tokens", "greedy decode, 16", "transformers is not installed"):
         assert said in done.stdout, done.stdout
+
+
+def test_figures_are_found_in_what_an_h200_printed() -> None:
+    told = {
+        "encode": "NVIDIA H200 (cuDNN attention off, sums in float32); torch 2.11.0+cu130, float16\n"
+        "encode, 32768 tokens per batch: 16978 sentences/s, 467073 tokens/s, 471.770 TFLOP/s, MFU 47.7%, 77.1% of "
+        "F.linear (16947–17031)\n",
+        "beside": "a step beside threads: 550.57 ms, +18977.7%\na step beside processes: 2.89 ms, +1.8%\n",
+        "lcm": "concepts/s  74,313 (13,282 to 74,728)\nTFLOP/s     463, MFU 46.8% of 989.4\n"
+        "loader      steps wait for it 0.38% of the time; 74,419 concepts/s from files\n",
+    }
+    shown = table(told)
+    for figure in (
+        "16978 sentences/s",
+        "MFU 47.7%, 77.1% of F.linear",
+        "1.8 %",
+        "18977.7 %",
+        "46.8%",
+        "74,313",
+        "0.38 %",
+    ):
+        assert f"| {figure} | NVIDIA H200 (" in shown, figure
+
+
+def test_files_without_marked_tests_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_marked(["tests/stages/test_device.py"], mark="no_such_mark") == 1
+    assert "no test is marked no_such_mark" in capsys.readouterr().out
 
 
 def test_the_page_has_the_goals_of_the_command() -> None:
