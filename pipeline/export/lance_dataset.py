@@ -1,6 +1,6 @@
 """A Lance dataset: one row per sentence, for random access, and for search by text, score and vector.
 
-    sentences.lance/    opened by lance.dataset(…), DuckDB, Polars and LanceDB
+    sentences.lance/    opened by lance.dataset(…)
 
 Columns are those of `pipeline/export/rows.py`, and `embedding`, a list of fixed size, as Lance's vector indexes want
 it; float16 is bit for bit what the corpus holds. Rows are in the order of the corpus, with the split as a column. Lance
@@ -77,6 +77,6 @@ def _tables(
                     kind = pa.list_(pa.type_for_alias(vectors), written.dim)
                     table = table.set_column(place, field.with_type(kind), table.column(place).cast(kind))
                 yield table
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt) as error:
         failed.append(error)
         raise

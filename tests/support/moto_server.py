@@ -23,5 +23,5 @@ def one_at_a_time(request: S3Response) -> Any:
 
 
 if __name__ == "__main__":
-    S3Response.put_object = one_at_a_time  # type: ignore[method-assign]
+    S3Response.put_object = one_at_a_time
     main()

@@ -34,7 +34,6 @@ from pipeline.inputs import (
     readers,
     streams,
 )
-from pipeline.inputs.counting import Content
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, not_text
 from pipeline.storage import retry
@@ -279,23 +278,6 @@ def zstd_with_a_window_of_2_gb(pieces: int) -> bytes:
     """Of 128 KiB of one byte each, in blocks of four bytes (RFC 8878)."""
     sizes = [(128 << 10) << 3 | 1 << 1] * (pieces - 1) + [(128 << 10) << 3 | 1 << 1 | 1]
     return b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + b"".join(one.to_bytes(3, "little") + b"\n" for one in sizes)
-
-
-@pytest.mark.parametrize(
-    ("true", "lie", "why"),
-    [(b"\x15\x0c", b"\x15\x7e", "codec value: 63"), (b"\x18\x04text", b"\x18\x04t\xffxt", "can't decode")],
-    ids=["compression", "path"],
-)
-def test_a_footer_that_cannot_be_true_sets_its_rows_aside(tmp_path: Path, true: bytes, lie: bytes, why: str) -> None:
-    """Arrow would end the process when it is asked what the footer says of the column."""
-    options: dict[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
-    pq.write_table(pa.table({"text": ["A sentence.", "Another one."]}), tmp_path / "a.parquet", **options)
-    data = (tmp_path / "a.parquet").read_bytes()
-    before, after = data.rsplit(true, 1)
-    (tmp_path / "a.parquet").write_bytes(before + lie + after)
-    rejected = only_rejected(read_all(entry(tmp_path / "a.parquet")))
-    assert (rejected.reason, rejected.records) == ("unreadable", 2) and why in rejected.error, rejected
-    assert count_documents(plan_chunks(entry(tmp_path / "a.parquet"))[0], Content(["text"])).documents == 2
 
 
 @pytest.mark.slow

@@ -5,16 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.inputs import (
-    Document,
-    Rejected,
-    rows,
-)
+from pipeline.inputs import Document, Rejected, rows
+from pipeline.inputs.chunks import plan_chunks
+from pipeline.inputs.counting import Content, count_documents
 from tests.support.inputs import TEXTS, entry, only_rejected, read_all, texts
 
 
@@ -129,3 +128,20 @@ def test_bytes_and_nanoseconds_in_lists_and_structs(tmp_path: Path) -> None:
     assert [one.kept["time"] for one in (first, second)] == ["00:00:00.000000001", "00:00:00.000001"]
     assert [one.kept["took"] for one in (first, second)] == ["-1 day, 23:59:59.999999999", "0:00:00.000001500"]
     assert third.reason == "not UTF-8" and "bytes" in third.error
+
+
+@pytest.mark.parametrize(
+    ("true", "lie", "why"),
+    [(b"\x15\x0c", b"\x15\x7e", "codec value: 63"), (b"\x18\x04text", b"\x18\x04t\xffxt", "can't decode")],
+    ids=["compression", "path"],
+)
+def test_a_footer_that_cannot_be_true_sets_its_rows_aside(tmp_path: Path, true: bytes, lie: bytes, why: str) -> None:
+    """Arrow would end the process when it is asked what the footer says of the column."""
+    options: dict[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
+    pq.write_table(pa.table({"text": ["A sentence.", "Another one."]}), tmp_path / "a.parquet", **options)
+    data = (tmp_path / "a.parquet").read_bytes()
+    before, after = data.rsplit(true, 1)
+    (tmp_path / "a.parquet").write_bytes(before + lie + after)
+    rejected = only_rejected(read_all(entry(tmp_path / "a.parquet")))
+    assert (rejected.reason, rejected.records) == ("unreadable", 2) and why in rejected.error, rejected
+    assert count_documents(plan_chunks(entry(tmp_path / "a.parquet"))[0], Content(["text"])).documents == 2
