@@ -21,20 +21,24 @@ _ROUNDS = 5
 
 def orthogonalised(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return (rows, columns) with the same singular vectors with singular values between about 0.7 and 1.2, computed in
-    dtype.
+    dtype; of (matrices, rows, columns) each.
     """
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = (wide / wide.norm().clamp(min=1e-7)).to(dtype)
+    multiply = torch.addmm if matrix.ndim == 2 else torch.baddbmm
+    wide = matrix if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT
+    x = (wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)
     a, b, c = _QUINTIC
     for _ in range(_ROUNDS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    result: Tensor = x if wide is matrix else x.T
+        gram = x @ x.mT
+        x = multiply(x, multiply(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    result: Tensor = x if wide is matrix else x.mT
     return result
 
 
 class Muon(torch.optim.Optimizer):
-    """For two-dimensional parameters only; give embeddings, norms and biases to AdamW."""
+    """For two-dimensional parameters only; give embeddings, norms and biases to AdamW.
+
+    On a GPU, matrices of one shape are worked on together: there the number of kernels decides how long it takes.
+    """
 
     def __init__(
         self,
@@ -49,13 +53,23 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                momentum: Tensor = state["momentum"]
-                momentum.lerp_(parameter.grad, 1 - group["momentum"])
-                update = orthogonalised(parameter.grad.lerp(momentum, group["momentum"]), self.dtype)
-                parameter.add_(update.to(parameter.dtype), alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+            alike: dict[Any, list[nn.Parameter]] = {}
+            for number, parameter in enumerate(group["params"]):
+                if parameter.grad is not None:
+                    alike.setdefault(parameter.shape if parameter.is_cuda else number, []).append(parameter)
+            for parameters in alike.values():
+                directions = [self._direction(parameter, group["momentum"]) for parameter in parameters]
+                alone = len(directions) == 1
+                found = orthogonalised(directions[0] if alone else torch.stack(directions), self.dtype)
+                for parameter, update in zip(parameters, [found] if alone else found, strict=True):
+                    rate = group["lr"] * 0.2 * math.sqrt(max(parameter.shape))
+                    parameter.add_(update.to(parameter.dtype), alpha=-rate)
+
+    def _direction(self, parameter: nn.Parameter, momentum: float) -> Tensor:
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        kept: Tensor = state["momentum"]
+        kept.lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(kept, momentum)

@@ -1,7 +1,8 @@
 """Tokenised sentences → batches of like length.
 
 Tokens lie in one flat int32 array, so a corpus of 100 million tokens costs 400 MB and no Python objects. Batches are
-made round by round from a seed, so the state of the sampler is two integers and resuming is exact.
+made round by round from a seed, so the state of the sampler is two integers and resuming is exact. On a GPU the tokens
+lie in its memory, and batches are made there.
 """
 
 from __future__ import annotations
@@ -40,13 +41,6 @@ class TokenSequences:
         lengths = np.concatenate([part.lengths for part in parts])
         return cls(np.concatenate([part.flat for part in parts]), np.concatenate(([0], np.cumsum(lengths))))
 
-    def padded(self, rows: np.ndarray) -> np.ndarray:
-        """Return (rows, longest) int64, PAD after the end."""
-        lengths = self.starts[rows + 1] - self.starts[rows]
-        column = np.arange(lengths.max())
-        inside = column < lengths[:, None]
-        return np.where(inside, self.flat[np.where(inside, self.starts[rows, None] + column, 0)], PAD).astype(np.int64)
-
 
 @dataclass
 class TrainingSet:
@@ -84,12 +78,44 @@ class TrainingSet:
             return cls(tokens, arrays["alone"], arrays["sources"], arrays["groups"])
 
 
+def with_splices(data: TrainingSet, count: int, seed: int) -> TrainingSet:
+    """Return the set with `count` spliced sentences of each language, as a corpus after all others: the beginning of
+    one sentence and the end of another, aligned ones included.
+
+    No model of language foresees the end from the beginning, so both must lie in the embedding; and where there are few
+    sentences, there are many splices of them.
+    """
+    rng = np.random.default_rng((seed, 3))
+    flat, starts, lengths = data.tokens.flat, data.tokens.starts[:-1], data.tokens.lengths
+    tags, parts = flat[starts], [data.tokens]
+    for tag in np.unique(tags):
+        first, second = rng.choice(np.flatnonzero(tags == tag), (2, count))
+        # with the tag, and at least one token of each
+        ends = starts[first] + 1 + rng.integers(1, np.maximum(lengths[first], 2))
+        begins = starts[second] + rng.integers(1, np.maximum(lengths[second], 2))
+        begin = np.stack((starts[first], begins), axis=1).ravel()
+        size = np.stack((ends, starts[second] + lengths[second]), axis=1).ravel() - begin
+        before = np.concatenate(([0], size.cumsum()))
+        places = np.arange(before[-1]) + np.repeat(begin - before[:-1], size)
+        parts.append(TokenSequences(flat[places], before[::2]))
+    added = np.arange(len(lengths), len(lengths) + count * (len(parts) - 1))
+    number = data.sources.max(initial=-1) + 1
+    return TrainingSet(
+        TokenSequences.join(parts),
+        np.concatenate((data.alone, added)),
+        np.concatenate((data.sources, np.full(len(added), number))),
+        data.groups,
+    )
+
+
 @dataclass
 class TokenBatch:
     source: Tensor  # (rows, length) int64
     mask: Tensor | None  # (rows, length) bool, None where no row is padded
     target_in: Tensor  # (rows, length) int64: </s> [language] pieces
     target_out: Tensor  # (rows, length) int64: [language] pieces </s>; PAD counts for nothing
+    kept: Tensor | None  # (tokens,) int64: where a flat target is not PAD; None if nowhere
+    tokens: int  # of all targets
 
 
 class Batches:
@@ -98,7 +124,7 @@ class Batches:
     A round draws `round_size` examples: `aligned_share` of them from aligned records (half autoencoding, half into any
     of the record's languages), the rest autoencoding sentences that stand alone, each once before any twice. Of those,
     `weights` says how many come from each corpus (None: as many as it has), and of sentences shorter than `thinned`
-    tokens only a part takes part: one of n tokens with the probability n / thinned.
+    tokens only a part takes part: one of n tokens with the probability n / thinned. Batches lie on `device`.
     """
 
     def __init__(
@@ -110,8 +136,10 @@ class Batches:
         weights: Sequence[float] | None = None,
         thinned: int = 0,
         round_size: int = 60_000,
+        device: str = "cpu",
     ) -> None:
-        self.data, self.seed = data, seed
+        self.data, self.seed, self.device = data, seed, device
+        self.flat = torch.from_numpy(data.tokens.flat).to(device)
         found = (data.groups >= 0).sum(axis=1) > 0
         self.groups = data.groups[found]
         share = aligned_share if len(self.groups) else 0.0
@@ -172,21 +200,27 @@ class Batches:
         return np.stack((source, np.where(rng.random(self.aligned) < 0.5, source, target)), axis=1)
 
     def batch(self, pairs: np.ndarray) -> TokenBatch:
-        source = append_end(self.data.tokens.padded(pairs[:, 0]))
-        target = append_end(self.data.tokens.padded(pairs[:, 1]))
-        before = np.where(target[:, :-1] == END, PAD, target[:, :-1])
-        shifted = np.concatenate((np.full((len(target), 1), END), before), axis=1)
-        padded = bool((source == PAD).any())
+        source, mask = self._ended(pairs[:, 0])
+        target, inside = self._ended(pairs[:, 1])
+        before = torch.where(target[:, :-1] == END, PAD, target[:, :-1])
+        lengths = self.data.tokens.lengths[pairs[:, 1]] + 1
+        # counted on the host, so that no GPU is waited for
+        places = np.flatnonzero(np.arange(lengths.max()) < lengths[:, None]) if inside is not None else None
         return TokenBatch(
-            torch.from_numpy(source),
-            torch.from_numpy(source != PAD) if padded else None,
-            torch.from_numpy(shifted),
-            torch.from_numpy(target),
+            source,
+            mask,
+            torch.cat((torch.full_like(target[:, :1], END), before), dim=1),
+            target,
+            None if places is None else torch.from_numpy(places).to(self.device),
+            int(lengths.sum()),
         )
 
-
-def append_end(ids: np.ndarray) -> np.ndarray:
-    """Map (rows, length) padded to (rows, length + 1) with `</s>` after each row's last token."""
-    wider = np.pad(ids, ((0, 0), (0, 1)), constant_values=PAD)
-    wider[np.arange(len(ids)), (ids != PAD).sum(axis=1)] = END
-    return wider
+    def _ended(self, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """Return (rows, length) int64, each row with `</s>` behind it and then PAD; and what is not PAD, if not all."""
+        starts, lengths = self.data.tokens.starts[rows], self.data.tokens.lengths[rows]
+        longest, shortest = int(lengths.max()), int(lengths.min())
+        begin, size = torch.from_numpy(np.stack((starts, lengths))).to(self.device).unsqueeze(2)
+        column = torch.arange(longest + 1, device=self.device)
+        found = self.flat[torch.where(column < size, begin + column, 0)].long()
+        ended = torch.where(column < size, found, torch.where(column == size, END, PAD))
+        return ended, None if shortest == longest else column <= size

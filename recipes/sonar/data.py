@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import zstandard
 
 from recipes.sonar.batches import TokenSequences, TrainingSet
 from stages.sonar.tokenizer import SonarTokenizer
@@ -63,6 +62,8 @@ def open_text(path: Path) -> IO[str]:
     if path.suffix == ".bz2":
         return bz2.open(path, "rt", encoding="utf-8")
     if path.suffix == ".zst":
+        import zstandard  # loaded where it is needed
+
         unpacked: IO[str] = zstandard.open(path, "rt", encoding="utf-8")
         return unpacked
     return path.open(encoding="utf-8")

@@ -12,7 +12,7 @@ from torch import nn
 from recipes.sonar.recipe import SonarRecipe
 from stages.sonar import checkpoint
 from stages.sonar.card import ModelCard, ModelFile, ModelFiles, load_card
-from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
+from stages.sonar.networks import DecoderLayer, EncoderLayer, SonarTextDecoder, SonarTextEncoder
 
 _Network = TypeVar("_Network", SonarTextEncoder, SonarTextDecoder)
 
@@ -41,11 +41,32 @@ def networks(recipe: SonarRecipe, vocab_size: int) -> tuple[SonarTextEncoder, So
     return encoder, decoder
 
 
-def loaded(card: ModelCard) -> tuple[SonarTextEncoder, SonarTextDecoder]:
-    """Return a card's networks, ready to be trained further; they share one embedding table, which is the decoder's."""
+def loaded(card: ModelCard, recipe: SonarRecipe | None = None) -> tuple[SonarTextEncoder, SonarTextDecoder]:
+    """Return a card's networks, ready to be trained further; they share one embedding table, which is the decoder's.
+
+    Where the recipe has more layers, new ones follow the card's. They add nothing yet, so that the networks compute
+    what they computed before.
+    """
     encoder, decoder = checkpoint.load_encoder(card), checkpoint.load_decoder(card)
+    if recipe:
+        _grow(encoder, EncoderLayer, recipe.encoder_layers, recipe)
+        _grow(decoder, DecoderLayer, recipe.decoder_layers, recipe)
     encoder.embedding.weight = decoder.embedding.weight
     return encoder.requires_grad_(True).train(), decoder.requires_grad_(True).train()
+
+
+def _grow(
+    network: SonarTextEncoder | SonarTextDecoder,
+    kind: type[EncoderLayer | DecoderLayer],
+    layers: int,
+    recipe: SonarRecipe,
+) -> None:
+    for _ in range(layers - len(network.layers)):
+        layer = kind(recipe.dim, recipe.heads, recipe.ffn_dim)
+        for name, parameter in layer.named_parameters():
+            if ".out_proj." in name:
+                nn.init.zeros_(parameter)
+        network.layers.append(layer)
 
 
 def export(

@@ -36,6 +36,8 @@ class SonarRecipe:
     curriculum: tuple[tuple[int, int], ...] = ((16, 600), (24, 400), (32, 400), (48, 400))
     curriculum_rows: int = 64
     aligned_share: float = 0.25
+    spliced: float = 0.0  # share of the examples that are the beginning of one sentence and the end of another
+    round_size: int = 60_000  # examples that are sorted by length together; more for large batches
     thinned: int = 0  # tokens: of shorter sentences only a part takes part, in proportion to their length
     start: str = ""  # the card whose weights are trained further, with its digest; empty: random weights
     precision: str = "fp32"  # or bf16, of the matmuls; weights, gradients and the loss are in float32 always
@@ -46,17 +48,26 @@ class SonarRecipe:
         return {"fp32": torch.float32, "bf16": torch.bfloat16}[self.precision]
 
 
-def continued(recipe: SonarRecipe, card: ModelCard) -> SonarRecipe:
+def continued(recipe: SonarRecipe, card: ModelCard, encoder_layers: int = 0, decoder_layers: int = 0) -> SonarRecipe:
     """Return the recipe with the sizes and languages of a card whose weights are trained further, and without a
     curriculum.
+
+    encoder_layers, decoder_layers: how many there are to be, if more than the card's.
+    Raises ValueError if they are fewer.
     """
+    for name, wanted, found in (
+        ("--encoder-layers", encoder_layers, card.encoder_layers),
+        ("--decoder-layers", decoder_layers, card.decoder_layers),
+    ):
+        if wanted and wanted < found:
+            raise ValueError(f"{name} {wanted}: {card.name} has {found}; give at least as many, or leave it out")
     return replace(
         recipe,
         start=f"{card.name} (encoder {card.encoder_digest}, decoder {card.decoder_digest})",
         languages=tuple(card.languages),
         dim=card.dim,
-        encoder_layers=card.encoder_layers,
-        decoder_layers=card.decoder_layers,
+        encoder_layers=encoder_layers or card.encoder_layers,
+        decoder_layers=decoder_layers or card.decoder_layers,
         heads=card.heads,
         ffn_dim=card.ffn_dim,
         curriculum=(),

@@ -23,24 +23,25 @@ from recipes.sonar.recipe import RecipeProgress, SonarRecipe, TrainingBudget, le
 from stages.sonar.card import ModelCard
 from stages.sonar.cross_entropy import mixed_precision, projected_cross_entropy
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
-from stages.sonar.tokenizer import PAD
 
 
 def cross_entropy(
     encoder: SonarTextEncoder, decoder: SonarTextDecoder, batch: TokenBatch, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Return mean over the target's tokens, nats."""
-    with mixed_precision("cpu", dtype):
-        hidden = decoder.hidden(batch.target_in, encoder(batch.source, batch.mask))
-    kept = batch.target_out != PAD
-    return projected_cross_entropy(hidden[kept], decoder.embedding.weight, batch.target_out[kept], dtype)
+    with mixed_precision(batch.source.device.type, dtype):
+        hidden = decoder.hidden(batch.target_in, encoder(batch.source, batch.mask)).flatten(0, 1)
+    target = batch.target_out.flatten()
+    if batch.kept is not None:
+        hidden, target = hidden.index_select(0, batch.kept), target.index_select(0, batch.kept)
+    return projected_cross_entropy(hidden, decoder.embedding.weight, target, dtype)
 
 
 class Trainer:
     """Networks, optimizers and the place in the data; one file holds them all.
 
     card: of the weights that are trained further where the recipe says so, else only the size of its vocabulary counts.
-    weights: of each corpus, see `Batches`.
+    weights: of each corpus, see `Batches`. device: where the networks, the optimizers and the tokens lie.
     """
 
     def __init__(
@@ -50,16 +51,21 @@ class Trainer:
         data: TrainingSet,
         folder: Path,
         weights: Sequence[float] | None = None,
+        device: str = "cpu",
     ) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.folder = recipe, folder
-        self.encoder, self.decoder = loaded(card) if recipe.start else networks(recipe, card.vocab_size)
+        encoder, decoder = loaded(card, recipe) if recipe.start else networks(recipe, card.vocab_size)
+        self.encoder, self.decoder = encoder.to(device), decoder.to(device)
+        self.encoder.embedding.weight = self.decoder.embedding.weight
         self.batches = Batches(
             data,
             seed=recipe.seed,
             aligned_share=recipe.aligned_share,
             weights=weights,
             thinned=recipe.thinned,
+            round_size=recipe.round_size,
+            device=device,
         )
         # the shared embedding is the encoder's and the decoder's: once is enough
         named = {id(p): (name, p) for n in (self.encoder, self.decoder) for name, p in n.named_parameters()}
@@ -79,6 +85,7 @@ class Trainer:
             for parameter, memory in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{number}.{parameter}.{name}": value for name, value in memory.items()}
         about = {"recipe": json.dumps(asdict(self.recipe)), "progress": json.dumps(asdict(self.progress))}
+        tensors = {name: value.detach().cpu() for name, value in tensors.items()}
         save_file(tensors, self.path.with_suffix(".half"), metadata=about)
         self.path.with_suffix(".half").replace(self.path)
 
@@ -115,6 +122,7 @@ class Trainer:
         left_before = budget.left(at)
         plan: list[Any] = []
         planned = -1
+        losses: list[Tensor] = []  # on a GPU none is waited for before it is printed
         lessons = list(itertools.accumulate(steps for _, steps in self.recipe.curriculum))
         while (left := budget.left(at)) > 0 and at.step != stop:
             if planned != at.round:
@@ -123,13 +131,14 @@ class Trainer:
                 at.round, at.in_round = at.round + 1, 0
                 continue
             batch = self.batches.batch(plan[at.in_round])
-            at.losses.append(self.step(batch, schedule(at.step, left, self.recipe.warmup, self.recipe.decay)))
-            at.tokens += int((batch.target_out != PAD).sum())
+            losses.append(self.step(batch, schedule(at.step, left, self.recipe.warmup, self.recipe.decay)))
+            at.tokens += batch.tokens
             at.in_round += 1
             at.step += 1
             seconds = time.monotonic() - began
             at.seconds = before + seconds
             if at.step % 50 == 0:
+                self._note(losses)
                 loss, rate = sum(at.losses) / len(at.losses), (at.tokens - tokens_before) / seconds
                 wait = seconds * budget.left(at) / max(left_before - budget.left(at), 1e-9)
                 print(
@@ -139,23 +148,33 @@ class Trainer:
                 )
                 at.losses.clear()
             if time.monotonic() - saved > save_seconds:
+                self._note(losses)
                 self.save()
                 saved = time.monotonic()
+        self._note(losses)
         self.save()
 
-    def step(self, batch: TokenBatch, rate: float) -> float:
+    def _note(self, losses: list[Tensor]) -> None:
+        """Move losses to the progress. Raises ValueError if one is not finite, after which no weights are kept."""
+        self.progress.losses += [found.item() for found in losses]
+        losses.clear()
+        if not all(map(math.isfinite, self.progress.losses)):
+            raise ValueError(
+                f"the loss is no longer finite before step {self.progress.step}; start over with a lower rate"
+            )
+
+    def step(self, batch: TokenBatch, rate: float) -> Tensor:
+        """Take one step. rate: of the base learning rate. Returns the loss before it, a scalar on the device."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * rate
         loss = cross_entropy(self.encoder, self.decoder, batch, self.recipe.dtype)
         loss.backward()
-        if not math.isfinite(loss.item()):
-            raise ValueError(f"the loss is {loss.item()} at step {self.progress.step}; start over with a lower rate")
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+        return loss.detach()
 
 
 def optimizers(recipe: SonarRecipe, parameters: list[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TOKENS_AT_ONCE = 512
+TOKENS_AT_ONCE_ON_GPUS = 16_384
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -19,8 +20,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         states, table = hidden.to(dtype), weight.to(dtype)
         hidden_grad, weight_grad = torch.empty_like(states), torch.zeros_like(weight)
         total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-        for start in range(0, len(target), TOKENS_AT_ONCE):
-            here = slice(start, start + TOKENS_AT_ONCE)
+        count = TOKENS_AT_ONCE_ON_GPUS if hidden.is_cuda else TOKENS_AT_ONCE
+        for start in range(0, len(target), count):
+            here = slice(start, start + count)
             rows, wanted = states[here], target[here, None]
             logits = (rows @ table.T).float()
             logits -= logits.amax(dim=1, keepdim=True)
@@ -46,7 +48,7 @@ def projected_cross_entropy(
 
     Loss and gradients are computed together, `TOKENS_AT_ONCE` tokens at a time, so that what is worked on stays in the
     cache: with 8 000 pieces in bfloat16 on one core a training step took two thirds of the time that it takes with
-    `F.cross_entropy`.
+    `F.cross_entropy`. On GPUs there are more at a time, so that few kernels are started.
 
     Args:
         hidden: (tokens, dim); it gets a gradient.

@@ -13,7 +13,7 @@ import torch
 
 from recipes.muon import orthogonalised
 from recipes.sonar.average import average
-from recipes.sonar.batches import Batches, TokenSequences, TrainingSet
+from recipes.sonar.batches import Batches, TokenSequences, TrainingSet, with_splices
 from recipes.sonar.data import CorpusSource, corpus_weights, is_held_out, read, sentences, tokenise
 from recipes.sonar.export import export, loaded, networks
 from recipes.sonar.recipe import SonarRecipe, TrainingBudget, continued, schedule
@@ -77,6 +77,12 @@ def data(corpus: CorpusSource, tokenizer: SonarTokenizer) -> TrainingSet:
     return tokenise([corpus], tokenizer)
 
 
+def test_matrices_of_a_stack_are_orthogonalised_each_for_itself() -> None:
+    stack = torch.randn((3, 20, 12), generator=torch.Generator().manual_seed(1))
+    each = torch.stack([orthogonalised(matrix) for matrix in stack])
+    assert torch.allclose(orthogonalised(stack), each, atol=1e-5)
+
+
 def test_sentences_of_several_scripts() -> None:
     text = 'He said: "I am." Then he left... v1.2 is out\nNew line! 今天很好。“是吗？”他问。 Привет мир! Как дела?'
     assert list(sentences(text)) == [
@@ -105,6 +111,40 @@ def test_a_book_is_on_one_side_only(tmp_path: Path) -> None:
     assert len(trained) + len(held_out) == 4000
     assert 20 < len(held_out) < 200
     assert not {r["id"].rsplit("-", 1)[0] for r in trained} & {r["id"].rsplit("-", 1)[0] for r in held_out}
+
+
+def test_splices_begin_as_one_sentence_and_end_as_another_of_the_language(data: TrainingSet) -> None:
+    spliced = with_splices(data, 50, seed=1)
+    found = [data.tokens.flat[a:b] for a, b in zip(data.tokens.starts[:-1], data.tokens.starts[1:], strict=True)]
+    tags = {int(row[0]) for row in found}
+    before, added = len(data.tokens.lengths), len(spliced.tokens.lengths) - len(data.tokens.lengths)
+    assert added == 50 * len(tags) == 100
+    assert (spliced.alone[-added:] == np.arange(before, before + added)).all()
+    assert (
+        set(spliced.sources[-added:]) == {1}
+        and (spliced.tokens.flat[: len(data.tokens.flat)] == data.tokens.flat).all()
+    )
+    for i in range(before, before + added):
+        row = spliced.tokens.flat[spliced.tokens.starts[i] : spliced.tokens.starts[i + 1]].tolist()
+        alike = [known.tolist() for known in found if known[0] == row[0]]
+        assert any(
+            any(one[:cut] == row[:cut] for one in alike) and any(one[-len(row) + cut :] == row[cut:] for one in alike)
+            for cut in range(2, len(row))
+        )
+    again = with_splices(data, 50, seed=1)
+    assert (again.tokens.flat == spliced.tokens.flat).all()
+
+
+def test_layers_that_are_added_change_nothing_at_first(recipe: SonarRecipe, tokenizer: SonarTokenizer) -> None:
+    grown = continued(recipe, tokenizer.card, encoder_layers=3, decoder_layers=4)
+    ids = torch.tensor(tokenizer.encode(["The cat sees a dog."], "eng_Latn"))
+    encoder, decoder = loaded(tokenizer.card)
+    larger = loaded(tokenizer.card, grown)
+    assert [len(network.layers) for network in (encoder, decoder, *larger)] == [2, 2, 3, 4]
+    embedding = encoder(ids)
+    assert torch.equal(larger[0](ids), embedding) and torch.equal(larger[1](ids, embedding), decoder(ids, embedding))
+    with pytest.raises(ValueError, match="--decoder-layers 1: test has 2"):
+        continued(recipe, tokenizer.card, decoder_layers=1)
 
 
 def test_a_share_nests(corpus: CorpusSource) -> None:
