@@ -25,6 +25,7 @@ STEPS = 10  # progressive: from two dimensions or so to all
 EARLY = 64  # points a unit while less than a quarter of the dimensions is in use
 NEXT_TO = 1 / 64  # how far a moved unit lies from the fullest, relative to its size: bfloat16 still tells them apart
 UNITS = 256  # whose points are gathered at once
+GPU_GATHERED = 1 << 29  # on a GPU: numbers gathered at once, 3 GB with their copies; few units keep few threads busy
 
 
 def cluster(
@@ -101,7 +102,14 @@ def _means(
         members = points[order[ends[first] : ends[stop]]].float()
         return torch.segment_reduce(members, "mean", lengths=counts[first:stop], axis=0, unsafe=True)
 
-    return torch.cat(each_block(means, units, UNITS)), counts
+    return torch.cat(each_block(means, units, _gathered(points, units))), counts
+
+
+def _gathered(points: torch.Tensor, units: int) -> int:
+    """Return the number of units whose points are gathered at once; means do not depend on it."""
+    if not points.is_cuda:
+        return UNITS
+    return min(units, max(UNITS, GPU_GATHERED * units // points.numel()))
 
 
 def _moved(centroids: torch.Tensor, counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

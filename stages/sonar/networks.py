@@ -20,9 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stages.packed import Runs, blocks, joined
+from stages.sonar import single_query
 
 FIRST_POSITION = 2  # positions are counted from 2, as in the published models
 LANES = 64  # numbers that rows of logits are filled up to multiples of
+ALIGNED = 8  # columns: a GPU's fast products want multiples of it
 FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
 
 
@@ -140,6 +142,22 @@ class SonarSelfAttention(nn.Module):
         """
         query, key, value = self.split(x)
         return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
+
+    def step(self, x: Tensor, cache: Tensor, position: Tensor, seen: int, mask: Tensor | None) -> Tensor:
+        """Attend from the next token of each row, (rows, 1, dim), to a cache; see `DecoderLayer.step`."""
+        weight = self.qkv_proj.weight
+        inference = x.is_cuda and not torch.is_grad_enabled()
+        kernel = single_query.kernel_for(weight, cache.shape[4]) if inference else None
+        if kernel:  # it does all the rest of this, for the filled places alone
+            attended = single_query.by_kernel(kernel, self.qkv_proj(x), cache, position)
+            return cast("Tensor", self.out_proj(attended))
+        query, key, value = self.split(x)
+        keys, values = cache.unbind(0)
+        keys.index_copy_(2, position, key)
+        values.index_copy_(2, position, value)
+        if x.is_cuda and single_query.WAY == "products":
+            return self.merge(single_query.by_products(query, keys[:, :, :seen], values[:, :, :seen], mask))
+        return self.merge(F.scaled_dot_product_attention(query, keys[:, :, :seen], values[:, :, :seen], attn_mask=mask))
 
     def packed(self, x: Tensor, runs: Runs) -> Tensor:
         """Map (tokens, dim), rows end to end, to (tokens, dim): every row attends to itself alone."""
@@ -290,12 +308,7 @@ class DecoderLayer(nn.Module):
         Returns:
             (rows, 1, dim).
         """
-        query, key, value = self.attention.split(self.attention_norm(x))
-        keys, values = cache.unbind(0)
-        keys.index_copy_(2, position, key)
-        values.index_copy_(2, position, value)
-        attended = F.scaled_dot_product_attention(query, keys[:, :, :seen], values[:, :, :seen], attn_mask=mask)
-        x = x + self.attention.merge(attended) + constant
+        x = x + self.attention.step(self.attention_norm(x), cache, position, seen, mask) + constant
         x = x + self.ffn(self.ffn_norm(x))
         return x
 
@@ -326,6 +339,25 @@ class DecoderState:
                 used = cache[: self.rows, :, : self.length]
                 cache[:count, :, : self.length] = used.index_select(0, rows)
         self.rows = count
+
+
+def _aligned_logits(hidden: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """Compute (rows, dim) → float32 logits into `out`, on a GPU; what is behind the vocabulary stays −inf.
+
+    256 206 is not a multiple of 8, for which cuBLAS has only slow kernels: the last 6 columns are a product of their
+    own.
+    """
+    found, vocab = out[: len(hidden)], len(weight)
+    most = vocab // ALIGNED * ALIGNED
+    for columns in (slice(0, most), slice(most, vocab)):
+        if columns.start == columns.stop:
+            continue
+        some = weight[columns].t()
+        if hidden.dtype == torch.float32:
+            torch.mm(hidden, some, out=found[:, columns])
+        else:
+            torch.mm(hidden, some, out_dtype=torch.float32, out=found[:, columns])
+    return found
 
 
 class SonarTextDecoder(nn.Module):
@@ -369,6 +401,8 @@ class SonarTextDecoder(nn.Module):
         out: of `room_for_logits`; its rows are then the result for (rows, dim), the same bits before the −inf.
         """
         weight = self.embedding.weight if self.output is None else self.output.weight
+        if out is not None and out.is_cuda:
+            return _aligned_logits(hidden, weight, out)
         if out is not None and len(hidden) >= FEW:
             torch.mm(hidden, weight.t(), out=out[: len(hidden), : len(weight)])
             return out[: len(hidden)]
@@ -381,16 +415,22 @@ class SonarTextDecoder(nn.Module):
         """Map ids (rows, length) int64 and embeddings (rows, dim) to (rows, length, vocab_size), teacher-forced."""
         return self.logits(self.hidden(ids, embeddings))
 
-    def room_for_logits(self, most: int) -> Tensor | None:
-        """Return memory for the logits of `most` rows on a CPU in float32, −inf behind the vocabulary; None elsewhere.
+    def attends_by_kernel(self) -> bool:
+        """Return whether steps use the kernel of `single_query`, which sees the filled part of the cache alone."""
+        weight = self.embedding.weight
+        return single_query.kernel_for(weight, weight.shape[1] // self.heads) is not None
 
-        With 8006 columns a product takes two thirds of the time if its rows begin at multiples of 64 numbers, and the
-        system need not find pages for it at every step.
+    def room_for_logits(self, most: int) -> Tensor | None:
+        """Return memory for the float32 logits of `most` rows, −inf behind the vocabulary; None in 16 bits on a CPU.
+
+        With 8006 columns a product takes two thirds of the time on a CPU if its rows begin at multiples of 64 numbers,
+        and the system need not find pages for it at every step. On GPUs fast kernels want rows aligned to 16 bytes.
         """
         weight = self.embedding.weight if self.output is None else self.output.weight
-        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        if not weight.is_cuda and (weight.device.type != "cpu" or weight.dtype != torch.float32):
             return None
-        return weight.new_full((most, -(-len(weight) // LANES) * LANES), -torch.inf)
+        width = -(-len(weight) // LANES) * LANES
+        return weight.new_full((most, width), -torch.inf, dtype=torch.float32)
 
     def room(self, most: int, capacity: int) -> DecoderState:
         """Return a state without rows, with room for `most` rows of `capacity` tokens."""

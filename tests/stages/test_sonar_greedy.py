@@ -14,10 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stages.sonar import greedy
 from stages.sonar.greedy import ON_CPU, ON_GPU, Greedy, StepMode, likeliest
 from stages.sonar.ids import END, PAD
-from stages.sonar.networks import SonarTextDecoder
+from stages.sonar.networks import SonarTextDecoder, _aligned_logits
 from tests.stages.small_decoder import DIM, VOCAB, batch, decoder, plain_greedy, rows
 
 AS_ON_A_GPU = StepMode(check=2, worth=0.5, blocks=True, captured=False)
+WITH_ITS_KERNELS = StepMode(check=2, worth=0.9, blocks=True, captured=False, shares=4, exact=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,10 +30,13 @@ def small_blocks() -> None:
         yield
 
 
+@pytest.mark.parametrize("mode", [AS_ON_A_GPU, WITH_ITS_KERNELS])
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 5), st.lists(rows, min_size=1, max_size=3))
-def test_blocks_of_rows_and_tokens_give_the_plain_sentences(seed: int, batches: list[list[tuple[int, int]]]) -> None:
-    search = Greedy(decoder(seed), AS_ON_A_GPU)
+def test_blocks_of_rows_and_tokens_give_the_plain_sentences(
+    mode: StepMode, seed: int, batches: list[list[tuple[int, int]]]
+) -> None:
+    search = Greedy(decoder(seed), mode)
     for chosen in batches:  # memory that an earlier batch used, larger or smaller, leaves no trace
         assert search(*batch(chosen)) == [plain_greedy(decoder(seed), number, limit) for number, limit in chosen]
 
@@ -49,6 +53,21 @@ def test_steps_have_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     Greedy(decoder(0), AS_ON_A_GPU)(*batch([(number, 1 + number % 9) for number in range(13)]))
     assert {count for count, _ in shapes} <= {16, 8, 4, 2} and len({count for count, _ in shapes}) > 1
     assert {seen for _, seen in shapes} <= {3, 6, 9, 12}
+
+
+def test_numbers_of_rows_are_few_and_not_much_larger_than_needed() -> None:
+    found = [ON_GPU.rows(count) for count in range(1, 2049)]
+    assert all(count <= rows <= 1.25 * count + 1 for count, rows in enumerate(found, 1))
+    assert sorted({rows for rows in found if rows >= 1024}) == [1024, 1280, 1536, 1792, 2048]
+
+
+@pytest.mark.parametrize("vocab", [5, 8, 77, 80])
+def test_logits_into_aligned_rows_are_the_logits(vocab: int) -> None:
+    hidden, weight = torch.randn(6, 16), torch.randn(vocab, 16)
+    out = torch.full((9, 128), -torch.inf)
+    found = _aligned_logits(hidden, weight, out)
+    torch.testing.assert_close(found[:, :vocab], hidden @ weight.T)
+    assert bool((found[:, vocab:] == -torch.inf).all()) and int(likeliest(found).max()) < vocab
 
 
 def test_values_of_a_batch_that_were_no_numbers_do_not_reach_the_next() -> None:

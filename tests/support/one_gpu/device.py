@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("cuda", 0)
 MEMORY = 8 << 30  # bytes
-EXACT_SUMS = {torch.ops.aten.mm.dtype, torch.ops.aten.bmm.dtype}
+EXACT_SUMS = {torch.ops.aten.mm.dtype, torch.ops.aten.mm.dtype_out, torch.ops.aten.bmm.dtype}
 INDEXED = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::is_nonzero"}
 COPIES = {"aten::copy_", "aten::_to_copy"}
@@ -108,13 +108,13 @@ copies = _Copies()
 _recording: list[tuple[Any, Any, Any, list[Tensor]]] | None = None
 
 
-def _in_float32(func: Any, *args: Any) -> Tensor:
+def _in_float32(func: Any, *args: Any, out: Tensor | None = None) -> Tensor:
     """A product of 16-bit matrices whose result is float32, which CPUs have not."""
     *matrices, dtype = args
     product: Tensor = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")).default(
         *(one.float() for one in matrices)
     )
-    return product.to(dtype)
+    return product.to(dtype) if out is None else out.copy_(product)
 
 
 def _spoil(tensor: Tensor) -> Tensor:

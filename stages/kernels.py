@@ -1,0 +1,144 @@
+"""CUDA C that is compiled at run time by NVRTC, which comes with PyTorch's CUDA packages: nodes need no compiler.
+
+Compiling takes about a second per process and kernel. Where NVRTC or the driver cannot be loaded, callers compute with
+PyTorch's own kernels instead, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+TYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
+# NVRTC's packages have no headers: the type `T`, to float32 and back.
+_NUMBERS = r"""
+#if TYPE == 2
+typedef float T;
+#else
+typedef unsigned short T;
+#endif
+
+__device__ __forceinline__ float number(T x) {
+#if TYPE == 0
+  float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y;
+#elif TYPE == 1
+  return __int_as_float(((int)x) << 16);
+#else
+  return x;
+#endif
+}
+
+__device__ __forceinline__ T rounded(float x) {
+#if TYPE == 0
+  T y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
+#elif TYPE == 1
+  T y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
+#else
+  return x;
+#endif
+}
+"""
+
+
+class KernelError(RuntimeError):
+    """A kernel cannot be compiled, loaded or launched."""
+
+
+class Kernel:
+    """A kernel on one device. It is launched in the current stream, also while a CUDA graph is captured."""
+
+    def __init__(self, function: ctypes.c_void_p, launch: Callable[..., int], index: int) -> None:
+        self._function, self._launch, self._index = function, launch, index
+
+    def __call__(self, blocks: int, threads: int, *arguments: Tensor | int | float) -> None:
+        """Launch it. Tensors are given as pointers, whole numbers as `int` and others as `float`."""
+        values = [_as_c(one) for one in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
+        with torch.cuda.device(self._index):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            failed = self._launch(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+        if failed:
+            raise KernelError(f"a kernel was not launched: CUDA error {failed}")
+
+
+def numbers(dtype: torch.dtype) -> str:
+    """Return CUDA C that defines `T` for a type of `TYPES`, `number(T)` → float and `rounded(float)` → T."""
+    return f"#define TYPE {TYPES[dtype]}\n{_NUMBERS}"
+
+
+def compiled(source: str, name: str, device: torch.device) -> Kernel | None:
+    """Return the kernel `name` of `source` for a device; None on what is not an NVIDIA GPU, or where this fails.
+
+    It must be called before a CUDA graph is captured; later calls return the same kernel.
+    """
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    return _compiled(source, name, torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _compiled(source: str, name: str, index: int) -> Kernel | None:
+    try:
+        with torch.cuda.device(index):
+            torch.cuda.current_stream().synchronize()  # so that this thread has the device's context
+            major, minor = torch.cuda.get_device_capability(index)
+            return _load(binary(source, f"sm_{major}{minor}"), name, index)
+    except (OSError, KernelError) as error:
+        warnings.warn(f"the kernel {name} is replaced by slower ones of PyTorch: {error}", stacklevel=2)
+        return None
+
+
+def binary(source: str, architecture: str) -> bytes:
+    """Compile CUDA C for an architecture, such as `sm_90`. Raises KernelError with the compiler's messages."""
+    nvrtc, program = _nvrtc(), ctypes.c_void_p()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None), "NVRTC")
+    try:
+        options = (ctypes.c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
+        size = ctypes.c_size_t()
+        if nvrtc.nvrtcCompileProgram(program, len(options), options):
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            raise KernelError(f"NVRTC for {architecture}: {log.value.decode()}")
+        _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)), "NVRTC")
+        made = ctypes.create_string_buffer(size.value)
+        _check(nvrtc.nvrtcGetCUBIN(program, made), "NVRTC")
+        return made.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _load(made: bytes, name: str, index: int) -> Kernel:
+    driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    _check(driver.cuModuleLoadData(ctypes.byref(module), made), "the CUDA driver")
+    _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "the CUDA driver")
+    return Kernel(function, driver.cuLaunchKernel, index)
+
+
+def _nvrtc() -> ctypes.CDLL:
+    """Return the NVRTC of PyTorch's CUDA version: the system's, one already loaded, or that of the pip packages."""
+    name = f"libnvrtc.so.{(torch.version.cuda or '').partition('.')[0]}"
+    packages = Path(torch.__file__).parent.parent / "nvidia"
+    for path in (name, *sorted(map(str, packages.glob(f"*/lib/{name}")))):
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise KernelError(f"no {name}, neither in the library path nor in {packages}")
+
+
+def _as_c(one: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float:
+    if isinstance(one, Tensor):
+        return ctypes.c_void_p(one.data_ptr())
+    return ctypes.c_int(one) if isinstance(one, int) else ctypes.c_float(one)
+
+
+def _check(result: int, whose: str) -> None:
+    if result:
+        raise KernelError(f"{whose} answers with error {result}")
