@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.overrides import TorchFunctionMode
 
+from stages import kernels
 from stages.computing import advance
 
 CALM_PARTS = 8  # without running out of memory, after which a budget is doubled
@@ -105,9 +106,10 @@ def batch_limit(limit: int, device: str, width: int) -> int:
 
 
 def describe(device: str) -> str:
-    """Return `NVIDIA H100 80GB HBM3 (cuDNN attention off, …)` or `cpu (2 threads)`, for receipts."""
+    """Return `NVIDIA H100 80GB HBM3 (cuDNN attention off, …, own kernels)` or `cpu (2 threads)`, for receipts."""
     if device.startswith("cuda"):
-        return f"{torch.cuda.get_device_name(device)} ({cuda_settings()})"
+        settings = f"{cuda_settings()}, {kernels.stated(torch.device(device))}"
+        return f"{torch.cuda.get_device_name(device)} ({settings})"
     return f"cpu ({torch.get_num_threads()} threads)"
 
 

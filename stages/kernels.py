@@ -1,7 +1,8 @@
 """CUDA C that is compiled at run time by NVRTC, which comes with PyTorch's CUDA packages: nodes need no compiler.
 
-Compiling takes about a second per process and kernel. Where NVRTC or the driver cannot be loaded, callers compute with
-PyTorch's own kernels instead, and a warning says so.
+Compiling takes about a second per process and kernel. Without NVRTC callers compute with PyTorch's own kernels instead,
+for the whole life of the process: a warning says so once, and every receipt does. A kernel that fails although others
+can be compiled is an error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+EMPTY = 'extern "C" __global__ void nothing() {}'
+OUT_OF_MEMORY = 2  # of the driver's results
 TYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 # NVRTC's packages have no headers: the type `T`, to float32 and back.
 _NUMBERS = r"""
@@ -38,7 +41,8 @@ __device__ __forceinline__ T rounded(float x) {
 #if TYPE == 0
   T y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
 #elif TYPE == 1
-  T y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
+  const unsigned bits = __float_as_int(x);  // by hand: GPUs before sm_80 have no instruction for it
+  return x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : 0x7fff;
 #else
   return x;
 #endif
@@ -51,7 +55,13 @@ class KernelError(RuntimeError):
 
 
 class Kernel:
-    """A kernel on one device. It is launched in the current stream, also while a CUDA graph is captured."""
+    """A kernel on one device. It is launched in the current stream, also while a CUDA graph is captured.
+
+    Args:
+        function: the loaded kernel.
+        launch: the driver's `cuLaunchKernel`.
+        index: the number of the device.
+    """
 
     def __init__(self, function: ctypes.c_void_p, launch: Callable[..., int], index: int) -> None:
         self._function, self._launch, self._index = function, launch, index
@@ -72,26 +82,77 @@ def numbers(dtype: torch.dtype) -> str:
     return f"#define TYPE {TYPES[dtype]}\n{_NUMBERS}"
 
 
-def compiled(source: str, name: str, device: torch.device) -> Kernel | None:
-    """Return the kernel `name` of `source` for a device; None on what is not an NVIDIA GPU, or where this fails.
+def stated(device: torch.device) -> str:
+    """Return whose kernels this process uses on a GPU, for receipts."""
+    return "own kernels" if torch.version.cuda and not _lacking(_index(device)) else "PyTorch's kernels alone"
 
-    It must be called before a CUDA graph is captured; later calls return the same kernel.
+
+def compiled(source: str, name: str, device: torch.device) -> Kernel | None:
+    """Compile and load a kernel; later calls return the same one, so the first must be before a CUDA graph is captured.
+
+    Args:
+        source: CUDA C, without headers.
+        name: its function, `extern "C"`.
+        device: where it runs.
+
+    Returns:
+        The kernel; None on all but NVIDIA's GPUs, and, with a warning the first time, without NVRTC.
+
+    Raises:
+        KernelError: if it cannot be made although others can.
+        torch.OutOfMemoryError: if the device has no memory for it.
     """
-    if device.type != "cuda" or torch.version.cuda is None:
+    if device.type != "cuda" or not torch.version.cuda:
         return None
-    return _compiled(source, name, torch.cuda.current_device() if device.index is None else device.index)
+    index = _index(device)
+    if reason := _lacking(index):
+        _warn(reason)
+        return None
+    return _loaded(source, name, index)
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 @functools.cache
-def _compiled(source: str, name: str, index: int) -> Kernel | None:
+def _lacking(index: int) -> str:
+    """Return why no kernel can be compiled for a GPU; "" if an empty one can."""
     try:
-        with torch.cuda.device(index):
-            torch.cuda.current_stream().synchronize()  # so that this thread has the device's context
-            major, minor = torch.cuda.get_device_capability(index)
-            return _load(binary(source, f"sm_{major}{minor}"), name, index)
+        binary(EMPTY, _architecture(index))
     except (OSError, KernelError) as error:
-        warnings.warn(f"the kernel {name} is replaced by slower ones of PyTorch: {error}", stacklevel=2)
-        return None
+        return str(error)
+    return ""
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    warnings.warn(
+        "decoding takes about twice the time, and a fit of RVQ a third more: our kernels cannot be compiled, and "
+        f"PyTorch's are used instead. Install NVRTC for CUDA {torch.version.cuda} (pip's nvidia-cuda-nvrtc) on every "
+        "node: if only some have it, texts may differ where two tokens are almost equally likely. "
+        f"The reason: {reason}",
+        stacklevel=3,
+    )
+
+
+@functools.cache
+def _loaded(source: str, name: str, index: int) -> Kernel:
+    made, driver = binary(source, _architecture(index)), ctypes.CDLL("libcuda.so.1")
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    with torch.cuda.device(index):
+        torch.cuda.current_stream().synchronize()  # so that this thread has the device's context
+        result = driver.cuModuleLoadData(ctypes.byref(module), made)
+        result = result or driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+    if result == OUT_OF_MEMORY:
+        raise torch.OutOfMemoryError(f"CUDA out of memory: the kernel {name} cannot be loaded")
+    _check(result, "the CUDA driver")
+    return Kernel(function, driver.cuLaunchKernel, index)
+
+
+def _architecture(index: int) -> str:
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
 
 
 def binary(source: str, architecture: str) -> bytes:
@@ -112,13 +173,6 @@ def binary(source: str, architecture: str) -> bytes:
         return made.raw
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _load(made: bytes, name: str, index: int) -> Kernel:
-    driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
-    _check(driver.cuModuleLoadData(ctypes.byref(module), made), "the CUDA driver")
-    _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "the CUDA driver")
-    return Kernel(function, driver.cuLaunchKernel, index)
 
 
 def _nvrtc() -> ctypes.CDLL:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -144,19 +144,26 @@ class SonarSelfAttention(nn.Module):
         return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal))
 
     def step(self, x: Tensor, cache: Tensor, position: Tensor, seen: int, mask: Tensor | None) -> Tensor:
-        """Attend from the next token of each row, (rows, 1, dim), to a cache; see `DecoderLayer.step`."""
-        weight = self.qkv_proj.weight
-        inference = x.is_cuda and not torch.is_grad_enabled()
-        kernel = single_query.kernel_for(weight, cache.shape[4]) if inference else None
-        if kernel:  # it does all the rest of this, for the filled places alone
+        """Attend from the next token of each row to all before it and to itself.
+
+        Args:
+            x: (rows, 1, dim).
+            cache: (2, rows, heads, capacity, dim / heads), keys and values, each contiguous; the token's are added.
+            position: (1,) int64, where the token stands.
+            seen: how many places of the cache are attended to, from the first.
+            mask: (1, seen) bool, true where a place is filled; None if all are.
+
+        Returns:
+            (rows, 1, dim).
+        """
+        kernel = None if torch.is_grad_enabled() else single_query.kernel_for(self.qkv_proj.weight, cache.shape[4])
+        if kernel:  # it writes into the cache, too, and sees the filled places alone
             attended = single_query.by_kernel(kernel, self.qkv_proj(x), cache, position)
             return cast("Tensor", self.out_proj(attended))
         query, key, value = self.split(x)
         keys, values = cache.unbind(0)
         keys.index_copy_(2, position, key)
         values.index_copy_(2, position, value)
-        if x.is_cuda and single_query.WAY == "products":
-            return self.merge(single_query.by_products(query, keys[:, :, :seen], values[:, :, :seen], mask))
         return self.merge(F.scaled_dot_product_attention(query, keys[:, :, :seen], values[:, :, :seen], attn_mask=mask))
 
     def packed(self, x: Tensor, runs: Runs) -> Tensor:
@@ -342,21 +349,17 @@ class DecoderState:
 
 
 def _aligned_logits(hidden: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """Compute (rows, dim) → float32 logits into `out`, on a GPU; what is behind the vocabulary stays −inf.
+    """Compute (rows, dim) → float32 logits in the first rows of `out`, on a GPU, and return these.
 
-    256 206 is not a multiple of 8, for which cuBLAS has only slow kernels: the last 6 columns are a product of their
-    own.
+    cuBLAS has only slow kernels for 256 206 columns, which is not a multiple of 8: the last 6 are a product of their
+    own. The columns of `out` behind the vocabulary stay −inf.
     """
     found, vocab = out[: len(hidden)], len(weight)
     most = vocab // ALIGNED * ALIGNED
-    for columns in (slice(0, most), slice(most, vocab)):
-        if columns.start == columns.stop:
-            continue
-        some = weight[columns].t()
-        if hidden.dtype == torch.float32:
-            torch.mm(hidden, some, out=found[:, columns])
-        else:
-            torch.mm(hidden, some, out_dtype=torch.float32, out=found[:, columns])
+    options: dict[str, Any] = {} if hidden.dtype == torch.float32 else {"out_dtype": torch.float32}
+    for start, stop in ((0, most), (most, vocab)):
+        if start < stop:
+            torch.mm(hidden, weight[start:stop].t(), out=found[:, start:stop], **options)
     return found
 
 

@@ -9,14 +9,12 @@ a fixed order, the same in any batch.
 from __future__ import annotations
 
 import functools
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from stages.kernels import TYPES, Kernel, compiled, numbers
 
-WAY: Literal["kernel", "products", "sdpa"] = "kernel"  # of GPUs; `benchmarks` and tests choose others
 WARPS = 4  # of a block of threads
 LOG2_E = 1.4426950408889634
 
@@ -115,7 +113,7 @@ extern "C" __global__ void attend(
 
 def kernel_for(weight: Tensor, width: int) -> Kernel | None:
     """Return the kernel for heads of `width` numbers of the type of a weight and on its device, if there is one."""
-    if WAY != "kernel" or not weight.is_cuda or weight.dtype not in TYPES or width not in (8, 16, 32, 64, 128, 256):
+    if not weight.is_cuda or weight.dtype not in TYPES or width not in (8, 16, 32, 64, 128, 256):
         return None
     return compiled(source(weight.dtype, width), "attend", weight.device)
 
@@ -133,7 +131,10 @@ def by_kernel(kernel: Kernel, qkv: Tensor, cache: Tensor, position: Tensor) -> T
         kernel: of `kernel_for`.
         qkv: (rows, 1, 3 · dim), contiguous: query, key and value of the new token.
         cache: (2, rows, heads, capacity, dim / heads), keys and values, each contiguous.
-        position: (1,) int64, where the new token stands; (rows, 1, dim) is the result.
+        position: (1,) int64, where the new token stands.
+
+    Returns:
+        (rows, 1, dim).
     """
     _, rows, heads, capacity, width = cache.shape
     keys, values = cache.unbind(0)
@@ -141,28 +142,3 @@ def by_kernel(kernel: Kernel, qkv: Tensor, cache: Tensor, position: Tensor) -> T
     blocks, scale = -(-rows * heads // WARPS), LOG2_E * width**-0.5
     kernel(blocks, 32 * WARPS, qkv, keys, values, position, attended, rows * heads, heads, capacity, scale)
     return attended
-
-
-def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend by two batched products with the softmax between them in float32.
-
-    Args:
-        query: (rows, heads, 1, width).
-        keys: (rows, heads, seen, width).
-        values: the same shape.
-        mask: (1, seen) bool, true where a token is seen; None for all.
-
-    Returns:
-        (rows, heads, 1, width).
-    """
-    flat = query.reshape(-1, 1, query.shape[3])
-    turned = keys.flatten(0, 1).transpose(1, 2)
-    if query.is_cuda and query.dtype != torch.float32:
-        scores = torch.bmm(flat, turned, out_dtype=torch.float32)
-    else:
-        scores = torch.bmm(flat, turned).float()
-    scores *= query.shape[3] ** -0.5
-    if mask is not None:
-        scores.masked_fill_(~mask, -torch.inf)
-    weights = scores.softmax(dim=2).to(values.dtype)
-    return torch.bmm(weights, values.flatten(0, 1)).view(query.shape)

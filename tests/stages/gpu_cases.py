@@ -41,7 +41,7 @@ from stages.segment.sat import runner
 from stages.segment.sat.networks import SatNetwork
 from stages.sonar import embed
 from stages.sonar.generate import _Batch, _candidates, _Trellis
-from stages.sonar.greedy import ON_GPU, Greedy
+from stages.sonar.greedy import ON_GPU_MASKED, Greedy
 from stages.sonar.likelihood import sentence_losses
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
 from tests.support.one_gpu.device import waits
@@ -85,7 +85,7 @@ def sat() -> None:
 
 def decoder() -> None:
     network = on_gpu(SonarTextDecoder(**NUMBERS), torch.float16)
-    search = Greedy(network, replace(ON_GPU, captured=False))
+    search = Greedy(network, replace(ON_GPU_MASKED, captured=False))
     space = search._roomy(200, 9)
     prefixes = given(200, 2, dtype=torch.int64)
     space.begin(network, search.pace, given(200, 64), prefixes, torch.full((200,), 9))

@@ -5,6 +5,8 @@ Without a GPU the very step that is captured there runs uncaptured, and once on 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,13 +14,13 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stages.sonar import greedy
-from stages.sonar.greedy import ON_CPU, ON_GPU, Greedy, StepMode, likeliest
+from stages.sonar.greedy import ON_CPU, Greedy, StepMode, likeliest
 from stages.sonar.ids import END, PAD
 from stages.sonar.networks import SonarTextDecoder, _aligned_logits
 from tests.stages.small_decoder import DIM, VOCAB, batch, decoder, plain_greedy, rows
 
-AS_ON_A_GPU = StepMode(check=2, worth=0.5, blocks=True, captured=False)
-WITH_ITS_KERNELS = StepMode(check=2, worth=0.9, blocks=True, captured=False, shares=4, exact=True)
+AS_ON_A_GPU = StepMode(check=2, doubling=True, masked=True, captured=False)
+WITH_ITS_KERNELS = replace(AS_ON_A_GPU, masked=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,12 +55,6 @@ def test_steps_have_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     Greedy(decoder(0), AS_ON_A_GPU)(*batch([(number, 1 + number % 9) for number in range(13)]))
     assert {count for count, _ in shapes} <= {16, 8, 4, 2} and len({count for count, _ in shapes}) > 1
     assert {seen for _, seen in shapes} <= {3, 6, 9, 12}
-
-
-def test_numbers_of_rows_are_few_and_not_much_larger_than_needed() -> None:
-    found = [ON_GPU.rows(count) for count in range(1, 2049)]
-    assert all(count <= rows <= 1.25 * count + 1 for count, rows in enumerate(found, 1))
-    assert sorted({rows for rows in found if rows >= 1024}) == [1024, 1280, 1536, 1792, 2048]
 
 
 @pytest.mark.parametrize("vocab", [5, 8, 77, 80])
@@ -174,9 +170,8 @@ def test_captured_steps_are_the_steps(monkeypatch: pytest.MonkeyPatch, dtype: to
         embeddings = torch.randn(200, 256, dtype=dtype)
         prefixes = torch.tensor([[END, 5]] * 200)
     limits = 1 + torch.arange(200) % 90
-    pace = StepMode(ON_GPU.check, ON_GPU.worth, blocks=True, captured=False)
-    expected = Greedy(network, pace)(embeddings, prefixes, limits)
     search = Greedy(network)
+    expected = Greedy(network, replace(search.pace, captured=False))(embeddings, prefixes, limits)
     for _ in range(3):
         assert search(embeddings, prefixes, limits) == expected
     assert any(search._captured._graphs.values())
