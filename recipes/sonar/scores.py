@@ -3,13 +3,15 @@
     python -m recipes.sonar.scores sonar-tiny --corpus novels-deu.jsonl.xz --corpus parallel.jsonl.xz --sentences 300
 
 Sentences are those that `spacy-capped` makes of held-out books, pages and novels, at most 200 characters, and the
-held-out aligned records. AutoBLEU is the corpus BLEU (13a, zh for Chinese) of greedy decodings. A kind of text is a
+held-out aligned records; with --all everything counts as held out, for text of other sources. AutoBLEU is the corpus
+BLEU (13a, zh for Chinese) of greedy decodings. A kind of text is a
 corpus file, or where the ids of a file begin with different words (`kernel-…`, `pg-…`), such a word. A thousand
 sentences of a kind take half a minute on one CPU core.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,9 +63,13 @@ class KindScore:
     bleu_long: float | None
 
 
-def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, most: int) -> HeldOutText:
+def held_out_text(
+    sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, most: int, whole: bool = False
+) -> HeldOutText:
     """Return at most `most` sentences of each kind, and as many aligned records, chosen by hashes of their texts and
     ids.
+
+    whole: whether all documents count as held out, because no model was trained on their source.
     """
     settings = SegmentSettings(method="spacy-capped", max_chars=LONGEST_SENTENCE)
     segmenter = Segmenter(settings, tokenizer.count)
@@ -71,7 +77,8 @@ def held_out_text(sources: Iterable[CorpusSource], tokenizer: SonarTokenizer, mo
     aligned: list[Record] = []
     for source in sources:
         documents: dict[Kind, list[Record]] = {}
-        for record in read([source], held_out=True):
+        trained_on = read([source], held_out=False) if whole else ()
+        for record in itertools.chain(read([source], held_out=True), trained_on):
             if is_aligned(record):
                 spaced = {language: " ".join(text.split()) for language, text in languages_of(record).items()}
                 aligned.append({language: text for language, text in spaced.items() if len(text) <= LONGEST_SENTENCE})
@@ -193,6 +200,9 @@ def main(
     models: Annotated[list[str], typer.Argument(help="names or paths of cards")],
     corpus: Annotated[list[str], typer.Option(help="JSONL of documents or aligned records; FILE or FILE@SHARE")],
     sentences: Annotated[int, typer.Option(help="at most so many of each kind of text")] = 300,
+    whole: Annotated[
+        bool, typer.Option("--all", help="score on all documents, not on those held out: for text of other sources")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one object instead of tables")] = False,
 ) -> None:
     """Score models on the held-out side of corpora, by kind of text."""
@@ -203,7 +213,7 @@ def main(
         card = load_card(name)
         tokenizer = SonarTokenizer(card)
         networks = load_encoder(card), load_decoder(card)
-        text = held_out_text(sources, tokenizer, sentences)
+        text = held_out_text(sources, tokenizer, sentences, whole)
         scores = scores_by_kind(*networks, tokenizer, text)
         translations = translation_scores(*networks, tokenizer, text)
         found[name] = {f"{kind}, {language}": vars(score) for (kind, language), score in scores.items()} | translations

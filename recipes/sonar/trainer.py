@@ -20,6 +20,7 @@ from recipes.muon import Muon
 from recipes.sonar.batches import Batches, TokenBatch, TrainingSet
 from recipes.sonar.export import loaded, networks
 from recipes.sonar.recipe import RecipeProgress, SonarRecipe, TrainingBudget, lesson, schedule
+from stages.device import prepare_cuda
 from stages.sonar.card import ModelCard
 from stages.sonar.cross_entropy import mixed_precision, projected_cross_entropy
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
@@ -54,6 +55,7 @@ class Trainer:
         device: str = "cpu",
     ) -> None:
         torch.manual_seed(recipe.seed)
+        prepare_cuda(device)
         self.recipe, self.folder = recipe, folder
         encoder, decoder = loaded(card, recipe) if recipe.start else networks(recipe, card.vocab_size)
         self.encoder, self.decoder = encoder.to(device), decoder.to(device)
