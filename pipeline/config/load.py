@@ -326,7 +326,7 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
     alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
     hint = f"did you mean {alike[0]}? " if alike else ""
     named = next((step for step in reversed(where) if not step.isdigit()), key)
-    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. {named}: {_description(full)}"]
+    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. About {named}: {_description(full)}"]
 
 
 def _written(where: tuple[str, ...]) -> str:

@@ -152,7 +152,7 @@ class TrainSettings(Settings):
         MICRO_CONCEPTS,
         ge=1,
         description="the most sentences that a process computes at once (default: 2048, or batch_concepts if that is "
-        "less). batch_concepts must be a multiple of it, and it must not be less than the model's context. It decides "
+        "less). It must divide batch_concepts, and must not be less than the model's context. It decides "
         "the order of the data",
     )
     lanes: int | None = meaning(

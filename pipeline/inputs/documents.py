@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.base.errors import visible
+from pipeline.inputs.magic import HEAD, marked_encoding, to_utf8
 
 PAYLOAD = 4 << 10  # bytes kept of a rejected record: the input holds the whole record, at the place that `record` gives
 ERROR = 500  # characters
@@ -117,14 +117,17 @@ def short(value: Any) -> str:
     return "null" if value is None else _SHORT.repr(value)
 
 
+def where_not_utf8(error: UnicodeDecodeError) -> str:
+    """Say what is wrong with bytes that are not UTF-8, and where."""
+    near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
+    return f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}"
+
+
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Say what is wrong with bytes that are not UTF-8, where, and what to do."""
-    near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
-    utf16 = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return (
-        f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}; "
-        f"convert the text (a file: iconv -f {'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8)"
-    )
+    marked = marked_encoding(error.object[:HEAD])
+    convert = f"it begins like {marked} text: convert it" if marked else "convert the text"
+    return f"{where_not_utf8(error)}; {convert} to {to_utf8(marked or 'WINDOWS-1252')}"
 
 
 def as_text(value: Any, column: str) -> str:

@@ -20,9 +20,12 @@ _SIGNATURES = {
     b"BZh": "a bzip2 file",
     b"\xfd7zXZ\0": "an xz file",
     b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"\xff\xfe\0\0": "UTF-32 text",
+    b"\0\0\xfe\xff": "UTF-32 text",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
+_ENCODINGS = {"UTF-16 text": "UTF-16", "UTF-32 text": "UTF-32"}
 _TAR = slice(257, 262)
 
 
@@ -46,4 +49,20 @@ def looks_like(head: bytes) -> str:
         if any(sign < " " and not sign.isspace() for sign in text):
             return ""
         name = "plain JSON" if text.lstrip().startswith("{") else "plain text"
-    return f"; it begins like {name}: give it the name that fits, or convert it" if name else ""
+    return f"; it begins like {name}: {remedy(name)}" if name else ""
+
+
+def remedy(name: str) -> str:
+    """Say what to do with a file that begins like this (`not_text`)."""
+    encoding = _ENCODINGS.get(name)
+    return "give it the name that fits, or convert it" if encoding is None else f"convert it to {to_utf8(encoding)}"
+
+
+def marked_encoding(head: bytes) -> str | None:
+    """Return the encoding of a text that its first bytes state, if that is not UTF-8: "UTF-16"."""
+    return _ENCODINGS.get(not_text(head) or "")
+
+
+def to_utf8(encoding: str) -> str:
+    """Say how a file becomes UTF-8."""
+    return f"UTF-8 (iconv -f {encoding} -t UTF-8 FILE > NEW)"

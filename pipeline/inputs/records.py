@@ -14,7 +14,16 @@ from typing import Any
 
 from pipeline.base.errors import starting
 from pipeline.inputs.chunk import GROWTH, LONGEST, UNREADABLE, Chunk
-from pipeline.inputs.documents import BadRecordError, Document, Rejected, as_text, encode, short
+from pipeline.inputs.documents import (
+    BadRecordError,
+    Document,
+    Rejected,
+    as_text,
+    encode,
+    not_utf8,
+    short,
+    where_not_utf8,
+)
 from pipeline.inputs.kept_values import KEPT
 from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
@@ -31,9 +40,10 @@ _MISSING = object()
 class NotUtf8:
     """Stands for a value of a column whose bytes are not UTF-8."""
 
-    def __init__(self, raw: bytes, error: str) -> None:
-        self.raw = raw
-        self.error = error
+    def __init__(self, error: UnicodeDecodeError) -> None:
+        self.raw: bytes = error.object
+        self.error = not_utf8(error)
+        self.where = where_not_utf8(error)
 
     def __repr__(self) -> str:
         return repr(self.raw)
@@ -212,7 +222,11 @@ class RecordMaker:
 
         Raises BadRecordError if it cannot be written.
         """
-        value = _checked(values.get(column), column)
+        value = values.get(column)
+        if isinstance(value, NotUtf8):
+            what = f"keep: {column} is not UTF-8; leave {column} out of `keep`, or write it to the input as UTF-8 text"
+            raise BadRecordError("not UTF-8", f"{what} (binary data: as base64); {value.where}", len(value.raw))
+        value = _checked(value, column)
         if value is None:
             return None
         text = as_text(value, column)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.documents import Document, Rejected, not_utf8
+from pipeline.inputs.documents import Document, Rejected
 from pipeline.inputs.magic import looks_like
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.pages import PageError, largest_dictionary
@@ -159,7 +159,7 @@ def _whole_value(value: pa.Scalar) -> Any:
     try:
         return _nested_value(value)
     except UnicodeDecodeError as error:
-        return NotUtf8(error.object, not_utf8(error))
+        return NotUtf8(error)
     except (ValueError, OverflowError) as error:
         return Unconvertible(str(error))
 
@@ -186,7 +186,7 @@ def _python_value(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError as error:
-        return NotUtf8(error.object, not_utf8(error))
+        return NotUtf8(error)
     except (ValueError, OverflowError) as error:
         try:
             return value.cast(pa.string()).as_py()
@@ -198,4 +198,4 @@ def _decoded(raw: bytes) -> str | NotUtf8:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        return NotUtf8(raw, not_utf8(error))
+        return NotUtf8(error)

@@ -22,7 +22,7 @@ import zstandard
 from pipeline.base.formats import counted
 from pipeline.inputs.chunk import GROWTH, TO_THE_END, Chunk
 from pipeline.inputs.listing import stamp
-from pipeline.inputs.magic import HEAD, looks_like, not_text
+from pipeline.inputs.magic import HEAD, looks_like, not_text, remedy
 from pipeline.inputs.settings import InputError
 from pipeline.storage.retry import filesystem, with_retries
 
@@ -111,7 +111,7 @@ def check_lines(chunk: Chunk, head: bytes) -> None:
     """
     name = not_text(head)
     if name:
-        error = f"the file begins like {name}, not like lines of JSON: give it the name that fits, or convert it"
+        error = f"the file begins like {name}, not like lines of JSON: {remedy(name)}"
         raise BrokenStreamError(error, chunk.bytes)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.formats import counted, number
@@ -31,7 +32,7 @@ from pipeline.inputs import (
     plan_inputs,
 )
 from pipeline.inputs.chunks import Edges
-from pipeline.inputs.column_types import NOTHING, TEXT, common_type
+from pipeline.inputs.column_types import NOTHING, TEXT, ColumnType, common_type
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
 from pipeline.inputs.packing import PACKABLE
@@ -223,7 +224,8 @@ def _inputs(
             samples.append((one, first))
             of_columns = list(_columns(config, one, keys, first))
             found += [*of_columns, *_misfits(one, keys, first)]
-            warned += [] if of_columns else _set_aside(keys, first)
+            if not of_columns:
+                (warned if first.documents else found).extend(_set_aside(keys, first))
             if card:
                 problems, warnings = language_findings(config, one, keys, first, card)
                 found, warned = [*found, *problems], [*warned, *warnings]
@@ -231,9 +233,26 @@ def _inputs(
 
 
 def _set_aside(keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
-    """Yield why a run would set some of the first records aside; languages have a check of their own."""
-    for reason, errors in first.refused.items():
-        if reason not in (UNKNOWN_LANGUAGE, NOT_CERTAIN):
+    """Yield why a run would set some of the first records aside; languages have a check of their own.
+
+    If none of them would become a document, that is one problem, not a warning for each reason.
+    """
+    others = {
+        reason: errors for reason, errors in first.refused.items() if reason not in (UNKNOWN_LANGUAGE, NOT_CERTAIN)
+    }
+    if others and not first.documents:
+        reasons = "; ".join(
+            f"{counted(len(errors), 'record')} ({reason}), with this error for the first: {errors[0]}"
+            for reason, errors in others.items()
+        )
+        none = f"none of {first.where()} becomes" if first.records > 1 else f"{first.where()} does not become"
+        yield (
+            keys,
+            f"{_numbered(keys)}: {none} a document; a run would set aside {reasons}. Mend the input, name other "
+            "columns in `text`, `id` and `lang`, or leave this input out",
+        )
+    elif others:
+        for reason, errors in others.items():
             yield (
                 keys,
                 f"{_numbered(keys)}: {share_of(len(errors), first)} set aside by a run ({reason}), with this error for "
@@ -286,14 +305,30 @@ def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, Reco
         if name in declared or other is None or common_type(kinds) != TEXT:
             continue
         against = TEXT if TEXT in kinds else next(kind for kind in kinds if common_type([kind, other]) == TEXT)
-        ways = " and ".join(f"{kind} in {kinds[kind][0]} ({short(kinds[kind][1])})" for kind in (other, against))
+        shown = [(kind, *kinds[kind]) for kind in (other, against)]
+        ways = " and ".join(f"{_called(kind, value)} in {file} ({short(value)})" for kind, file, value in shown)
         number = next(index for index, one in enumerate(config.input) if name in one.keep)
+        values = [value for _, first in samples for value in first.kept.get(name, ()) if value is not None]
+        fitting = next((kind for kind in (other, ColumnType("uint64")) if _holds_integers(kind, values)), None)
+        meant = (
+            f"{{{name}: {fitting}}}, where values that do not fit become null and are counted, or " if fitting else ""
+        )
         yield (
             ("input", str(number), "keep"),
             f"keep: {name} is {ways}, so all of {name} is kept as text, and conditions compare it as text; declare "
-            f"what is meant: keep: {{{name}: {other}}}, where values that do not fit become null and are counted, or "
-            f"{{{name}: string}}",
+            f"what is meant: keep: {meant}{{{name}: string}}",
         )
+
+
+def _called(kind: ColumnType, value: Any) -> str:
+    """Name the type of a value; a whole number that is kept as text is none."""
+    return "beyond int64" if kind == TEXT and isinstance(value, int) else str(kind)
+
+
+def _holds_integers(kind: ColumnType, values: Sequence[Any]) -> bool:
+    """Return whether a type holds all whole numbers of these values, if some are beyond int64; others may be lost."""
+    whole = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return all(found_type([value]) != TEXT for value in whole) or not as_array(whole, kind, "")[1]
 
 
 def _numbered(keys: tuple[str, ...]) -> str:

@@ -143,6 +143,9 @@ def _kind(name: str) -> str:
 def _entry(group: _Group) -> Draft:
     """Describe one kind of files, from a sample of them."""
     found = Draft(group.pattern, len(group.files), sum(one.size for one in group.files))
+    if not found.bytes:
+        what = "is empty" if found.files == 1 else f"matches {found.files} files, which are all empty"
+        raise ConfigError(f"{group.pattern} {what} (0 bytes); give files that hold documents, or leave this out")
     settings = InputSettings(path=_absolute(group.pattern), lang="und")
     seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
     for column in [one for one in seen.columns if not _is_text(one) or visible(one) != one]:

@@ -65,7 +65,7 @@ def language_findings(
             (
                 place,
                 f"{name}: {_none_of(first)} language that {card.name} knows: {_listed(first.unknown)}; a run would set "
-                f"all of them aside ({UNKNOWN_LANGUAGE}). "
+                f"all of them aside ({UNKNOWN_LANGUAGE}). What can be done: "
                 f"{_ways(config, one, first, card)}",
             )
         )
@@ -75,7 +75,7 @@ def language_findings(
                 place,
                 f"{name}: {share_of(first.unknown.total(), first)} in languages that {card.name} does not know: "
                 f"{_listed(first.unknown)}. A run sets such documents aside ({UNKNOWN_LANGUAGE}) and goes on. "
-                f"{_ways(config, one, first, card)}",
+                f"What can be done: {_ways(config, one, first, card)}",
             )
         )
     if uncertain and isinstance(one.lang, LangDetect):

@@ -20,6 +20,8 @@ STORED_BYTES, COMPRESSED_BYTES = 90, 32  # of input per sentence, as in the samp
 FEW_SCORED = 2000  # rows that the predictor needs to learn well
 ENOUGH_SCORED = 150  # rows, about: so that chance leaves at least `LEAST_ROWS`
 FEW_DRAWN = 3.0  # rows that a sample draws, about: with one chance in twenty it draws none
+NONE_DRAWN = 0.04  # such a chance, and less for large shares of few rows; a share of 1 draws all
+SMALL_SHARE = 0.1  # from which on a few rows are not hardly any of them
 UNLIKELY = 5.0  # standard deviations
 POINTS_PER_UNIT = 39  # rows for each centroid that make good codebooks
 
@@ -119,9 +121,12 @@ def drawn(config: RunConfig, stages: Collection[str], sentences: float) -> Itera
     """
     for settings in config.asked_stages():
         sample = getattr(settings, "sample", 1.0)
-        if settings.name in stages and not isinstance(sample, Rows) and 0 < sample * sentences < FEW_DRAWN:
+        if settings.name not in stages or isinstance(sample, Rows) or sentences <= 0:
+            continue
+        none = (1 - sample) ** sentences  # the chance that no sentence is drawn
+        if 0 < sample * sentences < FEW_DRAWN and none > NONE_DRAWN:
             wanted = min(sentences, 10 * FEW_DRAWN)
-            some = "none, probably, " if sample * sentences < 1 else "hardly any "
+            some = "none, probably, " if none > 0.5 else "hardly any " if sample < SMALL_SHARE else "perhaps none "
             yield (
                 f"{settings.name}.sample {sample:g} draws {some}of about {counted(round(sentences), 'sentence')}; a "
                 f"sample of {wanted / sentences:.2g} draws about {number(wanted)}"

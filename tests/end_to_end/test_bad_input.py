@@ -186,7 +186,7 @@ def test_text_files(tmp_path: Path) -> None:
 
 def test_a_folder_of_which_nothing_is_kept_says_so(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jsonl").write_bytes(b'{"text": 1}\n{"text": 2}\n{"text": null}\n')
+    (tmp_path / "in/a.jsonl").write_bytes(b'{"text": 1}\n{"text": 2}\n{"text": " "}\n')
     code, shown = run(tmp_path, "in", input=[{"path": "in", "lang": "eng_Latn"}])
     assert code == 1
     assert (

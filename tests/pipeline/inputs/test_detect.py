@@ -109,7 +109,7 @@ def test_both_forms_mean_the_same(tmp_path: Path) -> None:
         ({"detect": 0.5}, "input 1: lang.detect is 0.5; allowed: keys and values: {key: value, …}, or {} for "),
         ({"detect": {}, "column": "lang"}, "unknown key input 1: lang.column; allowed here: detect"),
         ({"columns": "lang"}, "unknown key input 1: lang.columns; did you mean column? allowed here: column"),
-        (5, "input 1: lang is 5; allowed: string. lang: SONAR language code of all documents (eng_Latn), {column: "),
+        (5, "input 1: lang is 5; allowed: string. About lang: SONAR language code of all documents (eng_Latn), "),
     ],
 )
 def test_mistakes_are_explained(tmp_path: Path, lang: Any, message: str) -> None:

@@ -39,6 +39,8 @@ from pipeline.inputs.magic import HEAD, not_text
 from pipeline.storage import retry
 from tests.support.inputs import COMPRESS, TEXTS, entry, jsonl, only_rejected, read, read_all, texts
 
+UTF_16 = "Über".encode("utf-16")
+
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("extension", [".jsonl", ".ndjson", ".json"])
@@ -147,8 +149,9 @@ def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> No
         ("a.jsonl.gz", b'{"text": "a"}\n', "begins like plain JSON"),
         ("a.txt.zst", b"Text.", "begins like plain text"),
         ("a.jsonl.xz", gzip.compress(b"", mtime=0), "begins like a gzip file"),
-        ("a.txt", "Über".encode("utf-16"), "begins like UTF-16 text"),
-        ("a.txt", "Über".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+        ("a.txt", UTF_16, "; it begins like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8 FILE > NEW)"),
+        ("a.txt", "Über".encode("utf-32"), "text: convert it to UTF-8 (iconv -f UTF-32 -t UTF-8 FILE > NEW)"),
+        ("a.jsonl", UTF_16, "UTF-16 text, not like lines of JSON: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8 FILE"),
         ("a.parquet", b"id,text\n1,a\n", "begins like plain text"),
         ("a.parquet", b"", "0 bytes"),
         ("a.jsonl.gz", b"", "is empty, without even a header"),
@@ -157,7 +160,7 @@ def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> No
 def test_a_file_that_is_not_what_its_name_says_gets_a_hint(tmp_path: Path, name: str, data: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(data)
     rejected = only_rejected(read_all(entry(tmp_path)))
-    assert words in rejected.error
+    assert words in rejected.error and ("iconv" not in words or "name that fits" not in rejected.error)
     assert rejected.bytes_unreadable == len(data)
 
 

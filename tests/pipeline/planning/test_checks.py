@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.base.errors import ConfigError
+from pipeline.doctor import examine
 from pipeline.planning.checks import load_checked
 from tests.conftest import MakeConfig, write_jsonl
 from tests.support.cli import pipeline, said
@@ -132,7 +133,10 @@ def test_a_column_that_later_records_have_is_no_mistake_and_bad_records_are_none
     write_jsonl(tmp_path / "in/many.jsonl", [*many, {"id": "x", "lang": "eng_Latn", "text": "One.", "year": 1}])
     entry = {"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}}
     assert not problems(make_config(input=[{**entry, "keep": ["year"]}]))
-    (tmp_path / "in/many.jsonl").write_text('{"id": "a", "lang"\n{"text": 5, "id": "b", "lang": "eng_Latn"}\n')
+    (tmp_path / "in/many.jsonl").write_text(
+        '{"id": "a", "lang"\n{"text": 5, "id": "b", "lang": "eng_Latn"}\n'
+        '{"text": "One.", "id": "c", "lang": "eng_Latn"}\n'
+    )
     assert not problems(make_config(input=[entry]))
 
 
@@ -240,7 +244,7 @@ def test_records_that_a_run_would_set_aside_are_told_by_plan_and_run(make_config
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").write_text("Der Brief kam – für 5 €.", encoding="cp1252")
     (tmp_path / "notes/b.txt").write_text("The ship arrived.")
-    blobs = {"id": ["1", "2"], "text": ["One sentence.", "Another one."], "blob": [b"\xff", b"\xfe"]}
+    blobs = {"id": list("123"), "text": ["One sentence.", "Another one.", "A third."], "blob": [b"\xff", b"\xfe", b"x"]}
     (tmp_path / "tables").mkdir()
     pq.write_table(pa.table(blobs), tmp_path / "tables/a.parquet")
     path = make_config(
@@ -251,12 +255,51 @@ def test_records_that_a_run_would_set_aside_are_told_by_plan_and_run(make_config
     )
     told = (
         r"input 1: 1 record of the first 2 records of 2 files \(about 50%\) is set aside by a run \(not UTF-8\), with "
-        r"this error for the first: byte 0x96 at 14 .* iconv -f WINDOWS-1252",
-        r"input 2: 2 records of the first 2 records of a\.parquet \(all\) are set aside by a run \(not UTF-8\).*: blob",
+        r"this error for the first: byte 0x96 at 14 .*iconv -f WINDOWS-1252",
+        r"input 2: 2 records of the first 3 records of a\.parquet \(about 67%\) are set aside by a run \(not UTF-8\).*"
+        r": keep: blob is not UTF-8; leave blob out of `keep`, or write it .* as base64\); byte 0xff at 0 is not UTF-8",
     )
     for command in (("plan", path), ("run", path, "--until", "segment")):
         done = pipeline(*command)
         assert done.returncode == 0 and all(re.search(one, done.stderr) for one in told), said(done)
+
+
+def test_where_a_run_would_set_all_records_aside_it_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", [{"text": "Fine."}])
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/a.jsonl").write_bytes('{"text": "Fraîche."}\n{"text": 1}\n{"text": 2}\n'.encode("latin-1"))
+    paths = ("in/*.jsonl", "bad/*.jsonl")
+    path = make_config(input=[{"path": one, "lang": "fra_Latn"} for one in paths])
+    told = (
+        "input 2: none of the first 3 records of a.jsonl becomes a document; a run would set aside 1 record (not "
+        "UTF-8), with this error for the first: byte 0xee at 13 is not UTF-8"
+    )
+    (problem,) = problems(path)
+    assert told in problem and "; 2 records (text is not a string), with this error for the first: text is 1" in problem
+    assert problem.endswith("Mend the input, name other columns in `text`, `id` and `lang`, or leave this input out")
+    for command in ("plan", "run"):
+        done = pipeline(command, path)
+        assert done.returncode == 2 and told in done.stderr and not (tmp_path / "out").exists(), said(done)
+    (check,) = (one for one in examine(path, None) if one.name == "config")
+    assert check.level == "bad" and told in check.found
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ways"),
+    [
+        ((5, 2**63), "keep: {n: uint64}, where values that do not fit become null and are counted, or {n: string}"),
+        ((-5, 2**63), "declare what is meant: keep: {n: string}"),
+        ((5, 2**64), "declare what is meant: keep: {n: string}"),
+    ],
+)
+def test_no_type_is_proposed_that_cannot_hold_the_numbers(
+    make_config: MakeConfig, tmp_path: Path, numbers: tuple[int, int], ways: str
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", [{"text": "A sentence.", "n": n} for n in numbers])
+    source = {"path": "in/a.jsonl", "lang": "eng_Latn", "keep": ["n"]}
+    (told,) = load_checked(make_config(input=[source])).notices
+    assert f"n is int64 in a.jsonl ({numbers[0]}) and beyond int64 in a.jsonl ({numbers[1]})" in told
+    assert told.endswith(ways) and "int64}, " not in told.replace("uint64", "")
 
 
 def test_a_record_that_cannot_be_read_does_not_make_a_sample_whole(make_config: MakeConfig, tmp_path: Path) -> None:

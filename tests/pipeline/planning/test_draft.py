@@ -151,3 +151,18 @@ def test_dates_and_addresses_are_not_taken_for_texts(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "nested.jsonl", rows)
     done = pipeline("init", "nested.jsonl", "--to", "-")
     assert done.returncode == 2 and "no column holds texts; columns: body, date, url; write" in done.stderr, said(done)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["a.txt"], "a.txt is empty (0 bytes); give files that hold documents, or leave this out"),
+        (["a.jsonl"], "a.jsonl is empty (0 bytes); give"),
+        (["a.md", "b.md"], "./*.md matches 2 files, which are all empty (0 bytes); give"),
+    ],
+)
+def test_empty_files_are_told(names: list[str], told: str) -> None:
+    for name in names:
+        Path(name).touch()
+    done = pipeline("init", "." if len(names) > 1 else names[0], "--to", "corpus.yaml")
+    assert done.returncode == 2 and told in done.stderr and not Path("corpus.yaml").exists(), said(done)

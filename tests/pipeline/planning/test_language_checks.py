@@ -27,7 +27,7 @@ def test_plan_run_and_doctor_warn_of_languages_that_the_model_does_not_know(tmp_
         r"Warning: .*corpus\.yaml:\d+: input 1: 5 records of the first 10 records of a\.jsonl \(about 50%\) are in "
         r"languages that sonar-tiny does not know: 'spa_Latn' \(2 records\), 'de' \(1 record\), "
         r"'qqq_Latn' \(1 record\), 'es' \(1 record\)\. A run sets such documents aside \(unknown language\) and goes "
-        r"on\. "
+        r"on\. What can be done: "
         r"spa_Latn is known to sonar \(encode: \{model: sonar\}\); for 'de' the code is deu_Latn; for 'qqq_Latn', "
         r"nearest of the model's 5 languages: .*; or leave such documents out of the input"
     )
@@ -47,7 +47,7 @@ def test_where_no_record_has_a_known_language_it_is_an_error(tmp_path: Path) -> 
         for command in ("plan", "run"):
             done = pipeline(command, path)
             assert done.returncode == 2 and first in done.stderr and "sonar-tiny knows: 'spa_Latn'" in done.stderr
-            assert "spa_Latn is known to sonar" in done.stderr and not (tmp_path / "out").exists()
+            assert ". What can be done: spa_Latn is known to sonar" in done.stderr and not (tmp_path / "out").exists()
 
 
 def test_detected_languages_count_too(tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ def test_few_scored_sentences_and_samples_that_draw_none_are_told_of(make_config
     assert not list(doubts(config, 90_000)) and not list(drawn(config, ["fragility"], 9000))
     assert "fragility.sample 0.01 draws hardly any of about 200 sentences" in next(drawn(config, ["fragility"], 200))
     assert not list(drawn(config, ["encode"], 200)), "only of what is to do"
+    for share, sentences in ((1.0, 1), (1.0, 2), (0.9, 3)):
+        assert not list(drawn(config_of(make_config, fragility={"sample": share}), ["fragility"], sentences))
+    assert not list(drawn(config, ["encode"], 1)), "it has no sample"
+    half = config_of(make_config, fragility={"sample": 0.5})
+    assert "fragility.sample 0.5 draws perhaps none of about 3 sentences" in next(drawn(half, ["fragility"], 3))
     check_learnable(config, 9000, "")
     with pytest.raises(
         ConfigError, match=r"the corpus has 3 sentences, of which fragility would score hardly one: leave out pred"
