@@ -4,9 +4,8 @@
 
 Sentences are those that `spacy-capped` makes of held-out books, pages and novels, at most 200 characters, and the
 held-out aligned records; with --all everything counts as held out, for text of other sources. AutoBLEU is the corpus
-BLEU (13a, zh for Chinese) of greedy decodings. A kind of text is a
-corpus file, or where the ids of a file begin with different words (`kernel-…`, `pg-…`), such a word. A thousand
-sentences of a kind take half a minute on one CPU core.
+BLEU (13a, zh for Chinese) of greedy decodings. A kind of text is a corpus file, or where the ids of a file begin with
+different words (`kernel-…`, `pg-…`), such a word. A thousand sentences of a kind take half a minute on one CPU core.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +57,11 @@ from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 
 SPLICES = 100_000  # of each language
+
+
+class Device(StrEnum):
+    cpu = "cpu"
+    cuda = "cuda"
 
 
 def main(
@@ -93,7 +99,8 @@ def main(
         int, typer.Option(help="take part of the sentences with fewer tokens only, in proportion to their length")
     ] = SonarRecipe.thinned,
     spliced: Annotated[
-        float, typer.Option(help="share of examples that are the beginning of one sentence and the end of another")
+        float,
+        typer.Option(min=0, max=0.9, help="share of examples: the beginning of one sentence and the end of another"),
     ] = SonarRecipe.spliced,
     round_size: Annotated[
         int, typer.Option(help="examples that are sorted by length together; more for large batches")
@@ -102,7 +109,7 @@ def main(
     aligned_share: Annotated[
         float, typer.Option(help="share of examples from aligned records")
     ] = SonarRecipe.aligned_share,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[Device, typer.Option(help="where it is trained")] = Device.cpu,
     scores: Annotated[bool, typer.Option(help="score the model on held-out text at the end")] = True,
     seed: Annotated[int, typer.Option(help="decides weights and the order of the data")] = SonarRecipe.seed,
     resume: Annotated[bool, typer.Option(help="go on from the checkpoint in --out, if there is one")] = True,
@@ -162,7 +169,7 @@ def main(
         weights = weights or counts
         weights = [*weights, sum(weights) * recipe.spliced / (1 - recipe.spliced)]
         data = with_splices(data, SPLICES, recipe.seed)
-    trainer = Trainer(recipe, first or card, data, out, weights, device)
+    trainer = Trainer(recipe, first or card, data, out, weights, device.value)
     if resume and trainer.path.exists():
         trainer.resume()
         print(f"goes on at step {trainer.progress.step}", flush=True)

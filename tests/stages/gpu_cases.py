@@ -12,6 +12,7 @@ import functools
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from torch import Tensor, nn
 
+from recipes.sonar.batches import TokenSequences, TrainingSet, with_splices
+from recipes.sonar.recipe import SonarRecipe
+from recipes.sonar.trainer import Trainer
 from stages.batching import Tokens
 from stages.device import Budget, to_host
 from stages.fragility.noise import perturbed
@@ -40,6 +44,7 @@ from stages.scaler.robust import RobustScaler
 from stages.segment.sat import runner
 from stages.segment.sat.networks import SatNetwork
 from stages.sonar import embed
+from stages.sonar.card import load_card
 from stages.sonar.generate import _Batch, _candidates, _Trellis
 from stages.sonar.greedy import ON_GPU_MASKED, Greedy
 from stages.sonar.likelihood import sentence_losses
@@ -185,6 +190,30 @@ def trained(make: Callable[[], Lcm]) -> Callable[[], None]:
     return run
 
 
+def small_sonar() -> None:
+    """Steps of the recipe for small SONAR models change the weights as on the CPU, and wait for nothing."""
+    rng = np.random.default_rng(0)
+    sequences = [[79, *rng.integers(4, 70, size).tolist()] for size in rng.integers(1, 12, 60)]
+    tokens = TokenSequences.pack(sequences)
+    data = TrainingSet(tokens, np.arange(40), np.zeros(40, np.int64), np.arange(40, 60).reshape(10, 2))
+    recipe = SonarRecipe(("random",), dim=64, heads=2, ffn_dim=96, batch_tokens=128, learning_rate=1e-3, curriculum=())
+    card = load_card("sonar-tiny").model_copy(update={"vocab_size": 80})
+
+    def weights(device: str) -> dict[str, nn.Parameter]:
+        trainer = Trainer(recipe, card, with_splices(data, 5, 0), Path("nowhere"), device=device)
+        plan = trainer.batches.plan(0, 512, recipe.batch_tokens)[:4]
+        assert any(trainer.batches.batch(pairs).kept is not None for pairs in plan)
+        for pairs in plan:
+            trainer.step(trainer.batches.batch(pairs), 1.0)
+        return dict(trainer.encoder.named_parameters()) | dict(trainer.decoder.named_parameters())
+
+    expected = weights("cpu")
+    with waits.none():
+        found = weights(GPU)
+    for name, one in found.items():
+        torch.testing.assert_close(one.detach().cpu(), expected[name].detach(), rtol=1e-2, atol=1e-4, msg=name)
+
+
 def lcm(card: LcmCard) -> Lcm:
     return build(card, SCALER, CODEBOOKS if card.quantised else None)
 
@@ -254,7 +283,7 @@ def cases() -> dict[str, Callable[[], None]]:
     networks = (mismatch, encoder, embedding, sat, segmenting, decoder, beams, likelihood, predictor)
     others = (noise, codes)
     found = {case.__name__: inference(case) for case in (*networks, *others)}
-    found[fits.__name__] = fits
+    found |= {case.__name__: case for case in (fits, small_sonar)}
     found |= {make.__name__: trained(make) for make in (sonar_llm, token_lm)}
     for card in map(load_lcm_card, (f"lcm-{kind}-tiny" for kind in KINDS)):
         found |= {
