@@ -284,9 +284,31 @@ def generate(
     ] = None,
     documents: Annotated[int, typer.Option(min=1, metavar="N", help="with --split: number of documents")] = 10,
     prompt_sentences: Annotated[
-        int, typer.Option(min=1, metavar="N", help="with --split: sentences of each document that are given")
-    ] = 5,
-    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="maximum number of sentences to generate")] = 10,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="with --split: sentences of each document that are given (default: those before the answer, for a "
+            "model that was trained on answers; 5 for others)",
+            show_default=False,
+        ),
+    ] = None,
+    sentences: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="maximum number of sentences to generate (default: 10)", show_default=False
+        ),
+    ] = None,
+    ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=1000, metavar="R", help="maximum number of sentences to generate for each of the prompt"
+        ),
+    ] = None,
+    scores: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="with --split: also write each document's scores to this CSV file or URL"),
+    ] = None,
     lang: Annotated[
         str | None, typer.Option(metavar="CODE", help="decode into this language (default: that of the prompt)")
     ] = None,
@@ -316,11 +338,13 @@ def generate(
     until it predicts "End of text.", repeats itself, or reaches --sentences. With
     --lang, the same concepts are decoded into another language of the decoder.
 
-    With --split, continuations are compared with the real ones: ROUGE-L; what they
-    share with the prompt (OVL-3) and how much they repeat (REP-4), by n-grams of
-    characters as in the paper's tables; both again by words (copied 3-grams;
-    seq-rep-4, in percent); and the mean cosine of each sentence with the next but
-    one (coherence).
+    With --split, continuations are compared with the real ones: words for each of the
+    prompt (WR); ROUGE-L; what they share with the prompt (OVL-3) and how much they
+    repeat (REP-4), by n-grams of characters as in the paper's tables; both again by
+    words (copied 3-grams; seq-rep-4, in percent); and the mean cosine of each
+    sentence with the next but one (coherence). Of a model that was trained on answers
+    (train.answers), what precedes the answers of documents is given, and its answers
+    are compared with theirs; --ratio 0.2 allows a sentence for each five of the prompt.
 
     Without CORPUS, --prompt is continued by a model that ships (see: pipeline models)
     or that export-model has written.
@@ -332,6 +356,9 @@ def generate(
       pipeline generate runs/books --model two-tower --prompt story.txt --lang deu_Latn
 
       pipeline generate runs/books --model two-tower --split test --documents 20
+
+      pipeline generate runs/summaries --model two-tower --split test --ratio 0.2
+        --scores scores.csv
     """
     from launchers.devices import devices
     from pipeline.training.evaluation.generate import GenerateOptions, read_prompt
@@ -351,6 +378,8 @@ def generate(
         documents,
         prompt_sentences,
         sentences,
+        ratio,
+        scores,
         lang,
         to,
         seed,

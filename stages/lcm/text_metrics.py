@@ -24,6 +24,11 @@ def words(text: str) -> list[str]:
     return found
 
 
+def word_count(text: str) -> int:
+    """Return the number of words of a text; WR of the paper's tables is that of the output over that of the source."""
+    return len(words(text))
+
+
 def rouge_l(output: str, reference: str) -> float:
     """Return ROUGE-L of Lin (2004), 0–1: F-measure (β = 1) of the longest common subsequence of words, of the texts as
     wholes.

@@ -227,7 +227,7 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
     pinned, sentences, name = started.pinned, started.settings.evaluate_sentences, run.rpartition("/")[2]
     if not sentences:
         return
-    index = _index_of(corpus, pinned)
+    index = index_of_training(corpus, pinned)
     split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
     if split and _steps_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name) != started.settings.steps:
         rows = evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
@@ -250,8 +250,19 @@ def _track(console: Console, store: Store, run: str, started: Started, split: st
         feed.end("done", Attachment(figures=figures, files=files))
 
 
-def _index_of(corpus: Corpus, pinned: Pinned) -> Index:
-    """Return the index of the corpus that a training is pinned to, or what its selection gives now."""
+def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
+    """Return the index of the corpus that a training is pinned to, or what its selection gives now.
+
+    Args:
+        corpus: the corpus.
+        pinned: what the training is pinned to; if it was trained on answers, the index knows where they begin.
+
+    Returns:
+        The index.
+
+    Raises:
+        ConfigError: if the corpus lacks a column that the training needs.
+    """
     digest = pinned.indexes[0].digest
     if is_present(corpus, digest):
         return read_index(corpus, digest)

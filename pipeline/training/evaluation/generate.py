@@ -6,9 +6,11 @@ the model over the window for every sentence (40 with diffusion), and decoding i
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +29,21 @@ from pipeline.storage.replacing import replacing_file
 from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
+from pipeline.training.evaluation.evaluate import index_of_training
 from pipeline.training.evaluation.export_model import codec_of, place_of
-from pipeline.training.evaluation.held_out import beginnings
+from pipeline.training.evaluation.held_out import HeldOut, beginnings, prompts_and_answers
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
-from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4
+from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4, word_count
 from stages.lcm.token_lm import TokenLm
 from stages.lcm.token_writing import continue_texts
 from stages.sonar.tokenizer import SonarTokenizer
 
 LINE = 2000  # characters of a sentence that are shown
+PROMPT = 5  # sentences of a document that are continued, if nothing else is said
+SENTENCES = 10  # that are generated at most, if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,10 @@ class GenerateOptions:
     prompt_lang: str = LANG
     split: str | None = None
     documents: int = 10
-    prompt_sentences: int = 5
-    sentences: int = 10
+    prompt_sentences: int | None = None  # None: what precedes the answer, or 5 for models that know no answers
+    sentences: int | None = None  # None: 10, or what `ratio` says
+    ratio: float | None = None  # the most sentences for each of the prompt
+    scores: str | None = None  # a CSV file of each document's scores
     lang: str | None = None
     to: str | None = None
     seed: int = 0
@@ -86,6 +93,9 @@ def generate(
         raise ConfigError("give either --prompt FILE, a text to continue, or --split test, to continue its documents")
     if options.split is not None and options.split not in SPLITS:
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
+    for value, option in ((options.prompt_sentences, "--prompt-sentences"), (options.scores, "--scores")):
+        if value is not None and options.split is None:
+            raise ConfigError(f"{option} is for --split, which continues documents of the corpus; leave it out")
     if options.prompt is not None and not options.prompt.strip():
         raise ConfigError("the prompt is empty: give at least one sentence to continue")
     if corpus is None and options.split is not None:
@@ -106,7 +116,8 @@ def generate(
         _show(console, sentences, said[0], found[0])
     else:
         assert options.split is not None and index is not None
-        said = _of_documents(console, index, options.split, trained, words, options)
+        assert corpus is not None
+        said = _of_documents(console, corpus, index, options.split, trained, words, options)
     texts = [" ".join(one) for one in said]
     if options.to is not None:
         with replacing_file(options.to) as file:
@@ -126,26 +137,38 @@ def read_prompt(place: str) -> str:
 
 
 def _of_documents(
-    console: Console, index: Index, split: str, trained: Trained, words: TextCodec, options: GenerateOptions
-) -> list[list[str]]:
-    """Continue the first documents of a split that are long enough, and compare with their real continuations."""
-    given = options.prompt_sentences
-    held = beginnings(index, split, documents=options.documents, least=given + 1, most=given + options.sentences)
+    console: Console, corpus: Corpus, index: Index, split: str, trained: Trained, words: TextCodec,
+    options: GenerateOptions,
+) -> list[list[str]]:  # fmt: skip
+    """Continue the first documents of a split, and compare with their real continuations.
+
+    Of a model that was trained on answers, prompts are what precedes the answers; of others, a few sentences.
+    """
+    pinned, given = trained.about.pinned, options.prompt_sentences
+    if given is None and pinned.settings.get("answers"):
+        held, sizes = prompts_and_answers(index_of_training(corpus, pinned), split, documents=options.documents)
+    else:
+        given = given or PROMPT
+        most = given + max(_limits([given], options))
+        held = beginnings(index, split, documents=options.documents, least=given + 1, most=most)
+        sizes = [given] * len(held.ids)
     starts = held.starts.tolist()
     prompts = [
-        _Prompt(held.texts[start : start + given], lang, held.embeddings[start : start + given])
-        for start, lang in zip(starts, held.langs, strict=True)
+        _Prompt(held.texts[start : start + size], lang, held.embeddings[start : start + size])
+        for start, size, lang in zip(starts, sizes, held.langs, strict=True)
     ]
     found, said = _continue(trained, words, prompts, [options.lang or lang for lang in held.langs], options)
     scores: list[dict[str, float | None]] = []
     for number, (ours, continuation) in enumerate(zip(said, found, strict=True)):
-        split_at, end = starts[number] + given, starts[number] + int(held.lengths[number])
+        split_at, end = starts[number] + sizes[number], starts[number] + int(held.lengths[number])
         prompt, real = held.texts[starts[number] : split_at], held.texts[split_at:end]
         console.print(f"\n{plain(held.ids[number], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
         _show(console, prompt, ours, continuation)
         scores.append(_scores(prompt, ours, real, continuation.embeddings))
         scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
     _show_scores(console, scores[::2], scores[1::2])
+    if options.scores is not None:
+        _write_scores(console, options.scores, held, [one.stopped for one in found], scores)
     return said
 
 
@@ -169,8 +192,9 @@ def _continue(
     """Return continuations of prompts, and their sentences in a language each."""
     last = END_OF_RESPONSE if trained.about.pinned.settings.get("answers") else END_OF_TEXT
     torch.manual_seed(options.seed)
+    limits = _limits([len(prompt.texts) for prompt in prompts], options)
     if isinstance(trained.model, TokenLm):
-        return _write(trained, trained.model, words, prompts, langs, last, options.sentences)
+        return _cut(*_write(trained, trained.model, words, prompts, langs, last, max(limits)), limits)
     end = words.encode([last], [LANG])[0].float().to(words.device)
     documents = [prompt.encoded(words) for prompt in prompts]
     said: list[list[str]] = [[] for _ in prompts]
@@ -186,14 +210,34 @@ def _continue(
     reencode = again if generation.pop("reencode") else None
     try:
         found = continue_documents(
-            trained.model, documents, trained.sampling, end=end, max_sentences=options.sentences, reencode=reencode,
+            trained.model, documents, trained.sampling, end=end, max_sentences=max(limits), reencode=reencode,
             **generation,
         )  # fmt: skip
     except ValueError as error:
         raise CorpusError(f"{trained.place}: {error}") from error
     if reencode is None:
+        found, _ = _cut(found, [[] for _ in found], limits)
         return found, _say(words, found, langs)
-    return found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)]
+    return _cut(found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)], limits)
+
+
+def _limits(prompts: Sequence[int], options: GenerateOptions) -> list[int]:
+    """Return the most sentences that are generated for prompts of so many sentences."""
+    if options.ratio is None:
+        return [options.sentences or SENTENCES] * len(prompts)
+    most = options.sentences or sys.maxsize
+    return [min(most, max(1, round(options.ratio * size))) for size in prompts]
+
+
+def _cut(
+    found: list[Continuation], said: list[list[str]], limits: Sequence[int]
+) -> tuple[list[Continuation], list[list[str]]]:
+    """Return each continuation up to its own limit; all were generated up to the largest."""
+    cut = [
+        replace(one, embeddings=one.embeddings[:limit], stopped="limit") if len(one.embeddings) > limit else one
+        for one, limit in zip(found, limits, strict=True)
+    ]
+    return cut, [texts[:limit] for texts, limit in zip(said, limits, strict=True)]
 
 
 def _write(
@@ -248,7 +292,9 @@ def _scores(
     prompt: Sequence[str], output: Sequence[str], real: Sequence[str], embeddings: torch.Tensor
 ) -> dict[str, float | None]:
     text, lengths = " ".join(output), torch.tensor([len(embeddings)])
+    source = word_count(" ".join(prompt))
     return {
+        "WR": word_count(text) / source if source else None,
         "ROUGE-L": 100 * rouge_l(text, " ".join(real)),
         "OVL-3": ovl_3(text, " ".join(prompt)),
         "REP-4": rep_4(text),
@@ -263,11 +309,34 @@ def _show_scores(console: Console, ours: list[dict[str, float | None]], real: li
     """Show means over the documents where a score is defined."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column(f"mean of {counted(len(ours), 'document')}")
+    columns = {"continued by the model": ours, "as they really go on": real}
+    for title in columns:
+        table.add_column(title, justify="right")
     for name in ours[0]:
-        table.add_column(name, justify="right")
-    for row, scores in (("continued by the model", ours), ("as they really go on", real)):
-        columns = [[one[name] for one in scores] for name in ours[0]]
-        known = [[value for value in column if value is not None] for column in columns]
-        table.add_row(row, *(f"{sum(values) / len(values):.3f}" if values else "–" for values in known))
+        table.add_row(name, *(_mean([one[name] for one in scores]) for scores in columns.values()))
     console.print()
     console.print(table)
+
+
+def _mean(column: Sequence[float | None]) -> str:
+    """Return the mean of the values that are there, ± two standard errors."""
+    known = torch.tensor([value for value in column if value is not None], dtype=torch.float64)
+    if len(known) < 2:
+        return f"{float(known):.3f}" if len(known) else "–"
+    return f"{known.mean():.3f} ± {2 * known.std() / len(known) ** 0.5:.2g}"
+
+
+def _write_scores(
+    console: Console, place: str, held: HeldOut, stopped: Sequence[str], scores: Sequence[dict[str, float | None]]
+) -> None:
+    """Write two lines for each document, the model's continuation and the real one, as CSV."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["doc_id", "lang", "continuation", "stopped", *scores[0]])
+    for number, (doc_id, lang) in enumerate(zip(held.ids, held.langs, strict=True)):
+        for whose, why, of in zip(("model", "real"), (stopped[number], ""), scores[2 * number :], strict=False):
+            values = ["" if value is None else f"{value:.6g}" for value in of.values()]
+            table.writerow([doc_id, lang, whose, why, *values])
+    with replacing_file(place) as file:
+        file.write(text.getvalue().encode())
+    console.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.metrics import documents_of
 
 MICRO = 1024  # sentences that are predicted together
+LONGEST = 4096  # sentences of a prompt with its answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +96,15 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class _Document:
-    """A document, or a piece of a wrapped one, without a closing sentence. number: of the document in the split."""
+    """A document, or a piece of a wrapped one, without a closing sentence.
+
+    number: of the document in the split. prompt: how many sentences precede its answer; 0 if there is none.
+    """
 
     embeddings: Tensor
     texts: tuple[str, ...]
     number: int
+    prompt: int
 
 
 def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by: str | None = None) -> HeldOut:
@@ -157,7 +162,7 @@ def beginnings(index: Index, split: str, *, documents: int, least: int, most: in
             begins, last = one.number != last, one.number
             longest = max(longest, len(one.texts))
             if begins and len(one.texts) >= least:
-                found.append(_Document(one.embeddings[:most], one.texts[:most], one.number))
+                found.append(replace(one, embeddings=one.embeddings[:most], texts=one.texts[:most]))
             if len(found) == documents:
                 break
     if not found:
@@ -166,6 +171,38 @@ def beginnings(index: Index, split: str, *, documents: int, least: int, most: in
             "shorter prompt: --prompt-sentences"
         )
     return _held(index, split, found)
+
+
+def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[HeldOut, list[int]]:
+    """Return the first documents of a split that are a prompt and an answer, each of at least one sentence.
+
+    Args:
+        index: an index that knows where answers begin.
+        split: `train`, `validation` or `test`.
+        documents: how many documents.
+
+    Returns:
+        The documents with embeddings and texts, and how many sentences of each are the prompt. Prompts of `LONGEST`
+        sentences and more are left out; answers end there.
+
+    Raises:
+        ConfigError: if no document has both.
+    """
+    found: list[_Document] = []
+    last = -1
+    with closing(_documents(index, split, LONGEST)) as all_of_them:
+        for one in all_of_them:
+            begins, last = one.number != last, one.number
+            if begins and 0 < one.prompt < len(one.texts):
+                found.append(one)
+            if len(found) == documents:
+                break
+    if not found:
+        raise ConfigError(
+            f"{index.url}: no document of the split {split} has a prompt and an answer, by its column "
+            f"{index.about.answers}; name another split, or give --prompt-sentences"
+        )
+    return _held(index, split, found), [one.prompt for one in found]
 
 
 def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Document]:
@@ -179,7 +216,8 @@ def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Docum
         for length, number in zip(batch.lengths.tolist(), batch.sequences.tolist(), strict=True):
             end = start + length - _closes(batch.embeddings[start + length - 1], index)
             if end > start:
-                yield _Document(batch.embeddings[start:end].clone(), batch.texts[start:end], number)
+                prompt = int((batch.weights[start:end] == 0).sum())  # only answers count in a loss
+                yield _Document(batch.embeddings[start:end].clone(), batch.texts[start:end], number, prompt)
             start += length
 
 

@@ -1,0 +1,103 @@
+"""`generate` with a model that was trained on answers: it continues prompts, and is held against the real answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline import Corpus
+from pipeline.base.errors import ConfigError
+from pipeline.config.select import SelectSettings
+from pipeline.config.train import TrainSettings
+from pipeline.training.data.index import make_index
+from pipeline.training.evaluation.generate import GenerateOptions, generate
+from pipeline.training.record import PinnedIndex
+from stages.lcm.text_metrics import word_count
+from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.pipeline.training.evaluation.corpora import CARDS, write_model
+from tests.support.cli import pipeline, said
+from tests.support.runs import run
+
+ANSWER = 300  # code point
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Documents that are answers from a code point on, except the last, which has none."""
+    folder = tmp_path_factory.mktemp("answers")
+    documents = sample_documents("libreoffice-eng", 5)
+    for number, one in enumerate(documents):
+        one["answer"] = ANSWER if number < 4 else None
+    write_jsonl(folder / "in.jsonl", documents)
+    source = {"path": "in.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": ["answer"]}
+    path = write_config(folder, input=[source], scaler={}, autobleu=None)
+    run(path)
+    corpus = Corpus(str(path.parent / "out"))
+    write_model(corpus, "plain", CARDS["base"])
+    index = make_index(corpus, SelectSettings(), answers="answer")
+    write_model(
+        corpus, "answering", CARDS["base"], settings=TrainSettings(steps=7, answers="answer").pinned(),
+        indexes=[PinnedIndex(url="", digest=index.digest, weight=1.0)],
+    )  # fmt: skip
+    return corpus
+
+
+def generated(corpus: Corpus, **options: object) -> tuple[list[str], str]:
+    shown = io.StringIO()
+    chosen = GenerateOptions("answering", split="train", **options)  # type: ignore[arg-type]
+    found = generate(Console(file=shown, width=250), corpus.url, corpus, chosen, lambda: "cpu")
+    return found, shown.getvalue()
+
+
+def test_prompts_are_what_precedes_the_answers(corpus: Corpus, tmp_path: Path) -> None:
+    place = tmp_path / "scores.csv"
+    texts, shown = generated(corpus, sentences=2, scores=str(place))
+    rows = list(csv.DictReader(place.read_text("utf-8").splitlines()))
+    assert len(texts) == 4 and len(rows) == 8 and "WR" in shown and "±" in shown
+    sentences: dict[str, list[tuple[str, int]]] = {}
+    for row in corpus.to_arrow("doc_id", "text", "end").to_pylist():
+        sentences.setdefault(row["doc_id"], []).append((row["text"], row["end"]))
+    assert {row["doc_id"] for row in rows} < set(sentences) and len(sentences) == 5
+    for model, real in zip(rows[::2], rows[1::2], strict=True):
+        given = sentences[model["doc_id"]]
+        prompt = [text for text, end in given if end <= ANSWER]
+        answer = [text for text, end in given if end > ANSWER]
+        assert prompt and answer and (model["continuation"], real["continuation"]) == ("model", "real")
+        expected = word_count(" ".join(answer)) / word_count(" ".join(prompt))
+        assert float(real["WR"]) == pytest.approx(expected, rel=1e-5)
+        assert (float(real["ROUGE-L"]), float(real["sentences"])) == (100.0, len(answer))
+        assert float(model["sentences"]) <= 2
+
+
+def test_a_ratio_limits_each_answer_by_its_prompt(corpus: Corpus, tmp_path: Path) -> None:
+    free = {"sampling": {"end_cosine": 1.0, "previous_cosine": 1.0}, "scores": str(tmp_path / "scores.csv")}
+    long, _ = generated(corpus, sentences=4, **free)
+    generated(corpus, ratio=0.5, sentences=3, **free)
+    rows = list(csv.DictReader((tmp_path / "scores.csv").read_text("utf-8").splitlines()))
+    sizes = {float(row["sentences"]) for row in rows[::2]}
+    assert max(sizes) <= 3 and {row["stopped"] for row in rows[::2]} == {"limit"} and len(long) == 4
+
+
+def test_a_number_of_sentences_is_given_if_asked_for(corpus: Corpus) -> None:
+    _, shown = generated(corpus, prompt_sentences=2, sentences=1)
+    assert shown.count("[it goes on]") == 5  # the document without an answer, too
+    chosen = GenerateOptions("plain", split="train", sentences=1)
+    assert len(generate(Console(file=io.StringIO()), corpus.url, corpus, chosen, lambda: "cpu")) == 5
+
+
+def test_options_of_documents_need_a_split(corpus: Corpus, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("Open the file.")
+    done = pipeline(
+        "generate", corpus.url, "--model", "plain", "--prompt", tmp_path / "prompt.txt", "--scores", tmp_path / "x.csv"
+    )
+    assert done.returncode == 2 and "--scores is for --split" in said(done)
+
+
+def test_documents_without_answers_are_told(corpus: Corpus) -> None:
+    with pytest.raises(ConfigError, match="nothing is selected in the split validation"):
+        chosen = GenerateOptions("answering", split="validation")
+        generate(Console(file=io.StringIO()), corpus.url, corpus, chosen, lambda: "cpu")
