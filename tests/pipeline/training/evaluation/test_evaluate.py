@@ -325,7 +325,12 @@ def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> N
     said = shown.getvalue()
     assert len(texts) == 3 and texts == generate(console(), corpus.url, corpus, options, lambda: "cpu")
     figures = next(line for line in said.splitlines() if line.startswith("ROUGE-L")).split()
-    assert figures[-3:] == ["100.000", "±", "0"] and "REP-4" in said and "seq-rep-4" in said and said.count("stopped:") == 3
+    assert (
+        figures[-3:] == ["100.000", "±", "0"]
+        and "REP-4" in said
+        and "seq-rep-4" in said
+        and said.count("stopped:") == 3
+    )
 
 
 EVERY = {
