@@ -106,7 +106,7 @@ def batch_limit(limit: int, device: str, width: int) -> int:
 
 
 def describe(device: str) -> str:
-    """Return `NVIDIA H100 80GB HBM3 (cuDNN attention off, …, own kernels)` or `cpu (2 threads)`, for receipts."""
+    """Return `NVIDIA H100 (cuDNN attention off, …, own kernels available)` or `cpu (2 threads)`, for receipts."""
     if device.startswith("cuda"):
         settings = f"{cuda_settings()}, {kernels.stated(torch.device(device))}"
         return f"{torch.cuda.get_device_name(device)} ({settings})"

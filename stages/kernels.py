@@ -83,8 +83,8 @@ def numbers(dtype: torch.dtype) -> str:
 
 
 def stated(device: torch.device) -> str:
-    """Return whose kernels this process uses on a GPU, for receipts."""
-    return "own kernels" if torch.version.cuda and not _lacking(_index(device)) else "PyTorch's kernels alone"
+    """Return whose kernels this process can use on a GPU, for receipts."""
+    return "own kernels available" if torch.version.cuda and not _lacking(_index(device)) else "PyTorch's kernels alone"
 
 
 def compiled(source: str, name: str, device: torch.device) -> Kernel | None:
@@ -127,9 +127,11 @@ def _lacking(index: int) -> str:
 
 @functools.cache
 def _warn(reason: str) -> None:
+    version = torch.version.cuda or ""
+    package = "nvidia-cuda-nvrtc-cu12" if version.startswith("12.") else "nvidia-cuda-nvrtc"
     warnings.warn(
         "decoding takes about twice the time, and a fit of RVQ a third more: our kernels cannot be compiled, and "
-        f"PyTorch's are used instead. Install NVRTC for CUDA {torch.version.cuda} (pip's nvidia-cuda-nvrtc) on every "
+        f"PyTorch's are used instead. Install NVRTC for CUDA {version} (pip's {package}) on every "
         "node: if only some have it, texts may differ where two tokens are almost equally likely. "
         f"The reason: {reason}",
         stacklevel=3,
@@ -176,10 +178,10 @@ def binary(source: str, architecture: str) -> bytes:
 
 
 def _nvrtc() -> ctypes.CDLL:
-    """Return the NVRTC of PyTorch's CUDA version: the system's, one already loaded, or that of the pip packages."""
+    """Return the NVRTC of PyTorch's CUDA version: that of its packages, which knows all its GPUs, or the system's."""
     name = f"libnvrtc.so.{(torch.version.cuda or '').partition('.')[0]}"
     packages = Path(torch.__file__).parent.parent / "nvidia"
-    for path in (name, *sorted(map(str, packages.glob(f"*/lib/{name}")))):
+    for path in (*sorted(map(str, packages.glob(f"*/lib/{name}"))), name):
         try:
             return ctypes.CDLL(path)
         except OSError:

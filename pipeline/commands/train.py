@@ -296,13 +296,19 @@ def generate(
     sentences: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="maximum number of sentences to generate (default: 10)", show_default=False
+            min=1,
+            metavar="N",
+            help="the most sentences to generate (default: 10, or what --ratio says)",
+            show_default=False,
         ),
     ] = None,
     ratio: Annotated[
         float | None,
         typer.Option(
-            min=0.001, max=1000, metavar="R", help="maximum number of sentences to generate for each of the prompt"
+            min=0.001,
+            max=1000,
+            metavar="R",
+            help="generate at most so many sentences for each of the prompt, and at least one",
         ),
     ] = None,
     scores: Annotated[
@@ -335,8 +341,9 @@ def generate(
     """Continue a text, or held-out documents, with a trained model.
 
     The prompt is segmented and encoded as the corpus was. The model adds sentences
-    until it predicts "End of text.", repeats itself, or reaches --sentences. With
-    --lang, the same concepts are decoded into another language of the decoder.
+    until it predicts "End of text." ("End of response." if it was trained on
+    answers), repeats itself, or reaches --sentences. With --lang, the same concepts
+    are decoded into another language of the decoder.
 
     With --split, continuations are compared with the real ones: words for each of the
     prompt (WR); ROUGE-L; what they share with the prompt (OVL-3) and how much they

@@ -225,7 +225,8 @@ def _inputs(
             of_columns = list(_columns(config, one, keys, first))
             found += [*of_columns, *_misfits(one, keys, first)]
             if not of_columns:
-                (warned if first.documents else found).extend(_set_aside(keys, first))
+                stops = first.whole and not first.documents
+                (found if stops else warned).extend(_set_aside(keys, first))
             if card:
                 problems, warnings = language_findings(config, one, keys, first, card)
                 found, warned = [*found, *problems], [*warned, *warnings]
@@ -243,7 +244,7 @@ def _set_aside(keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
     if others and not first.documents:
         reasons = "; ".join(
             f"{counted(len(errors), 'record')} ({reason}), with this error for the first: {errors[0]}"
-            for reason, errors in others.items()
+            for reason, errors in first.refused.items()
         )
         none = f"none of {first.where()} becomes" if first.records > 1 else f"{first.where()} does not become"
         yield (

@@ -86,7 +86,9 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
     for place in data:
         groups, unknown = _groups(place)
         others += unknown
-        found += [_entry(group) for group in groups]
+        filled = [one for one in groups if any(file.size for file in one.files)]
+        others += [file.path.rpartition("/")[2] for one in groups if one not in filled and filled for file in one.files]
+        found += [_entry(group) for group in filled or groups]
     if not found:
         known = " ".join(FORMATS)
         raise ConfigError(

@@ -78,36 +78,6 @@ class TrainingSet:
             return cls(tokens, arrays["alone"], arrays["sources"], arrays["groups"])
 
 
-def with_splices(data: TrainingSet, count: int, seed: int) -> TrainingSet:
-    """Return the set with `count` spliced sentences of each language, as a corpus after all others: the beginning of
-    one sentence and the end of another, aligned ones included.
-
-    No model of language foresees the end from the beginning, so both must lie in the embedding; and where there are few
-    sentences, there are many splices of them.
-    """
-    rng = np.random.default_rng((seed, 3))
-    flat, starts, lengths = data.tokens.flat, data.tokens.starts[:-1], data.tokens.lengths
-    tags, parts = flat[starts], [data.tokens]
-    for tag in np.unique(tags):
-        first, second = rng.choice(np.flatnonzero(tags == tag), (2, count))
-        # with the tag, and at least one token of each
-        ends = starts[first] + 1 + rng.integers(1, np.maximum(lengths[first], 2))
-        begins = starts[second] + rng.integers(1, np.maximum(lengths[second], 2))
-        begin = np.stack((starts[first], begins), axis=1).ravel()
-        size = np.stack((ends, starts[second] + lengths[second]), axis=1).ravel() - begin
-        before = np.concatenate(([0], size.cumsum()))
-        places = np.arange(before[-1]) + np.repeat(begin - before[:-1], size)
-        parts.append(TokenSequences(flat[places], before[::2]))
-    added = np.arange(len(lengths), len(lengths) + count * (len(parts) - 1))
-    number = data.sources.max(initial=-1) + 1
-    return TrainingSet(
-        TokenSequences.join(parts),
-        np.concatenate((data.alone, added)),
-        np.concatenate((data.sources, np.full(len(added), number))),
-        data.groups,
-    )
-
-
 @dataclass
 class TokenBatch:
     source: Tensor  # (rows, length) int64

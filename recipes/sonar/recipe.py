@@ -36,7 +36,6 @@ class SonarRecipe:
     curriculum: tuple[tuple[int, int], ...] = ((16, 600), (24, 400), (32, 400), (48, 400))
     curriculum_rows: int = 64
     aligned_share: float = 0.25
-    spliced: float = 0.0  # share of the examples that are the beginning of one sentence and the end of another
     round_size: int = 60_000  # examples that are sorted by length together; more for large batches
     thinned: int = 0  # tokens: of shorter sentences only a part takes part, in proportion to their length
     start: str = ""  # the card whose weights are trained further, with its digest; empty: random weights

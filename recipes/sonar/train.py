@@ -34,12 +34,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import sentencepiece
 import torch
 import typer
 
-from recipes.sonar.batches import TrainingSet, with_splices
+from recipes.sonar.batches import TrainingSet
 from recipes.sonar.data import (
     CorpusSource,
     corpus_weights,
@@ -55,8 +54,6 @@ from recipes.sonar.recipe import Precision, SonarRecipe, TrainingBudget, continu
 from recipes.sonar.trainer import Trainer
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
-
-SPLICES = 100_000  # of each language
 
 
 class Device(StrEnum):
@@ -98,10 +95,6 @@ def main(
     thinned: Annotated[
         int, typer.Option(help="take part of the sentences with fewer tokens only, in proportion to their length")
     ] = SonarRecipe.thinned,
-    spliced: Annotated[
-        float,
-        typer.Option(min=0, max=0.9, help="share of examples: the beginning of one sentence and the end of another"),
-    ] = SonarRecipe.spliced,
     round_size: Annotated[
         int, typer.Option(help="examples that are sorted by length together; more for large batches")
     ] = SonarRecipe.round_size,
@@ -119,6 +112,8 @@ def main(
     Example: python -m recipes.sonar.train --corpus books.jsonl.xz@0.33 --corpus parallel.jsonl.xz --out runs/tiny
     """
     torch.set_flush_denormal(True)
+    if device is Device.cuda and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch sees no GPU here; leave it out, or install PyTorch for CUDA")
     sources = [CorpusSource.parse(text) for text in corpus] if corpus else shipped_sample()
     recipe = SonarRecipe(
         corpora=tuple(map(str, sources)),
@@ -133,7 +128,6 @@ def main(
         batch_tokens=batch_tokens,
         aligned_share=aligned_share,
         thinned=thinned,
-        spliced=spliced,
         round_size=round_size,
         precision=precision.value,
         seed=seed,
@@ -163,13 +157,7 @@ def main(
         tokenise(sources, tokenizer).save(cache, made_of)
     data = TrainingSet.load(cache, made_of)
     print(f"{len(data.tokens.lengths)} sentences, {data.tokens.starts[-1] / 1e6:.1f} M tokens", flush=True)
-    weights = corpus_weights(sources, data)
-    if recipe.spliced:
-        counts = np.bincount(data.sources, minlength=len(sources)).tolist()
-        weights = weights or counts
-        weights = [*weights, sum(weights) * recipe.spliced / (1 - recipe.spliced)]
-        data = with_splices(data, SPLICES, recipe.seed)
-    trainer = Trainer(recipe, first or card, data, out, weights, device.value)
+    trainer = Trainer(recipe, first or card, data, out, corpus_weights(sources, data), device.value)
     if resume and trainer.path.exists():
         trainer.resume()
         print(f"goes on at step {trainer.progress.step}", flush=True)

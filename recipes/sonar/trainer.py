@@ -97,6 +97,7 @@ class Trainer:
             about = file.metadata()
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         mine, kept = json.loads(json.dumps(asdict(self.recipe))), json.loads(about["recipe"])
+        kept.setdefault("round_size", SonarRecipe.round_size)  # which older recipes do not state
         differing = [f"{key}: {kept.get(key)} → {mine[key]}" for key in mine if kept.get(key) != mine[key]]
         if differing:
             raise ValueError(f"{self.path} was made by another recipe ({'; '.join(differing)}); take another --out")

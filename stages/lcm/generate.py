@@ -10,7 +10,7 @@ result becomes context, as in SONAR-LLM, and part of the continuation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +42,7 @@ def continue_documents(
     sampling: Sampling,
     *,
     end: Tensor | None,
-    max_sentences: int,
+    max_sentences: int | Sequence[int],
     end_cosine: float = 0.9,
     previous_cosine: float = 0.9,
     reencode: Callable[[Tensor, list[int]], Tensor] | None = None,
@@ -57,7 +57,7 @@ def continue_documents(
         documents: (sentences, dim) of at least one sentence, on the model's device.
         sampling: how sentences are drawn.
         end: (dim,), the embedding of "End of text."; None: a model that was trained without it.
-        max_sentences: the most to generate for a document.
+        max_sentences: the most to generate for a document, or for each.
         end_cosine: a sentence whose cosine with `end` exceeds this ends its document.
         previous_cosine: a sentence whose cosine with the one generated before it exceeds this ends its document.
         reencode: maps predictions (n, dim) and the numbers of their documents to their replacements, (n, dim).
@@ -68,8 +68,7 @@ def continue_documents(
     Raises:
         ValueError: if there is nothing to continue.
     """
-    if max_sentences < 1:
-        raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
+    limits = limits_of(max_sentences, len(documents))
     empty = [number for number, one in enumerate(documents) if not len(one)]
     if empty:
         raise ValueError(f"document {empty[0]} has no sentence to continue; give at least one")
@@ -78,8 +77,8 @@ def continue_documents(
         raise ValueError(f"{model.card.name} has a context of {model.card.context} sentences, none beside the next one")
     texts = [one.float() for one in documents]
     stopped: dict[int, Stop] = {}
-    for generated in range(max_sentences):
-        open_ones = [number for number in range(len(texts)) if number not in stopped]
+    for generated in range(max(limits, default=0)):
+        open_ones = [number for number in range(len(texts)) if number not in stopped and generated < limits[number]]
         if not open_ones:
             break
         found = model.next(of_documents([texts[number][-window:] for number in open_ones]), sampling)
@@ -101,6 +100,15 @@ def continue_documents(
         _continuation(text, len(prompt), stopped.get(number, "limit"), window)
         for number, (text, prompt) in enumerate(zip(texts, documents, strict=True))
     ]
+
+
+def limits_of(max_sentences: int | Sequence[int], documents: int) -> list[int]:
+    """Return the most sentences of each document's continuation. Raises ValueError for one below 1."""
+    limits = [max_sentences] * documents if isinstance(max_sentences, int) else list(max_sentences)
+    low = [limit for limit in limits if limit < 1]
+    if low:
+        raise ValueError(f"max_sentences is {low[0]}; give a number ≥ 1")
+    return limits
 
 
 def _cosines(found: Tensor, end: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ at most twice `context_tokens`: sentences of other documents leave gaps, which a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.lcm.attention import Cache
-from stages.lcm.generate import Stop
+from stages.lcm.generate import Stop, limits_of
 from stages.lcm.model import Sampling
 from stages.lcm.packing import Packing
 from stages.lcm.sampler import sample_unit
@@ -107,7 +107,7 @@ def continue_texts(
     *,
     end: list[int],
     allowed: Tensor,
-    max_sentences: int,
+    max_sentences: int | Sequence[int],
     max_tokens: int,
 ) -> list[WrittenText]:
     """Continue prompts token by token, until the model writes the closing sentence or has written enough.
@@ -123,7 +123,7 @@ def continue_texts(
         sampling: the settings of sampling.
         end: `pieces </s>` of the sentence that closes documents, which is not part of what is returned.
         allowed: (vocabulary,) bool, the pieces that may be written.
-        max_sentences: the most sentences that are written for a document.
+        max_sentences: the most sentences that are written for a document, or for each.
         max_tokens: the most pieces of a sentence, which is then ended.
 
     Returns:
@@ -132,8 +132,7 @@ def continue_texts(
     Raises:
         ValueError: if there is nothing to continue, or no room.
     """
-    if max_sentences < 1:
-        raise ValueError(f"max_sentences is {max_sentences}; give a number ≥ 1")
+    limits = limits_of(max_sentences, len(prompts))
     empty = [number for number, one in enumerate(prompts) if not one]
     if empty:
         raise ValueError(f"document {empty[0]} has no sentence to continue; give at least one")
@@ -145,7 +144,7 @@ def continue_texts(
     ending = torch.zeros_like(allowed)
     ending[END] = True
     reader = TextReader(model, sampling.ensemble)
-    while open_ones := [number for number, one in enumerate(found) if _goes_on(one, max_sentences)]:
+    while open_ones := [number for number, one in enumerate(found) if _goes_on(one, limits[number])]:
         contexts = [_window(texts[number], model.card.context - 1, room) for number in open_ones]
         written: list[list[int]] = [[] for _ in open_ones]
         while unfinished := [at for at, one in enumerate(written) if one[-1:] != [END]]:

@@ -13,7 +13,7 @@ import torch
 
 from recipes.muon import orthogonalised
 from recipes.sonar.average import average
-from recipes.sonar.batches import Batches, TokenSequences, TrainingSet, with_splices
+from recipes.sonar.batches import Batches, TokenSequences, TrainingSet
 from recipes.sonar.data import CorpusSource, corpus_weights, is_held_out, read, sentences, tokenise
 from recipes.sonar.export import export, loaded, networks
 from recipes.sonar.recipe import SonarRecipe, TrainingBudget, continued, schedule
@@ -111,28 +111,6 @@ def test_a_book_is_on_one_side_only(tmp_path: Path) -> None:
     assert len(trained) + len(held_out) == 4000
     assert 20 < len(held_out) < 200
     assert not {r["id"].rsplit("-", 1)[0] for r in trained} & {r["id"].rsplit("-", 1)[0] for r in held_out}
-
-
-def test_splices_begin_as_one_sentence_and_end_as_another_of_the_language(data: TrainingSet) -> None:
-    spliced = with_splices(data, 50, seed=1)
-    found = [data.tokens.flat[a:b] for a, b in zip(data.tokens.starts[:-1], data.tokens.starts[1:], strict=True)]
-    tags = {int(row[0]) for row in found}
-    before, added = len(data.tokens.lengths), len(spliced.tokens.lengths) - len(data.tokens.lengths)
-    assert added == 50 * len(tags) == 100
-    assert (spliced.alone[-added:] == np.arange(before, before + added)).all()
-    assert (
-        set(spliced.sources[-added:]) == {1}
-        and (spliced.tokens.flat[: len(data.tokens.flat)] == data.tokens.flat).all()
-    )
-    for i in range(before, before + added):
-        row = spliced.tokens.flat[spliced.tokens.starts[i] : spliced.tokens.starts[i + 1]].tolist()
-        alike = [known.tolist() for known in found if known[0] == row[0]]
-        assert any(
-            any(one[:cut] == row[:cut] for one in alike) and any(one[-len(row) + cut :] == row[cut:] for one in alike)
-            for cut in range(2, len(row))
-        )
-    again = with_splices(data, 50, seed=1)
-    assert (again.tokens.flat == spliced.tokens.flat).all()
 
 
 def test_layers_that_are_added_change_nothing_at_first(recipe: SonarRecipe, tokenizer: SonarTokenizer) -> None:

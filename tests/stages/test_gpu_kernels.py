@@ -164,6 +164,6 @@ def test_a_kernel_that_fails_where_others_do_not_is_an_error(on_a_gpu: None, mon
         return b""
 
     monkeypatch.setattr(kernels, "binary", binary)
-    assert kernels.stated(torch.device("cuda")) == "own kernels"
+    assert kernels.stated(torch.device("cuda")) == "own kernels available"
     with pytest.raises(KernelError, match="NVRTC for sm_90: no"):
         kernels.compiled("a mistake", "attend", torch.device("cuda"))

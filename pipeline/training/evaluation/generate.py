@@ -10,7 +10,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from pipeline.training.data.end_of_text import END_OF_RESPONSE, END_OF_TEXT, LAN
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
 from pipeline.training.evaluation.export_model import codec_of, place_of
-from pipeline.training.evaluation.held_out import HeldOut, beginnings, prompts_and_answers
+from pipeline.training.evaluation.held_out import LONGEST, HeldOut, beginnings, prompts_and_answers
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
 from stages.lcm.generate import Continuation, continue_documents
@@ -146,7 +146,14 @@ def _of_documents(
     """
     pinned, given = trained.about.pinned, options.prompt_sentences
     if given is None and pinned.settings.get("answers"):
-        held, sizes = prompts_and_answers(index_of_training(corpus, pinned), split, documents=options.documents)
+        of_training = index_of_training(corpus, pinned)
+        held, sizes, passed = prompts_and_answers(of_training, split, documents=options.documents)
+        if passed:
+            console.print(
+                f"passed over: {counted(passed, 'document')} without a prompt and an answer, or with a prompt of "
+                f"{counted(LONGEST, 'sentence')} or more",
+                style="yellow", markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
     else:
         given = given or PROMPT
         most = given + max(_limits([given], options))
@@ -159,10 +166,10 @@ def _of_documents(
     ]
     found, said = _continue(trained, words, prompts, [options.lang or lang for lang in held.langs], options)
     scores: list[dict[str, float | None]] = []
-    for number, (ours, continuation) in enumerate(zip(said, found, strict=True)):
-        split_at, end = starts[number] + sizes[number], starts[number] + int(held.lengths[number])
-        prompt, real = held.texts[starts[number] : split_at], held.texts[split_at:end]
-        console.print(f"\n{plain(held.ids[number], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
+    for at, (ours, continuation) in enumerate(zip(said, found, strict=True)):
+        split_at, end = starts[at] + sizes[at], starts[at] + int(held.lengths[at])
+        prompt, real = held.texts[starts[at] : split_at], held.texts[split_at:end]
+        console.print(f"\n{plain(held.ids[at], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
         _show(console, prompt, ours, continuation)
         scores.append(_scores(prompt, ours, real, continuation.embeddings))
         scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
@@ -194,7 +201,7 @@ def _continue(
     torch.manual_seed(options.seed)
     limits = _limits([len(prompt.texts) for prompt in prompts], options)
     if isinstance(trained.model, TokenLm):
-        return _cut(*_write(trained, trained.model, words, prompts, langs, last, max(limits)), limits)
+        return _write(trained, trained.model, words, prompts, langs, last, limits)
     end = words.encode([last], [LANG])[0].float().to(words.device)
     documents = [prompt.encoded(words) for prompt in prompts]
     said: list[list[str]] = [[] for _ in prompts]
@@ -210,39 +217,27 @@ def _continue(
     reencode = again if generation.pop("reencode") else None
     try:
         found = continue_documents(
-            trained.model, documents, trained.sampling, end=end, max_sentences=max(limits), reencode=reencode,
+            trained.model, documents, trained.sampling, end=end, max_sentences=limits, reencode=reencode,
             **generation,
         )  # fmt: skip
     except ValueError as error:
         raise CorpusError(f"{trained.place}: {error}") from error
     if reencode is None:
-        found, _ = _cut(found, [[] for _ in found], limits)
         return found, _say(words, found, langs)
-    return _cut(found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)], limits)
+    return found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)]
 
 
 def _limits(prompts: Sequence[int], options: GenerateOptions) -> list[int]:
-    """Return the most sentences that are generated for prompts of so many sentences."""
+    """Return the most sentences that are generated for prompts of so many sentences: at least one each."""
     if options.ratio is None:
         return [options.sentences or SENTENCES] * len(prompts)
     most = options.sentences or sys.maxsize
-    return [min(most, max(1, round(options.ratio * size))) for size in prompts]
-
-
-def _cut(
-    found: list[Continuation], said: list[list[str]], limits: Sequence[int]
-) -> tuple[list[Continuation], list[list[str]]]:
-    """Return each continuation up to its own limit; all were generated up to the largest."""
-    cut = [
-        replace(one, embeddings=one.embeddings[:limit], stopped="limit") if len(one.embeddings) > limit else one
-        for one, limit in zip(found, limits, strict=True)
-    ]
-    return cut, [texts[:limit] for texts, limit in zip(said, limits, strict=True)]
+    return [min(most, max(1, int(options.ratio * size + 1e-9))) for size in prompts]
 
 
 def _write(
     trained: Trained, model: TokenLm, words: TextCodec, prompts: list[_Prompt], langs: Sequence[str], last: str,
-    sentences: int,
+    limits: Sequence[int],
 ) -> tuple[list[Continuation], list[list[str]]]:  # fmt: skip
     """Continue prompts by a token language model; embeddings of what it wrote are by the encoder."""
     tokenizer = SonarTokenizer(trained.tokenizer)
@@ -254,7 +249,7 @@ def _write(
             trained.sampling,
             end=tokenizer.encode([last], LANG)[0][1:],
             allowed=torch.from_numpy(tokenizer.pieces()).to(words.device),
-            max_sentences=sentences,
+            max_sentences=limits,
             max_tokens=words.longest,
         )
     except ValueError as error:

@@ -173,7 +173,7 @@ def beginnings(index: Index, split: str, *, documents: int, least: int, most: in
     return _held(index, split, found)
 
 
-def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[HeldOut, list[int]]:
+def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[HeldOut, list[int], int]:
     """Return the first documents of a split that are a prompt and an answer, each of at least one sentence.
 
     Args:
@@ -182,19 +182,22 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
         documents: how many documents.
 
     Returns:
-        The documents with embeddings and texts, and how many sentences of each are the prompt. Prompts of `LONGEST`
-        sentences and more are left out; answers end there.
+        The documents with embeddings and texts, how many sentences of each are the prompt, and how many documents
+        before the last were passed over: without prompt or answer, or with a prompt of `LONGEST` sentences and more.
+        Documents end at `LONGEST` sentences.
 
     Raises:
         ConfigError: if no document has both.
     """
     found: list[_Document] = []
-    last = -1
+    last, passed = -1, 0
     with closing(_documents(index, split, LONGEST)) as all_of_them:
         for one in all_of_them:
             begins, last = one.number != last, one.number
             if begins and 0 < one.prompt < len(one.texts):
                 found.append(one)
+            else:
+                passed += begins
             if len(found) == documents:
                 break
     if not found:
@@ -202,7 +205,7 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
             f"{index.url}: no document of the split {split} has a prompt and an answer, by its column "
             f"{index.about.answers}; name another split, or give --prompt-sentences"
         )
-    return _held(index, split, found), [one.prompt for one in found]
+    return _held(index, split, found), [one.prompt for one in found], passed
 
 
 def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Document]:

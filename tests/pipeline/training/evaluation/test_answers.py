@@ -14,6 +14,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
 from pipeline.training.data.index import make_index
+from pipeline.training.evaluation import held_out
 from pipeline.training.evaluation.generate import GenerateOptions, generate
 from pipeline.training.record import PinnedIndex
 from stages.lcm.text_metrics import word_count
@@ -75,11 +76,16 @@ def test_prompts_are_what_precedes_the_answers(corpus: Corpus, tmp_path: Path) -
 
 def test_a_ratio_limits_each_answer_by_its_prompt(corpus: Corpus, tmp_path: Path) -> None:
     free = {"sampling": {"end_cosine": 1.0, "previous_cosine": 1.0}, "scores": str(tmp_path / "scores.csv")}
-    long, _ = generated(corpus, sentences=4, **free)
-    generated(corpus, ratio=0.5, sentences=3, **free)
+    _, shown = generated(corpus, ratio=0.5, **free)
     rows = list(csv.DictReader((tmp_path / "scores.csv").read_text("utf-8").splitlines()))
-    sizes = {float(row["sentences"]) for row in rows[::2]}
-    assert max(sizes) <= 3 and {row["stopped"] for row in rows[::2]} == {"limit"} and len(long) == 4
+    prompts = {row["doc_id"]: 0 for row in rows}
+    for row in corpus.to_arrow("doc_id", "end").to_pylist():
+        if row["doc_id"] in prompts:
+            prompts[row["doc_id"]] += row["end"] <= ANSWER
+    expected = {name: max(1, size // 2) for name, size in prompts.items()}
+    assert {row["doc_id"]: float(row["sentences"]) for row in rows[::2]} == expected
+    assert len(set(expected.values())) > 1, "the prompts are alike"
+    assert {row["stopped"] for row in rows[::2]} == {"limit"} and "left the model's window" not in shown
 
 
 def test_a_number_of_sentences_is_given_if_asked_for(corpus: Corpus) -> None:
@@ -97,7 +103,9 @@ def test_options_of_documents_need_a_split(corpus: Corpus, tmp_path: Path) -> No
     assert done.returncode == 2 and "--scores is for --split" in said(done)
 
 
-def test_documents_without_answers_are_told(corpus: Corpus) -> None:
-    with pytest.raises(ConfigError, match="nothing is selected in the split validation"):
-        chosen = GenerateOptions("answering", split="validation")
-        generate(Console(file=io.StringIO()), corpus.url, corpus, chosen, lambda: "cpu")
+def test_documents_without_answers_are_counted_or_told(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, shown = generated(corpus, documents=5, sentences=1)
+    assert "passed over: 1 document without a prompt and an answer" in shown
+    monkeypatch.setattr(held_out, "LONGEST", 1)  # no sentence is left for an answer
+    with pytest.raises(ConfigError, match="no document of the split train has a prompt and an answer, by its column"):
+        generated(corpus, sentences=1)
