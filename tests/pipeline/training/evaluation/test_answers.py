@@ -106,6 +106,6 @@ def test_options_of_documents_need_a_split(corpus: Corpus, tmp_path: Path) -> No
 def test_documents_without_answers_are_counted_or_told(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     _, shown = generated(corpus, documents=5, sentences=1)
     assert "passed over: 1 document without a prompt and an answer" in shown
-    monkeypatch.setattr(held_out, "LONGEST", 1)  # no sentence is left for an answer
+    monkeypatch.setattr(held_out, "LONGEST", 2)  # no sentence is left for an answer
     with pytest.raises(ConfigError, match="no document of the split train has a prompt and an answer, by its column"):
         generated(corpus, sentences=1)
