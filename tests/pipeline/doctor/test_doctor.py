@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from launchers import trial
 from launchers.slurm.jobs import describe
 from launchers.trial import start_ray
 from pipeline.doctor import examine
@@ -164,6 +165,23 @@ def test_ray_is_started_for_real() -> None:
     assert seconds > 0 and resources["CPU"] >= 1
     with pytest.raises(RuntimeError, match="no answer in 0 s"):
         start_ray(timeout=0.1)
+
+
+def test_a_ray_that_is_too_slow_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = f"""
+import pathlib, sys
+seen = pathlib.Path({str(tmp_path / "seen")!r})
+if len(seen.read_text() if seen.exists() else "") < 2:
+    seen.open("a").write("1")
+    sys.exit("Exception: The current node timed out during startup. Perhaps")
+print('{{"CPU": 2.0}}')
+"""
+    monkeypatch.setattr(trial, "_START", slow)
+    assert start_ray()[1] == {"CPU": 2.0}
+    monkeypatch.setattr(trial, "_START", slow.replace("< 2", "< 9"))
+    with pytest.raises(RuntimeError, match="timed out during startup"):
+        start_ray()
+    assert len((tmp_path / "seen").read_text()) == 2 + 3
 
 
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
