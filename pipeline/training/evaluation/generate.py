@@ -115,8 +115,7 @@ def generate(
         found, said = _continue(trained, words, [given], [options.lang or options.prompt_lang], options)
         _show(console, sentences, said[0], found[0])
     else:
-        assert options.split is not None and index is not None
-        assert corpus is not None
+        assert options.split is not None and index is not None and corpus is not None
         said = _of_documents(console, corpus, index, options.split, trained, words, options)
     texts = [" ".join(one) for one in said]
     if options.to is not None:
@@ -146,11 +145,16 @@ def _of_documents(
     """
     pinned, given = trained.about.pinned, options.prompt_sentences
     if given is None and pinned.settings.get("answers"):
-        of_training = index_of_training(corpus, pinned)
-        held, sizes, passed = prompts_and_answers(of_training, split, documents=options.documents)
+        try:
+            held, sizes, passed = prompts_and_answers(
+                index_of_training(corpus, pinned), split, documents=options.documents
+            )
+        except ConfigError as error:
+            way = "with --prompt-sentences N, documents are continued after N sentences instead"
+            raise ConfigError(f"{error}; {way}") from error
         if passed:
             console.print(
-                f"passed over: {counted(passed, 'document')} without a prompt and an answer, or with a prompt of "
+                f"passed over: {counted(passed, 'document')} without a prompt and an answer, or of "
                 f"{counted(LONGEST, 'sentence')} or more",
                 style="yellow", markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip

@@ -183,8 +183,7 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
 
     Returns:
         The documents with embeddings and texts, how many sentences of each are the prompt, and how many documents
-        before the last were passed over: without prompt or answer, or with a prompt of `LONGEST` sentences and more.
-        Documents end at `LONGEST` sentences.
+        before the last were passed over: without prompt or answer, or of `LONGEST` sentences and more.
 
     Raises:
         ConfigError: if no document has both.
@@ -194,7 +193,7 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
     with closing(_documents(index, split, LONGEST)) as all_of_them:
         for one in all_of_them:
             begins, last = one.number != last, one.number
-            if begins and 0 < one.prompt < len(one.texts):
+            if begins and 0 < one.prompt < len(one.texts) < LONGEST:  # whole: a piece of a longer one has so many
                 found.append(one)
             else:
                 passed += begins
@@ -203,7 +202,7 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
     if not found:
         raise ConfigError(
             f"{index.url}: no document of the split {split} has a prompt and an answer, by its column "
-            f"{index.about.answers}; name another split, or give --prompt-sentences"
+            f"{index.about.answers}; name another split"
         )
     return _held(index, split, found), [one.prompt for one in found], passed
 

@@ -1,4 +1,4 @@
-"""`evaluate` and `generate` over a real corpus, with fresh small models: figures against plain loops, files, errors."""
+"""`evaluate`, and what `generate` reads too, over a real corpus: figures against plain loops, files, errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from pipeline.corpus.fits import fitted_scaler
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.evaluation import evaluate as evaluation
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, pool_of
-from pipeline.training.evaluation.generate import GenerateOptions, generate
 from pipeline.training.evaluation.held_out import HeldOut, held_out
 from pipeline.training.evaluation.measure import MetricValue
 from pipeline.training.evaluation.sweep import sweeps_of
@@ -301,38 +300,6 @@ def test_only_a_finished_split_has_documents(tmp_path: Path) -> None:
         run(corpus)
 
 
-def test_a_text_is_continued_in_another_language(corpus: Corpus, tmp_path: Path) -> None:
-    prompt = tmp_path / "prompt.txt"
-    prompt.write_text("Open the file [bold]now[/]. Then save it under another name. It is not hard.", "utf-8")
-    to = tmp_path / "said.txt"
-    arguments = ["generate", corpus.url, "--model", "base", "--sentences", "3"]
-    done = pipeline(*arguments, "--prompt", str(prompt), "--lang", "fra_Latn", "--to", str(to))
-    assert done.returncode == 0, done.stderr
-    assert "Open the file [bold]now[/]." in done.stdout and "stopped:" in done.stdout
-    assert len(to.read_text("utf-8").splitlines()) == 1
-    prompt.write_text(" \n", "utf-8")
-    refused = pipeline(*arguments, "--prompt", str(prompt))
-    assert refused.returncode == 2 and "the prompt is empty" in refused.stderr
-    prompt.write_text("One sentence.", "utf-8")
-    refused = pipeline(*arguments, "--prompt", str(prompt), "--lang", "fra_Latin")
-    assert refused.returncode == 2 and "--lang fra_Latin" in refused.stderr and "fra_Latn" in refused.stderr
-
-
-def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> None:
-    options = GenerateOptions("two-tower", split="test", documents=3, prompt_sentences=4, sentences=3)
-    shown = io.StringIO()
-    texts = generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
-    said = shown.getvalue()
-    assert len(texts) == 3 and texts == generate(console(), corpus.url, corpus, options, lambda: "cpu")
-    figures = next(line for line in said.splitlines() if line.startswith("ROUGE-L")).split()
-    assert (
-        figures[-3:] == ["100.000", "±", "0"]
-        and "REP-4" in said
-        and "seq-rep-4" in said
-        and said.count("stopped:") == 3
-    )
-
-
 EVERY = {
     "steps": 7, "guidance": 1.5, "rescale": 0.2, "initial_noise": 0.9, "epsilon_scaling": 1.01, "eta": 0.5, "clip": 2.5,
 }  # fmt: skip
@@ -377,22 +344,6 @@ def test_sampling_of_the_section_train_counts_where_the_command_says_nothing(
         {"steps": 5, "guidance": 2.0, "clip": 3.0, "eta": 0.0},  # of the file, which names this training
         {"steps": 5, "guidance": 1.0, "clip": None, "eta": 1.0},  # of its own record
     ]
-
-
-def test_thresholds_of_generation_are_options(corpus: Corpus) -> None:
-    some = ["generate", corpus.url, "--model", "base", "--split", "test", "--documents", "2", "--sentences", "4"]
-    stopped = {}
-    for name, options in (
-        ("end", ["--end-cosine", "-1"]),
-        ("repeats", ["--previous-cosine", "-1", "--end-cosine", "1"]),
-        ("neither", ["--previous-cosine", "1", "--end-cosine", "1"]),
-    ):
-        done = pipeline(*some, *options)
-        assert done.returncode == 0, done.stderr
-        stopped[name] = {
-            line.split("stopped: ")[1].rstrip("]") for line in done.stdout.splitlines() if "stopped: " in line
-        }
-    assert stopped == {"end": {"end of text"}, "repeats": {"repeats the previous sentence"}, "neither": {"limit"}}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""`generate` with a model that was trained on answers: it continues prompts, and is held against the real answers."""
+"""`generate`: texts and documents are continued; a model that was trained on answers is held against the real ones."""
 
 from __future__ import annotations
 
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -39,6 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     run(path)
     corpus = Corpus(str(path.parent / "out"))
     write_model(corpus, "plain", CARDS["base"])
+    write_model(corpus, "two-tower", CARDS["two-tower"])
     index = make_index(corpus, SelectSettings(), answers="answer")
     write_model(
         corpus, "answering", CARDS["base"], settings=TrainSettings(steps=7, answers="answer").pinned(),
@@ -47,9 +49,54 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return corpus
 
 
-def generated(corpus: Corpus, **options: object) -> tuple[list[str], str]:
+def test_a_text_is_continued_in_another_language(corpus: Corpus, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Open the file [bold]now[/]. Then save it under another name. It is not hard.", "utf-8")
+    to = tmp_path / "said.txt"
+    arguments = ["generate", corpus.url, "--model", "plain", "--sentences", "3"]
+    done = pipeline(*arguments, "--prompt", str(prompt), "--lang", "fra_Latn", "--to", str(to))
+    assert done.returncode == 0, done.stderr
+    assert "Open the file [bold]now[/]." in done.stdout and "stopped:" in done.stdout
+    assert len(to.read_text("utf-8").splitlines()) == 1
+    prompt.write_text(" \n", "utf-8")
+    refused = pipeline(*arguments, "--prompt", str(prompt))
+    assert refused.returncode == 2 and "the prompt is empty" in refused.stderr
+    prompt.write_text("One sentence.", "utf-8")
+    refused = pipeline(*arguments, "--prompt", str(prompt), "--lang", "fra_Latin")
+    assert refused.returncode == 2 and "--lang fra_Latin" in refused.stderr and "fra_Latn" in refused.stderr
+
+
+def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> None:
+    options = GenerateOptions("two-tower", split="train", documents=3, prompt_sentences=4, sentences=3)
     shown = io.StringIO()
-    chosen = GenerateOptions("answering", split="train", **options)  # type: ignore[arg-type]
+    texts = generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
+    told = shown.getvalue()
+    again = generate(Console(file=io.StringIO()), corpus.url, corpus, options, lambda: "cpu")
+    assert len(texts) == 3 and texts == again
+    figures = next(line for line in told.splitlines() if line.startswith("ROUGE-L")).split()
+    assert figures[-3:] == ["100.000", "±", "0"]
+    assert "REP-4" in told and "seq-rep-4" in told and told.count("stopped:") == 3
+
+
+def test_thresholds_of_generation_are_options(corpus: Corpus) -> None:
+    some = ["generate", corpus.url, "--model", "plain", "--split", "train", "--documents", "2", "--sentences", "4"]
+    stopped = {}
+    for name, options in (
+        ("end", ["--end-cosine", "-1"]),
+        ("repeats", ["--previous-cosine", "-1", "--end-cosine", "1"]),
+        ("neither", ["--previous-cosine", "1", "--end-cosine", "1"]),
+    ):
+        done = pipeline(*some, *options)
+        assert done.returncode == 0, done.stderr
+        stopped[name] = {
+            line.split("stopped: ")[1].rstrip("]") for line in done.stdout.splitlines() if "stopped: " in line
+        }
+    assert stopped == {"end": {"end of text"}, "repeats": {"repeats the previous sentence"}, "neither": {"limit"}}
+
+
+def generated(corpus: Corpus, **options: Any) -> tuple[list[str], str]:
+    shown = io.StringIO()
+    chosen = GenerateOptions("answering", split="train", **options)
     found = generate(Console(file=shown, width=250), corpus.url, corpus, chosen, lambda: "cpu")
     return found, shown.getvalue()
 
