@@ -66,6 +66,10 @@ class _Group:
     pattern: str
     files: list[InputFile]
 
+    @property
+    def bytes(self) -> int:
+        return sum(one.size for one in self.files)
+
 
 def draft(data: Sequence[str], folder: Path, name: str | None, output: str | None) -> str:
     """Return the text of a corpus.yaml for the given data.
@@ -82,12 +86,13 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
     Raises:
         ConfigError: if nothing can be read as documents.
     """
-    found, others = [], []
+    found, others, empty = [], [], []
     for place in data:
         groups, unknown = _groups(place)
         others += unknown
-        filled = [one for one in groups if any(file.size for file in one.files)]
-        others += [file.path.rpartition("/")[2] for one in groups if one not in filled and filled for file in one.files]
+        filled = [group for group in groups if group.bytes]
+        if filled:  # if none is, `_entry` says so
+            empty += [group.pattern for group in groups if not group.bytes]
         found += [_entry(group) for group in filled or groups]
     if not found:
         known = " ".join(FORMATS)
@@ -96,7 +101,7 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
             f"{' '.join(COMPRESSIONS)}"
         )
     name = name or _name(data[0])
-    return _written(found, others, folder, name, output or f"runs/{name}")
+    return _written(found, others, empty, folder, name, output or f"runs/{name}")
 
 
 def _groups(place: str) -> tuple[list[_Group], list[str]]:
@@ -144,7 +149,7 @@ def _kind(name: str) -> str:
 
 def _entry(group: _Group) -> Draft:
     """Describe one kind of files, from a sample of them."""
-    found = Draft(group.pattern, len(group.files), sum(one.size for one in group.files))
+    found = Draft(group.pattern, len(group.files), group.bytes)
     if not found.bytes:
         what = "is empty" if found.files == 1 else f"matches {found.files} files, which are all empty"
         raise ConfigError(f"{group.pattern} {what} (0 bytes); give files that hold documents, or leave this out")
@@ -293,7 +298,9 @@ def _shares(found: Sequence[Draft]) -> Counter[str]:
     return Counter({lang: weight / total for lang, weight in weights.items()})
 
 
-def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: str, output: str) -> str:
+def _written(
+    found: Sequence[Draft], others: Sequence[str], empty: Sequence[str], folder: Path, name: str, output: str
+) -> str:
     langs = _shares(found)
     small = set(load_card(SMALL_MODEL).languages)
     model = SMALL_MODEL if langs and small.issuperset(langs) else LARGE_MODEL
@@ -312,6 +319,8 @@ def _written(found: Sequence[Draft], others: Sequence[str], folder: Path, name: 
     ]
     for one in found:
         lines += _input_lines(one, folder)
+    if empty:
+        lines.append(f"# Not read, because all of these files are empty: {', '.join(map(visible, empty))}.")
     if others:
         kinds = Counter(Path(file).suffix or file for file in others)
         named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))

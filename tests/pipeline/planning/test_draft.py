@@ -166,3 +166,10 @@ def test_empty_files_are_told(names: list[str], told: str) -> None:
         Path(name).touch()
     done = pipeline("init", "." if len(names) > 1 else names[0], "--to", "corpus.yaml")
     assert done.returncode == 2 and told in done.stderr and not Path("corpus.yaml").exists(), said(done)
+    write_jsonl(Path("good.jsonl"), [{"id": "1", "text": "The cat sat on the mat."}] * 3)
+    Path("a.jsonl").unlink(missing_ok=True)
+    done = pipeline("init", ".", "--to", "corpus.yaml")
+    assert done.returncode == 0, said(done)
+    empty = [f"./*{kind}" for kind in (".md", ".txt") if any(Path().glob(f"*{kind}"))]
+    line = f"# Not read, because all of these files are empty: {', '.join(empty)}."
+    assert (line in Path("corpus.yaml").read_text("utf-8")) == bool(empty)
