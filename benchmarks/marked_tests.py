@@ -35,6 +35,8 @@ def run_marked(files: Sequence[str], mark: str = "gpu") -> int:
                 try:
                     call()
                     print(f"{file}::{title} PASSED", flush=True)
+                except stand_ins.SkippedError as reason:
+                    print(f"{file}::{title} SKIPPED ({reason})", flush=True)
                 except Exception:
                     failed += 1
                     print(f"{file}::{title} FAILED\n{traceback.format_exc()}", flush=True)

@@ -53,9 +53,9 @@ def test_attention_on_a_gpu_is_attention(dtype: torch.dtype, width: int) -> None
     for length in (0, 1, 15, 16, 40, 69):
         qkv, cache = (one.to(dtype) for one in given(300, 4, width, length, DEVICE))
         kernel = single_query.kernel_for(qkv, width)
-        if kernel is None:
-            assert DEVICE == "cpu"
-            return
+        if kernel is None and DEVICE == "cpu":
+            pytest.skip("a CPU has no such kernel")
+        assert kernel
         expected_cache = cache.clone().float()
         expected = attended_by_pytorch(qkv.float(), expected_cache, length)
         found = single_query.by_kernel(kernel, qkv, cache, torch.tensor([length], device=DEVICE))
