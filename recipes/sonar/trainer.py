@@ -163,7 +163,8 @@ class Trainer:
         losses.clear()
         if not all(map(math.isfinite, self.progress.losses)):
             raise ValueError(
-                f"the loss is no longer finite before step {self.progress.step}; start over with a lower rate"
+                f"the loss is NaN or infinite at step {self.progress.step} or shortly before; start over with a lower "
+                "--learning-rate"
             )
 
     def step(self, batch: TokenBatch, rate: float) -> Tensor:
