@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks import command_line
-from stages.device import compute_dtype, describe
+from stages.device import compute_dtype, describe, prepare_cuda
 from stages.rvq.codebooks import Codebooks
 from stages.rvq.fit import fit_codebooks
 
@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.precision,
         options.seed,
     )
+    prepare_cuda(device)
     print(f"{describe(device)}; torch {torch.__version__}, distances in {compute_dtype(recipe.precision, device)}")
     print(f"{options.rows} rows of {options.dim}; {recipe}", flush=True)
     x = vectors(options.rows + options.test_rows, options.dim, options.seed)

@@ -46,6 +46,10 @@ def check_packages(config: RunConfig) -> None:
     lacking = missing_extras(["encode", *(extra for extra, asked in sections.items() if asked)])
     if lacking:
         raise ConfigError(lacking)
+    if config.fragility:
+        from stages.fragility.card import load_external_card
+
+        load_external_card(config.fragility.external).check_package()
 
 
 def check_launcher(config: RunConfig) -> None:

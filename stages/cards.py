@@ -74,7 +74,7 @@ def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, pr
     try:
         card = kind.model_validate_json(card_json(path))
     except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
-        raise CardError(f"{path} is not a valid card of a {what}: {error}") from error
+        raise CardError(f"{path} is not a valid card ({what}): {error}") from error
     card._folder = path.parent
     return card
 

@@ -82,6 +82,11 @@ class HubCard(Card):
             )
         return Path(found.origin).parent / inside
 
+    def check_package(self) -> None:
+        """Raise CardError if the model is inside a package that is not installed here. Reads no file of the model."""
+        if self.model.startswith(PACKAGE):
+            self._local()
+
     def _fetched(self, fetch: bool) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError

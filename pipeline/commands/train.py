@@ -406,6 +406,7 @@ def export_model(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="what the model is called (default: the name of the training)")
     ] = None,
+    half: Annotated[bool, typer.Option("--half", help="round the weights to float16: half the size")] = False,
 ) -> None:
     """Write a trained model to a folder of its own, which works on any machine without the corpus.
 
@@ -424,7 +425,7 @@ def export_model(
 
     corpus = open_corpus(place)
     [where] = places_of(corpus, (model,))
-    export(out, corpus, where, to, licence, name)
+    export(out, corpus, where, to, licence, name, half)
 
 
 def _sampling(**options: float | None) -> dict[str, float]:

@@ -225,7 +225,9 @@ class TrainSettings(Settings):
         "it; auto: fsdp from 2 billion parameters on",
     )
     compile: Literal["auto", "always", "never"] = execution(
-        "auto", description="whether torch.compile compiles the blocks; auto: on GPUs"
+        "auto",
+        description="whether torch.compile compiles the blocks; auto: on GPUs, from 100 million parameters on, since "
+        "compiling takes most of a minute",
     )
     activation_checkpointing: bool = execution(
         False, description="compute activations of blocks again in the backward pass instead of keeping them"

@@ -29,6 +29,7 @@ from stages.device import prepare_cuda
 from stages.lcm.batch import Batch
 from stages.lcm.model import Lcm
 
+COMPILED_FROM = 100_000_000  # parameters: compiling takes most of a minute, in which small models are half trained
 SHARDED_FROM = 2_000_000_000  # parameters: with AdamW in float32 these are 32 GB, and a GPU has 80
 
 
@@ -116,7 +117,7 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
         ConfigError: for FSDP with a single process.
     """
     model.to(processes.device)
-    compiled = settings.compile == "always" or (settings.compile == "auto" and processes.device.type == "cuda")
+    compiled = is_compiled(model, settings, processes.device)
     for block in model.blocks():
         if compiled:
             block.forward = torch.compile(block.forward)
@@ -135,6 +136,12 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
     if processes.world > 1:
         return DistributedDataParallel(losses, forward_sync_buffers=False, gradient_as_bucket_view=True)
     return losses
+
+
+def is_compiled(model: nn.Module, settings: TrainSettings, device: torch.device) -> bool:
+    """Return whether the blocks of a model are compiled where it is trained, as `train.compile` says."""
+    large = sum(one.numel() for one in model.parameters()) >= COMPILED_FROM
+    return settings.compile == "always" or (settings.compile == "auto" and device.type == "cuda" and large)
 
 
 def unwrapped(losses: nn.Module) -> WrappedModel:

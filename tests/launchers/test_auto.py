@@ -16,6 +16,7 @@ from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.planning.workload import busy_seconds_of
 from pipeline.run.tasks import PartTask
+from stages.fragility.card import shipped_external_cards
 from tests.conftest import MakeConfig, data_digests
 from tests.support.cli import pipeline, said
 from tests.support.runs import planned
@@ -100,3 +101,13 @@ def test_a_process_that_segments_ends_when_nobody_wants_it_and_leaves_no_mark(
         process = segmenting._host._process
     assert process.poll() is not None
     assert not list((tmp_path / "out" / folder / "starts").glob("*"))
+
+
+def test_a_model_whose_package_is_missing_is_told_of_before_any_work(make_config: MakeConfig, tmp_path: Path) -> None:
+    shipped = yaml.safe_load(shipped_external_cards()["minilm"].read_text())
+    card = tmp_path / "other.yaml"
+    card.write_text(yaml.safe_dump(shipped | {"model": "package:no_such_package/model"}))
+    done = pipeline("run", make_config(scaler={}, fragility={"external": str(card)}))
+    assert done.returncode == 2
+    assert "the package no-such-package is not installed; pip install no-such-package" in said(done)
+    assert not (tmp_path / "out").exists()

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 from rich.console import Console
+from safetensors.torch import load, save
 
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError
 from pipeline.base.formats import counted, number, size
+from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import TEXT, StandaloneRecord, text_models
 from pipeline.storage.export_target import ExportTarget
@@ -55,7 +58,9 @@ def codec_of(record: StandaloneRecord, place: str, device: str) -> TextCodec:
     return TextCodec(record.text, place, "use a model that was trained with these", device)
 
 
-def export_model(console: Console, corpus: Corpus, place: str, to: str, licence: str, name: str | None = None) -> None:
+def export_model(
+    console: Console, corpus: Corpus, place: str, to: str, licence: str, name: str | None = None, half: bool = False
+) -> None:
     """Write a trained model of a corpus to a folder of its own.
 
     Args:
@@ -65,10 +70,11 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
         to: the folder to create, at any fsspec URL.
         licence: of the weights.
         name: of the model, if that is not the name of the training.
+        half: whether the weights are rounded to float16; a model that is loaded is float32 all the same.
 
     Raises:
         ConfigError: if the folder to create is not empty.
-        CorpusError: if the training is not finished, or its files are damaged.
+        CorpusError: if the training is not finished, its files are damaged, or a weight is too large for float16.
     """
     store, run = located(place)
     if not store.exists(f"{run}/{MODEL}"):
@@ -89,6 +95,10 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
         sampling=sampling,
     )
     files = {path: store.read(f"{run}/{path}") for path in (MODEL, WEIGHTS, SCALER)}
+    if half:
+        files[WEIGHTS] = _in_half(files[WEIGHTS], place)
+        about = about.model_copy(update={"weights": content_digest(files[WEIGHTS])})
+        files[MODEL] = sealed(about.model_dump_json(indent=1))
     if about.pinned.codebooks is not None:
         files[CODEBOOKS] = codebooks_bytes(store, about.pinned)
     files["README.md"] = _readme(record, about, _evaluation(store, run)).encode()
@@ -114,6 +124,17 @@ def export_model(console: Console, corpus: Corpus, place: str, to: str, licence:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _in_half(data: bytes, place: str) -> bytes:
+    """Return a file of weights with the numbers in float16. Raises `CorpusError` if one is beyond its range."""
+    weights = {name: one.half() if one.is_floating_point() else one for name, one in load(data).items()}
+    if lost := sorted(name for name, one in weights.items() if not torch.isfinite(one).all()):
+        raise CorpusError(
+            f"{place}: {counted(len(lost), 'tensor')} hold numbers beyond float16's 65 504 ({lost[0]}); export the "
+            "model without --half"
+        )
+    return save(weights, {"format": "pt"})
 
 
 class _EvaluatedFigures(BaseModel):

@@ -12,7 +12,7 @@ import torch
 from pipeline.config.train import TrainSettings
 from pipeline.storage.store import Store
 from pipeline.training import distributed
-from pipeline.training.distributed import parallel
+from pipeline.training.distributed import is_compiled, parallel
 from pipeline.training.status import read_metrics
 from pipeline.training.step import Result, Stepper, adamw
 from stages.lcm.build import build
@@ -44,6 +44,23 @@ def test_bfloat16_is_close(corpus: Path) -> None:
     assert plain != rounded
     for mine, theirs in zip(plain, rounded, strict=True):
         assert theirs == pytest.approx(mine, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "device", "setting", "compiled"),
+    [
+        (100_000_000, "cuda", "auto", True),
+        (99_999_999, "cuda", "auto", False),
+        (100_000_000, "cpu", "auto", False),
+        (1, "cpu", "always", True),
+        (100_000_000, "cuda", "never", False),
+    ],
+)
+def test_large_models_are_compiled_on_gpus(parameters: int, device: str, setting: str, compiled: bool) -> None:
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.empty(parameters, device="meta"))
+    settings = TrainSettings.model_validate({"compile": setting})
+    assert is_compiled(model, settings, torch.device(device)) is compiled
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch.compile needs a C++ compiler")

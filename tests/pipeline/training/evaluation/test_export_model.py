@@ -64,6 +64,18 @@ def test_a_model_says_the_same_without_its_corpus(corpus: Corpus, prompt: Path, 
     assert (tmp_path / "said.txt").read_text() == texts
 
 
+def test_weights_in_float16_take_half_and_are_close(corpus: Corpus, tmp_path: Path) -> None:
+    whole = export(corpus, "base", tmp_path / "whole")
+    done = pipeline("export-model", corpus.url, "--model", "base", "--to", tmp_path / "half", "--half")
+    assert done.returncode == 0, said(done)
+    name = "model.safetensors"
+    assert (tmp_path / "half" / name).stat().st_size < 0.6 * (whole / name).stat().st_size
+    (one, _), (other, _) = load_model(str(whole)), load_model(str(tmp_path / "half"))
+    for (key, mine), theirs in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        assert theirs.dtype == mine.dtype
+        torch.testing.assert_close(theirs, mine, rtol=1e-3, atol=1e-6, msg=key)
+
+
 def test_its_readme_and_record_say_what_it_is(corpus: Corpus, tmp_path: Path) -> None:
     done = pipeline("evaluate", corpus.url, "--model", "base", "--sentences", 50, "--metrics", "l2,ca")
     assert done.returncode == 0, said(done)
