@@ -139,7 +139,16 @@ def parallel(model: Lcm, settings: TrainSettings, processes: Processes, dtype: t
 
 
 def is_compiled(model: nn.Module, settings: TrainSettings, device: torch.device) -> bool:
-    """Return whether the blocks of a model are compiled where it is trained, as `train.compile` says."""
+    """Return whether the blocks of a model are compiled, as `train.compile` says.
+
+    Args:
+        model: the model.
+        settings: the section `train`.
+        device: where it is trained.
+
+    Returns:
+        True with `always`; with `auto`, for a model of `COMPILED_FROM` parameters or more on a GPU.
+    """
     large = sum(one.numel() for one in model.parameters()) >= COMPILED_FROM
     return settings.compile == "always" or (settings.compile == "auto" and device.type == "cuda" and large)
 

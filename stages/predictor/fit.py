@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stages.batching import Indices
+from stages.device import prepare_cuda
 from stages.predictor.network import BLOCK_ROWS, SCORES, Predictor, PredictorNetwork
 from stages.predictor.settings import LEAST_ROWS, PredictorSettings
 from stages.scaler.robust import RobustScaler
@@ -58,6 +59,7 @@ def fit_predictor(
             f"{len(embeddings)} rows have a fragility score, {LEAST_ROWS} are the least to learn from; raise "
             "fragility.sample, predictor.rows or fit.rows"
         )
+    prepare_cuda(device)
     u = split_numbers(embeddings, settings.seed)
     held_out, choosing = u < settings.held_out, (u >= settings.held_out) & (u < 2 * settings.held_out)
     sides = [np.flatnonzero(side) for side in (~held_out & ~choosing, choosing, held_out)]

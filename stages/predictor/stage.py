@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stages.arrow import embedding_matrix
+from stages.device import prepare_cuda
 from stages.predictor.network import SCORES, Predictor
 from stages.predictor.settings import PredictorSettings
 from stages.stage import NON_FINITE, Computed
@@ -43,6 +44,7 @@ class Predict:
 
     def setup(self, device: str) -> None:
         """Move the network to the device."""
+        prepare_cuda(device)
         self.device = device
         self.predictor.network.to(device)
 

@@ -13,11 +13,15 @@ from stages.autobleu.settings import AutobleuSettings
 from stages.device import cuda_settings, prepare_cuda
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
+from stages.predictor.fit import fit_predictor
+from stages.predictor.settings import PredictorSettings
+from stages.predictor.stage import Predict
 from stages.rvq.fit import fit_codebooks
 from stages.rvq.settings import RvqSettings
 from stages.segment.methods import SatMethod
 from stages.segment.settings import SegmentSettings
 from tests.conftest import TINY_CARD
+from tests.stages.test_predictor import sample, scaler_of
 
 WANTED = "cuDNN attention off, sums in float32"
 
@@ -59,7 +63,18 @@ def rvq() -> None:
     fit_codebooks(np.ones((100, 4), np.float16), settings, "cuda", lambda done, error: None)
 
 
-@pytest.mark.parametrize("set_up", [encode, autobleu, sat, rvq])
+def predictor_fit() -> None:
+    embeddings, targets = sample(100)
+    fit_predictor(embeddings, targets, PredictorSettings(), scaler_of(embeddings), "cuda")
+
+
+def predictor() -> None:
+    embeddings, targets = sample(100)
+    fitted, _ = fit_predictor(embeddings, targets, PredictorSettings(epochs=1), scaler_of(embeddings))
+    Predict(PredictorSettings(), fitted.to_bytes({})).setup("cuda")
+
+
+@pytest.mark.parametrize("set_up", [encode, autobleu, sat, rvq, predictor_fit, predictor])
 def test_what_computes_on_a_gpu_prepares_torch_first(set_up: Callable[[], None]) -> None:
     if torch.cuda.is_available():
         set_up()
