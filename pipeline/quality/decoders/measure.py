@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch import Tensor
 from pipeline.base.errors import ConfigError
 from pipeline.corpus.fits import fitted_scaler, read_artifact, read_record
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import newest_config
 from pipeline.quality.decoders.sample import HeldOutSample
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
 from stages.autobleu.settings import AutobleuSettings
@@ -48,7 +50,7 @@ class MeasuredDecoder:
 
 
 class Measuring:
-    """Measures decoders on one sample of sentences.
+    """Measures decoders on one sample of sentences, greedily; precision and lengths are those of the corpus's AutoBLEU.
 
     Args:
         corpus: the corpus, with a fitted scaler.
@@ -71,11 +73,12 @@ class Measuring:
                 f"{corpus.url} has no robust scaler, in whose space noise is added: run it with `scaler: {{}}`"
             )
         self.scaler, self.levels = scaler, (0.0, *levels)
+        self.decoding: dict[str, Any] = newest_config(corpus.store).get("autobleu") or {}
         self.codebooks = _codebooks(corpus) if sample.codes is not None else None
 
     def measure(self, card: ModelCard, asked: str) -> MeasuredDecoder:
         """Decode everything with one decoder. Raises `ConfigError` for a language that it does not speak."""
-        decoder = BatchedDecoder(AutobleuSettings(model=asked))
+        decoder = BatchedDecoder(AutobleuSettings(**{**self.decoding, "model": asked}))
         decoder.setup(self.device)
         try:
             prefixes = decoder.prefixes(self.sample.langs)

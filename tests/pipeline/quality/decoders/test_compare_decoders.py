@@ -22,8 +22,8 @@ from tests.support.runs import RVQ, run
 
 DECODER = {"steps": 60, "batch_tokens": 512, "warmup": 2, "learning_rate": 3e-3, "precision": "float32"}
 SECTIONS = {
-    "fit": {"rows": 100}, "scaler": {}, "rvq": RVQ, "autobleu": {"precision": "float32"}, "split": {"validation": 0.3},
-    "decoder": DECODER,
+    "fit": {"rows": 100}, "scaler": {}, "rvq": RVQ, "autobleu": {"precision": "float32", "length_extra": 2},
+    "split": {"validation": 0.3}, "decoder": DECODER,
 }  # fmt: skip
 
 
