@@ -278,7 +278,7 @@ class PartReader:
                 opened = self._file(family)
                 self._check_columns(family, names, opened.schema_arrow.names)
                 yield opened
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorpusError(
                 f"{self._store.url}/{self._files[family].path} cannot be read ({error}); if it was damaged, delete its "
                 "receipt and run again"

@@ -226,7 +226,7 @@ def _hits(store: Store, path: str, wanted: pa.Array) -> pa.Table:
     try:
         with store.open(path) as file:
             return pq.read_table(file, columns=columns, filters=pc.is_in(pc.field("doc_id"), value_set=wanted))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorpusError(
             f"{store.url}/{path} cannot be read ({error}), so nobody knows whether it holds one of these documents: "
             "pipeline verify --repair, pipeline run, then purge again"

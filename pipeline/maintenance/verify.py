@@ -144,7 +144,7 @@ def _file(store: Store, file: DataFile, receipt: Receipt) -> tuple[pa.Table | No
     try:
         opened = pq.ParquetFile(pa.BufferReader(data))
         table = opened.read(use_threads=False)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         return None, [f"cannot be read: {error}"]
     return table, list(_differences(file, receipt, opened.metadata, table))
 

@@ -115,6 +115,17 @@ def test_another_file_of_documents_is_told(corpus: Corpus) -> None:
         assert done.returncode == 1 and told in " ".join(said(done).split()), said(done)
 
 
+def test_names_of_columns_that_are_no_text_are_told(corpus: Corpus) -> None:
+    for path in sorted(Path(corpus.url).glob("autobleu/*.parquet")):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"decoded", b"deco\xbded"))
+        assert path.read_bytes() != data
+    with pytest.raises(CorpusError, match=r"/autobleu/.*\.parquet cannot be read \(.*delete its receipt and run again"):
+        corpus.table("decoded")
+    done = pipeline("inspect", corpus.url)
+    assert done.returncode == 1 and "cannot be read" in done.stderr and "Traceback" not in said(done), said(done)
+
+
 def test_quality_counts_every_sentence(corpus: Corpus) -> None:
     quality = measure(corpus, 10_000)
     assert quality.everything.sentences == corpus.rows
