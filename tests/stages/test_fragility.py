@@ -169,17 +169,28 @@ def test_text_is_made_where_there_are_no_networks(part: pa.Table, scaler: bytes)
     assert result.counts["external_texts"] <= 3 * part.num_rows and result.counts["out_of_memory"] == 0
 
 
-@pytest.mark.slow
 def test_nothing_depends_on_batches_or_neighbours(part: pa.Table, scaler: bytes) -> None:
-    whole = scored(part, scaler)
+    exact = {"precision": "float32"}
+    whole = scored(part, scaler, **exact)
     table = whole.families["fragility"]
-    assert scored(part, scaler, batch_rows=7, external_batch_tokens=50).families["fragility"].equals(table)
-    apart = [scored(part.slice(start, 4), scaler).families["fragility"] for start in (0, 4, 8)]
+    assert scored(part, scaler, **exact, batch_rows=7, external_batch_tokens=50).families["fragility"].equals(table)
+    apart = [scored(part.slice(start, 4), scaler, **exact).families["fragility"] for start in (0, 4, 8)]
     assert pa.concat_tables(apart).combine_chunks().equals(table.combine_chunks())
-    fewer = scored(part, scaler, noise_levels=(0.5, 0.2))
+    fewer = scored(part, scaler, **exact, noise_levels=(0.5, 0.2))
     for row, both in enumerate(column(fewer, "bleu_by_noise")):
         assert both == [column(whole, "bleu_by_noise")[row][level] for level in (4, 1)]
-    assert column(whole, "bleu_by_noise") != column(scored(part, scaler, seed=1), "bleu_by_noise")
+    assert column(whole, "bleu_by_noise") != column(scored(part, scaler, **exact, seed=1), "bleu_by_noise")
+
+
+def test_in_bfloat16_cosines_depend_on_batches_by_its_rounding(part: pa.Table, scaler: bytes) -> None:
+    whole, small = (
+        column(
+            scored(part, scaler, precision="bfloat16", noise_levels=(0.3,), external_batch_tokens=tokens),
+            "cosine_by_noise",
+        )
+        for tokens in (4096, 50)
+    )
+    assert small == [pytest.approx(one, abs=0.01) for one in whole]
 
 
 def test_samples_nest_and_rows_without_an_embedding_are_null(part: pa.Table, scaler: bytes) -> None:
