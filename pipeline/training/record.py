@@ -106,15 +106,12 @@ def write_started(store: Store, run: str, started: Started) -> None:
     store.write(f"{run}/{RECORD}", sealed(started.model_dump_json(indent=1)))
 
 
-def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse settings that differ from those that a training began with.
-
-    Args:
-        folder: the folder of the training, for messages.
-        old: the settings that it began with.
-        new: the settings of the configuration; `ConfigError` is raised with every key that has another value.
-    """
-    refuse(folder, list(changes(old, new)))
+def other_encoder(config: RunConfig, encoder: str) -> list[str]:
+    """Return `encode.model …`, if the configuration names another encoder than the one with this digest."""
+    if config.encode is None or fingerprint(config.encode.artifacts()) == encoder:
+        return []
+    new = fingerprint(config.encode.artifacts())
+    return [f"encode.model, whose weights were {encoder[:8]} → {config.encode.model} ({new[:8]})"]
 
 
 def refuse(folder: str, changed: Sequence[str]) -> None:
@@ -129,11 +126,12 @@ def refuse(folder: str, changed: Sequence[str]) -> None:
 def changed_since(store: Store, config: RunConfig) -> list[str]:
     """Return `key old → new` for what has changed since the training was begun, so that it could not continue."""
     assert config.train
-    old = read_started(store, config.train.folder).pinned.model_dump(mode="json")
+    pinned = read_started(store, config.train.folder).pinned
+    old = pinned.model_dump(mode="json")
     wanted = asked(config, as_begun(config.train, old["settings"]), config.train.card)
     if "own_attention" not in old["card"]:
         wanted["card"].pop("own_attention", None)  # it continues with full attention, as it began
-    return changes(compared(old), compared(wanted))
+    return changes(compared(old), compared(wanted)) + other_encoder(config, pinned.encoder)
 
 
 def as_begun(settings: TrainSettings, pinned: dict[str, Any]) -> TrainSettings:

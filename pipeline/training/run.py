@@ -39,9 +39,10 @@ from pipeline.training.record import (
     as_begun,
     asked,
     changes,
-    check_same,
     compared,
+    other_encoder,
     read_started,
+    refuse,
     write_started,
 )
 from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
@@ -150,7 +151,8 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         wanted = asked(config, settings, card)
         if "own_attention" not in pinned.card and wanted["card"].pop("own_attention", None):
             console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
-        check_same(run, compared(pinned.model_dump(mode="json")), compared(wanted))
+        changed = changes(compared(pinned.model_dump(mode="json")), compared(wanted))
+        refuse(run, changed + other_encoder(config, pinned.encoder))
         if not store.exists(f"{run}/{MODEL}"):
             _make_again(config, settings, corpus, pinned)
         if not store.exists(f"{run}/{SCALER}"):
@@ -238,6 +240,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         )  # fmt: skip
     own, *others = _indexed(config, settings, corpus)
     index = own()
+    changed = other_encoder(config, index.about.encoder)
+    if changed:
+        raise ConfigError(f"{corpus.url} has embeddings of another encoder ({changed[0]}): pipeline run makes them again")
     _check(index, settings, card)
     from pipeline.training.through_decoder import pinned_decoder  # torch
     from pipeline.training.tokens import pinned_tokenizer

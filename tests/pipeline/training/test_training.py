@@ -184,6 +184,24 @@ def test_settings_that_decide_losses_stay(corpus: Path) -> None:
     assert "nothing to do" not in trained(corpus, "pinned", fresh=True, lr=0.02)
 
 
+def test_another_encoder_makes_another_training(corpus: Path) -> None:
+    trained(corpus, "encoded", steps=1)
+    one = load_config(corpus, ("train.model=small.yaml", "train.name=encoded", "train.steps=1"))
+    settings = one.train.model_copy(update=TRAIN | {"steps": 1}) if one.train else None
+    one = one.model_copy(update={"train": settings})
+    store = Store(one.output)
+    assert one.encode and not changed_since(store, one)
+    other = one.model_copy(update={"encode": one.encode.model_copy(update={"model": "sonar-tiny"})})
+    said = r"encode\.model, whose weights were [0-9a-f]{8} → sonar-tiny \([0-9a-f]{8}\)"
+    (changed,) = changed_since(store, other)
+    assert re.fullmatch(said, changed)
+    with pytest.raises(ConfigError, match=rf"train/encoded was begun with other settings: {said}"):
+        prepare(Console(quiet=True), other)
+    new = other.model_copy(update={"train": other.train.model_copy(update={"name": "new"}) if other.train else None})
+    with pytest.raises(ConfigError, match=rf"has embeddings of another encoder \({said}\): pipeline run makes them"):
+        prepare(Console(quiet=True), new)
+
+
 def test_a_finished_one_without_checkpoints_is_still_what_it_was(corpus: Path) -> None:
     trained(corpus, "slim")
     shutil.rmtree(folder(corpus, "slim") / "checkpoints")
