@@ -242,7 +242,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     index = own()
     changed = other_encoder(config, index.about.encoder)
     if changed:
-        raise ConfigError(f"{corpus.url} has embeddings of another encoder ({changed[0]}): pipeline run makes them again")
+        raise ConfigError(
+            f"{corpus.url} has embeddings of another encoder ({changed[0]}): pipeline run makes them again"
+        )
     _check(index, settings, card)
     from pipeline.training.through_decoder import pinned_decoder  # torch
     from pipeline.training.tokens import pinned_tokenizer
