@@ -106,14 +106,6 @@ def write_started(store: Store, run: str, started: Started) -> None:
     store.write(f"{run}/{RECORD}", sealed(started.model_dump_json(indent=1)))
 
 
-def other_encoder(config: RunConfig, encoder: str) -> list[str]:
-    """Return `encode.model …`, if the configuration names another encoder than the one with this digest."""
-    if config.encode is None or fingerprint(config.encode.artifacts()) == encoder:
-        return []
-    new = fingerprint(config.encode.artifacts())
-    return [f"encode.model, whose weights were {encoder[:8]} → {config.encode.model} ({new[:8]})"]
-
-
 def refuse(folder: str, changed: Sequence[str]) -> None:
     """Raise `ConfigError` if anything has changed since a training was begun."""
     if changed:
@@ -126,12 +118,31 @@ def refuse(folder: str, changed: Sequence[str]) -> None:
 def changed_since(store: Store, config: RunConfig) -> list[str]:
     """Return `key old → new` for what has changed since the training was begun, so that it could not continue."""
     assert config.train
-    pinned = read_started(store, config.train.folder).pinned
-    old = pinned.model_dump(mode="json")
-    wanted = asked(config, as_begun(config.train, old["settings"]), config.train.card)
-    if "own_attention" not in old["card"]:
-        wanted["card"].pop("own_attention", None)  # it continues with full attention, as it began
-    return changes(compared(old), compared(wanted)) + other_encoder(config, pinned.encoder)
+    return differences(config, read_started(store, config.train.folder).pinned)
+
+
+def differences(config: RunConfig, pinned: Pinned) -> list[str]:
+    """Return `key old → new` for whatever a configuration sets to other values than a training is pinned to."""
+    assert config.train
+    wanted = asked(config, as_begun(config.train, pinned.settings), config.train.card)
+    if continues_full_attention(config, pinned):
+        del wanted["card"]["own_attention"]
+    found = changes(compared(pinned.model_dump(mode="json")), compared(wanted))
+    encoder = encoder_of(config)
+    if config.encode and encoder and encoder != pinned.encoder:
+        found.append(f"weights of encode.model {pinned.encoder[:8]} → {encoder[:8]} ({config.encode.model})")
+    return found
+
+
+def continues_full_attention(config: RunConfig, pinned: Pinned) -> bool:
+    """Return whether the card limits attention now, which a training that began before that existed does not follow."""
+    assert config.train
+    return "own_attention" not in pinned.card and bool(config.train.card.recorded().get("own_attention"))
+
+
+def encoder_of(config: RunConfig) -> str | None:
+    """Return the digest of the encoder that a configuration names, as indexes and trainings have it."""
+    return fingerprint(config.encode.artifacts()) if config.encode else None
 
 
 def as_begun(settings: TrainSettings, pinned: dict[str, Any]) -> TrainSettings:

@@ -30,7 +30,7 @@ from pipeline.select.command import unfinished
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.checks import check_files
-from pipeline.training.data.index import Index, is_present, make_index, whole_index
+from pipeline.training.data.index import Index, encoder_used, is_present, make_index, whole_index
 from pipeline.training.record import (
     Fit,
     Pinned,
@@ -39,8 +39,9 @@ from pipeline.training.record import (
     as_begun,
     asked,
     changes,
-    compared,
-    other_encoder,
+    continues_full_attention,
+    differences,
+    encoder_of,
     read_started,
     refuse,
     write_started,
@@ -148,11 +149,9 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         started = read_started(store, run)
         pinned, digest = started.pinned, started.scaler
         settings = as_begun(settings, pinned.settings)
-        wanted = asked(config, settings, card)
-        if "own_attention" not in pinned.card and wanted["card"].pop("own_attention", None):
+        if continues_full_attention(config, pinned):
             console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
-        changed = changes(compared(pinned.model_dump(mode="json")), compared(wanted))
-        refuse(run, changed + other_encoder(config, pinned.encoder))
+        refuse(run, differences(config, pinned))
         if not store.exists(f"{run}/{MODEL}"):
             _make_again(config, settings, corpus, pinned)
         if not store.exists(f"{run}/{SCALER}"):
@@ -192,6 +191,17 @@ def _write_scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted:
         )
     store.write(path, data)
     return digest
+
+
+def _check_encoder(config: RunConfig, corpus: Corpus) -> None:
+    """Raise `ConfigError` if the embeddings that are there are not of the encoder that the configuration names."""
+    named, used = encoder_of(config), encoder_used(corpus)
+    if config.encode and named and named != used:
+        model = corpus.view.stages["encode"]["encode"]["model"]
+        raise ConfigError(
+            f"{corpus.url} has embeddings of {model} ({used[:8]}), but encode.model is {config.encode.model} "
+            f"({named[:8]}), another encoder: pipeline run makes the embeddings again"
+        )
 
 
 def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
@@ -238,13 +248,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
             f"{counted(waiting, 'chunk')} not segmented yet: the model is trained without them (finish: pipeline run)",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
+    _check_encoder(config, corpus)
     own, *others = _indexed(config, settings, corpus)
     index = own()
-    changed = other_encoder(config, index.about.encoder)
-    if changed:
-        raise ConfigError(
-            f"{corpus.url} has embeddings of another encoder ({changed[0]}): pipeline run makes them again"
-        )
     _check(index, settings, card)
     from pipeline.training.through_decoder import pinned_decoder  # torch
     from pipeline.training.tokens import pinned_tokenizer

@@ -22,6 +22,7 @@ from pipeline.quality.decoders.sample import SPLITS, HeldOutSample, take_held_ou
 from pipeline.quality.decoders.show import figures, to_html, to_json, to_table
 from pipeline.quality.report.plots import standalone
 from pipeline.storage.replacing import replacing_file
+from stages.autobleu.settings import AutobleuSettings
 from stages.cards import CardError
 from stages.fragility.card import load_external_card
 from stages.sonar.card import ModelCard, load_card
@@ -62,6 +63,7 @@ def compare_decoders(
     if options.split not in SPLITS:
         raise ConfigError(f"--split {options.split}: allowed: {', '.join(SPLITS)}")
     config = newest_config(corpus.store)
+    decoding = AutobleuSettings.model_validate_json(json.dumps(config.get("autobleu") or {}))
     cards = _cards(options.decoders, load_card(config["encode"]["model"]))
     external = options.external or (config.get("fragility") or {}).get("external") or NO_EXTERNAL
     if external != NO_EXTERNAL:
@@ -70,7 +72,9 @@ def compare_decoders(
         except CardError as error:
             raise ConfigError(f"--external {external}: {error}") from error
     sample = take_held_out(corpus, options.split, options.sentences)
-    measuring = Measuring(corpus, sample, levels, None if external == NO_EXTERNAL else external, find_device())
+    measuring = Measuring(
+        corpus, sample, levels, None if external == NO_EXTERNAL else external, decoding, find_device()
+    )
     console.print(f"{corpus.url}: {sample.describe()}", markup=False, highlight=False, soft_wrap=True)
     found = []
     for name, card in zip(options.decoders, cards, strict=True):

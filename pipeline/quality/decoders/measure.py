@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,6 @@ from torch import Tensor
 from pipeline.base.errors import ConfigError
 from pipeline.corpus.fits import fitted_scaler, read_artifact, read_record
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.runs import newest_config
 from pipeline.quality.decoders.sample import HeldOutSample
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
 from stages.autobleu.settings import AutobleuSettings
@@ -50,13 +48,14 @@ class MeasuredDecoder:
 
 
 class Measuring:
-    """Measures decoders on one sample of sentences, greedily; precision and lengths are those of the corpus's AutoBLEU.
+    """Measures decoders on one sample of sentences.
 
     Args:
         corpus: the corpus, with a fitted scaler.
         sample: the held-out sentences.
         levels: the levels of noise, without 0.
         external: the encoder for cosines; None to leave them out.
+        decoding: precision and lengths of decodings; they are greedy whatever it says.
         device: where networks compute: `cpu`, `cuda:0`, `mps`.
 
     Raises:
@@ -64,21 +63,26 @@ class Measuring:
     """
 
     def __init__(
-        self, corpus: Corpus, sample: HeldOutSample, levels: tuple[float, ...], external: str | None, device: str
+        self,
+        corpus: Corpus,
+        sample: HeldOutSample,
+        levels: tuple[float, ...],
+        external: str | None,
+        decoding: AutobleuSettings,
+        device: str,
     ) -> None:
-        self.sample, self.device, self.external = sample, device, external
+        self.sample, self.device, self.external, self.decoding = sample, device, external, decoding
         scaler = fitted_scaler(corpus.store, corpus.view.fits)
         if scaler is None:
             raise ConfigError(
                 f"{corpus.url} has no robust scaler, in whose space noise is added: run it with `scaler: {{}}`"
             )
         self.scaler, self.levels = scaler, (0.0, *levels)
-        self.decoding: dict[str, Any] = newest_config(corpus.store).get("autobleu") or {}
         self.codebooks = _codebooks(corpus) if sample.codes is not None else None
 
     def measure(self, card: ModelCard, asked: str) -> MeasuredDecoder:
         """Decode everything with one decoder. Raises `ConfigError` for a language that it does not speak."""
-        decoder = BatchedDecoder(AutobleuSettings(**{**self.decoding, "model": asked}))
+        decoder = BatchedDecoder(self.decoding.model_copy(update={"model": asked}))
         decoder.setup(self.device)
         try:
             prefixes = decoder.prefixes(self.sample.langs)

@@ -174,7 +174,7 @@ def make_index(
         runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
         dim=endings.embeddings.shape[1],
         model=corpus.view.stages["encode"]["encode"]["model"],
-        encoder=_encoder(corpus),
+        encoder=encoder_used(corpus),
         scaler=_fit(corpus, "scaler"),
         rvq=_fit(corpus, "rvq"),
         codebooks=None if endings.codes is None else endings.codes.shape[1],
@@ -318,12 +318,13 @@ def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]
         named = {file.family: file for file in files if file.family in FAMILIES and file.family in columns}
         rows.append({"part": part, "rows": state.rows} | {family: file.path for family, file in named.items()})
         digests.append([part, *(value for file in named.values() for value in (file.path, file.digest))])
-    fits = [_encoder(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
+    fits = [encoder_used(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
     digest = fingerprint([VERSION, selection.digest, answers, fits, digests])
     return pa.Table.from_pylist(rows, schema=_PARTS), digest
 
 
-def _encoder(corpus: Corpus) -> str:
+def encoder_used(corpus: Corpus) -> str:
+    """Return the digest of the encoder that made a corpus's embeddings."""
     return fingerprint(corpus.view.stages["encode"]["artifacts"])
 
 
